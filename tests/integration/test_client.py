@@ -13,7 +13,7 @@ from tests.integration.test_control_api import Control, control  # noqa: F401  (
 from tests.support.gateways import GatewayProcess
 from tests.support.page_blocks import blocks_of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

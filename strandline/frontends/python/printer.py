@@ -6,6 +6,8 @@ import keyword
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from strandline.core.errors import PermanentError
+
 _WINDOW_FUNCTIONS = {
     "tumbling": ("tumbling", ()),
     "sliding": ("sliding", ("size", "every")),
@@ -21,6 +23,8 @@ def as_python(documents: Iterable[Mapping[str, Any]]) -> str:
     lines: list[str] = []
     functions: set[str] = {"stream"}
     for document in documents:
+        if "lookup" in document:
+            raise PermanentError("a lookup has no form in Python yet; keep its document in YAML or SQL")
         kind = "stream" if "stream" in document else "pipeline"
         name = _variable(document[kind], used)
         if kind == "stream":

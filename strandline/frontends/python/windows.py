@@ -35,10 +35,10 @@ def cumulative(size: DurationLike, step: DurationLike, **more: object) -> Window
     return Windows({"cumulative": {"size": duration_text(size), "step": duration_text(step)}, **more})
 
 
-def session(gap: DurationLike, max: DurationLike | None = None) -> Windows:  # the document's word
+def session(gap: DurationLike, max: DurationLike | None = None, **more: object) -> Windows:  # the document's word
     """Windows that end when a key has no record for `gap`; none is longer than `max`."""
     longest = {} if max is None else {"max": duration_text(max)}
-    return Windows({"session": {"gap": duration_text(gap), **longest}})
+    return Windows({"session": {"gap": duration_text(gap), **longest}, **more})
 
 
 def duration_text(value: DurationLike) -> str:

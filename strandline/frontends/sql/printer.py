@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from strandline.core.errors import PermanentError
-from strandline.frontends.sql.queries import CLAUSES
+from strandline.frontends.sql.queries import CLAUSES, step_functions
 from strandline.frontends.sql.relations import LOG_TIME
 from strandline.frontends.sql.translation import OPTIONS_OF_EVENT_TIME
 
@@ -25,17 +25,17 @@ def as_sql(documents: Iterable[Mapping[str, Any]]) -> str:
     names: set[str] = set()
     statements: list[str] = []
     for document in documents:
-        if "stream" in document:
-            statements.append(_stream(document))
+        if "pipeline" not in document:
+            statements.append(_stream(document, "stream" if "stream" in document else "lookup"))
         else:
             statements += _Job(document, names).statements()
     return "\n".join(f"{statement};\n" for statement in statements)
 
 
-def _stream(document: Mapping[str, Any]) -> str:
+def _stream(document: Mapping[str, Any], kind: str) -> str:
     columns = ",\n".join(f"  {_column(name, field)}" for name, field in document["schema"].items())
-    options = _flat({name: value for name, value in document.items() if name not in ("stream", "schema")})
-    return f"create stream {_name(document['stream'])} (\n{columns}\n){_with(options)}"
+    options = _flat({name: value for name, value in document.items() if name not in (kind, "schema")})
+    return f"create {kind} {_name(document[kind])} (\n{columns}\n){_with(options)}"
 
 
 def _column(name: str, field: Any) -> str:
@@ -133,7 +133,11 @@ class _Job:
                 steps = steps[1:]
                 continue
             stage = next((step["window"]["name"] for step in here if "window" in step), None)
-            query = self._windowed(here) if stage is not None else self._plain(here)
+            verb = next((one for one in step_functions() if one in here[0]), None)
+            if verb is not None:
+                query = self._step(verb, here[0][verb])
+            else:
+                query = self._windowed(here) if stage is not None else self._plain(here)
             emission = next((step for step in here if "emit" in step), None)
             if emission is None and steps and "emit" in steps[0] and "window" not in steps[0]:
                 emission, steps = steps[0], steps[1:]
@@ -187,6 +191,11 @@ class _Job:
         where = f"\nwhere {said['where']}" if "where" in said else ""
         return f"select {', '.join(items)}\nfrom {self._relation}{where}"
 
+    def _step(self, verb: str, fields: Mapping[str, Any]) -> str:
+        """A step that is a function of a relation."""
+        arguments = [f"table {self._relation}", *(f"{_name(one)} => {_value(value)}" for one, value in fields.items())]
+        return f"select * from table({verb}({', '.join(arguments)}))"
+
     def _windowed(self, steps: Sequence[Mapping[str, Any]]) -> str:
         at = next(number for number, step in enumerate(steps) if "window" in step)
         window = steps[at]["window"]
@@ -224,6 +233,8 @@ def _name_taken_from(step: Mapping[str, Any], wanted: set[str]) -> str | None:
 
 def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
     """How many of the steps one query says: `where, window, where`, or `where, derive, select | drop`; any may be missing."""
+    if any(verb in steps[0] for verb in step_functions()):
+        return 1
     at = 1 if "where" in steps[0] else 0
     if at < len(steps) and "window" in steps[at]:
         if "emit" not in steps[at] and at + 1 < len(steps) and "where" in steps[at + 1]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlglot import Token, TokenType
 
-from strandline.core.durations import DURATION_MS_MAX, format_duration
 from strandline.core.errors import InvalidDocument
 from strandline.frontends.sql.statements import (
     Expression,
@@ -20,9 +20,12 @@ from strandline.frontends.sql.statements import (
     QueryRelation,
     Relation,
     Star,
+    StepRelation,
     WindowRelation,
 )
 from strandline.frontends.sql.tokens import Cursor
+from strandline.frontends.sql.values import read_duration, read_value
+from strandline.processing.pipelines.model import StepSpec
 
 QUERIES_DEEP_MAX = 24
 _CLAUSES_ALWAYS = ("from", "where", "group", "having")
@@ -76,11 +79,6 @@ _ARGUMENTS = {
     "session": ("data", "timecol", "gap", "max"),
 }
 _NEEDED = {"tumble": 3, "hop": 4, "cumulate": 4, "session": 3}
-_UNITS_MS = {
-    "millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000,
-}  # fmt: skip
-_NUMBER = re.compile(r"\d{1,15}(\.\d{1,3})?")
-_AMOUNT = re.compile(r"\s*(\d{1,15}(?:\.\d{1,3})?)\s*([A-Za-z]+)?\s*")
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -195,6 +193,8 @@ def _ends_item(cursor: Cursor, found: Sequence[Token]) -> bool:
 def _ends_condition(cursor: Cursor, found: Sequence[Token]) -> bool:
     """Whether a clause begins here. Behind an operator or a dot a word is a name: `a + offset`, `t.limit`."""
     word = cursor.word()
+    if word == "group" and cursor.word(1) != "by":  # `within group (...)`, or a column
+        return False
     if word in _CLAUSES_ALWAYS:
         return not found or found[-1].token_type != TokenType.DOT
     return word in CLAUSES and bool(found) and _can_end(cursor.sql.raw(found[-1]))
@@ -262,11 +262,11 @@ def _relation(cursor: Cursor, depth: int) -> Relation:
         return QueryRelation(query, _alias(cursor), at)
     if cursor.word() == "table" and cursor.kind(1) == TokenType.L_PAREN:
         cursor.take(), cursor.take()
-        window = _window(cursor, depth)
+        found = _function(cursor, depth)
         cursor.expect(TokenType.R_PAREN, ")")
-        return WindowRelation(*window, _alias(cursor), at)
+        return replace(found, alias=_alias(cursor), at=at)
     if cursor.kind(1) == TokenType.L_PAREN and cursor.word():
-        return WindowRelation(*_window(cursor, depth), _alias(cursor), at)
+        return replace(_function(cursor, depth), alias=_alias(cursor), at=at)
     name, at = cursor.name("a stream, a view, table(...) or a query in brackets")
     if cursor.kind() == TokenType.DOT:
         raise cursor.error("streams and views have names without a dot")
@@ -283,14 +283,44 @@ def _alias(cursor: Cursor) -> str | None:
     return None
 
 
-def _window(cursor: Cursor, depth: int) -> tuple[Relation, str, int, dict[str, Any]]:
-    """`tumble(table s, descriptor(ts), interval '1' minute)`: what it reads, its time column, and the fields of a window."""
+def step_functions() -> tuple[str, ...]:
+    """The steps of the model that no clause of a query says: each is a function of a relation, with its fields by name."""
+    return tuple(verb for verb in StepSpec.VERBS if verb not in ("derive", "where", "select", "drop", "window"))
+
+
+def _function(cursor: Cursor, depth: int) -> WindowRelation | StepRelation:
+    function = cursor.word()
+    if function in _ARGUMENTS:
+        return _window(cursor, depth)
+    if function in step_functions():
+        return _step(cursor, depth)
+    raise cursor.error(
+        f"'{function or cursor.sql.raw(cursor.take())}' is no function of a relation; expected one of: "
+        f"{', '.join((*_ARGUMENTS, *step_functions()))}"
+    )
+
+
+def _step(cursor: Cursor, depth: int) -> StepRelation:
+    """`enrich(table s, lookup => 'sites', key => 'site_id', add => array['rated_power'])`."""
+    verb, at = cursor.word(), cursor.here
+    cursor.take()
+    cursor.expect(TokenType.L_PAREN, "(")
+    source = _data_argument(cursor, depth)
+    fields: dict[str, Any] = {}
+    places: dict[str, int] = {}
+    while cursor.takes(TokenType.COMMA):
+        name, name_at = cursor.name("the name of a field")
+        if name in fields:
+            raise cursor.sql.error(name_at, f"'{name}' stands twice")
+        cursor.expect(TokenType.FARROW, "=>")
+        fields[name], places[name] = read_value(cursor), name_at
+    cursor.expect(TokenType.R_PAREN, ")")
+    return StepRelation(source, verb, fields, places, None, at)
+
+
+def _window(cursor: Cursor, depth: int) -> WindowRelation:
+    """`tumble(table s, descriptor(ts), interval '1' minute)`."""
     function, function_at = cursor.word(), cursor.here
-    if function not in _ARGUMENTS:
-        raise cursor.error(
-            f"'{function or cursor.sql.raw(cursor.take())}' is no windowing function; expected one of: "
-            f"{', '.join(_ARGUMENTS)}"
-        )
     cursor.take()
     cursor.expect(TokenType.L_PAREN, "(")
     names = _ARGUMENTS[function]
@@ -316,7 +346,7 @@ def _window(cursor: Cursor, depth: int) -> tuple[Relation, str, int, dict[str, A
                 function_at, f"{function}(...) lacks '{name}'; expected {', '.join(names[: _NEEDED[function]])}"
             )
     time_column, time_at = given["timecol"]
-    return given["data"], time_column, time_at, _window_fields(function, given)
+    return WindowRelation(given["data"], time_column, time_at, _window_fields(function, given), None, function_at)
 
 
 def _window_fields(function: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -367,37 +397,3 @@ _ARGUMENT_READERS: dict[str, Callable[[Cursor, int], Any]] = {
     "timecol": _time_argument,
     "tz": _zone_argument,
 }
-
-
-def read_duration(cursor: Cursor) -> str:
-    """`interval '1' minute`, `interval '1 minute'` or `'1m'`, as documents have it."""
-    at = cursor.here
-    if not cursor.takes_words("interval"):
-        if cursor.kind() == TokenType.STRING:
-            return cursor.text("a duration")[0]  # whether it is one, the model says
-        raise cursor.expected("a duration, as interval '1' minute")
-    token = cursor.take()
-    amount, unit = None, ""
-    if token.token_type == TokenType.STRING and (found := _AMOUNT.fullmatch(token.text)):
-        amount, unit = found[1], (found[2] or "").lower()
-    elif token.token_type == TokenType.NUMBER and _NUMBER.fullmatch(token.text):
-        amount = token.text
-    if amount is not None and not unit:
-        unit = cursor.word()
-        if unit:
-            cursor.take()
-            if cursor.takes(TokenType.L_PAREN):  # the precision: second(3)
-                cursor.expect(TokenType.NUMBER, "a number")
-                cursor.expect(TokenType.R_PAREN, ")")
-    unit_ms = _UNITS_MS.get(unit.removesuffix("s"))
-    if amount is None or unit_ms is None or cursor.word() == "to":
-        hint = "; months and years have no one length" if unit.removesuffix("s") in ("month", "quarter", "year") else ""
-        units = ", ".join(_UNITS_MS)
-        raise cursor.sql.error(at, f"is no interval that is known; write interval '1' with one of {units}{hint}")
-    whole, _, rest = amount.partition(".")
-    thousandths = (int(whole) * 1_000 + int((rest + "000")[:3])) * unit_ms
-    if thousandths % 1_000:
-        raise cursor.sql.error(at, "is no number of whole milliseconds")
-    if thousandths // 1_000 > DURATION_MS_MAX:
-        raise cursor.sql.error(at, "is longer than ten years; is the unit right?")
-    return format_duration(thousandths // 1_000)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from sqlglot import TokenType
 
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
-from strandline.frontends.sql.queries import read_duration, read_query
+from strandline.frontends.sql.queries import read_query
 from strandline.frontends.sql.statements import (
     ColumnDefinition,
     CreateJob,
@@ -29,6 +29,7 @@ from strandline.frontends.sql.statements import (
     Script,
 )
 from strandline.frontends.sql.tokens import Cursor, SqlText
+from strandline.frontends.sql.values import read_value
 from strandline.processing.pipelines.model import EMIT_KINDS
 
 _EXPECTED = "'create stream NAME (...)', 'create view NAME as select ...' or 'create job NAME as insert into ...'"
@@ -43,7 +44,6 @@ _INSTEAD = {
     "source": "say 'create stream NAME (...)': a stream is what jobs read",
     "sink": "name the place in the insert: insert into elasticsearch 'NAME' select ...",
     "materialized": "say 'create job NAME as insert into ...': a job keeps results in a store",
-    "lookup": "lookups are not supported yet",
     "function": "functions of your own are not supported",
     "or": "leave 'or replace' out: to apply a document registers it, or makes its next version",
     "temporary": "say 'create view': it is gone behind its file anyway",
@@ -80,8 +80,10 @@ def _statement(cursor: Cursor, script: Script) -> None:
         raise cursor.error("results need a place: create job NAME as insert into elasticsearch 'NAME' select ...")
     if not cursor.takes_words("create"):
         raise cursor.expected(_EXPECTED)
-    if cursor.takes_words("stream"):
-        script.streams_and_jobs.append(_stream(cursor))
+    if cursor.word() in ("stream", "lookup"):
+        kind = cursor.word()
+        cursor.take()
+        script.streams_and_jobs.append(_stream(cursor, kind))
     elif cursor.takes_words("view"):
         view = _view(cursor)
         if view.name in script.views:
@@ -92,13 +94,13 @@ def _statement(cursor: Cursor, script: Script) -> None:
     elif instead := _INSTEAD.get(cursor.word()):
         raise cursor.error(f"'{cursor.word()}' can't be created here; {instead}")
     else:
-        raise cursor.expected("'stream', 'view' or 'job'")
+        raise cursor.expected("'stream', 'lookup', 'view' or 'job'")
 
 
-def _stream(cursor: Cursor) -> CreateStream:
-    name, at = cursor.name("the name of the stream")
+def _stream(cursor: Cursor, kind: str) -> CreateStream:
+    name, at = cursor.name(f"the name of the {kind}")
     if cursor.kind() != TokenType.L_PAREN:
-        raise cursor.expected("'(' and the columns of the stream")
+        raise cursor.expected(f"'(' and the columns of the {kind}")
     cursor.take()
     columns = [_column(cursor)]
     while cursor.takes(TokenType.COMMA):
@@ -109,7 +111,7 @@ def _stream(cursor: Cursor) -> CreateStream:
         if column.name in names:
             raise cursor.sql.error(column.at, f"there is a column '{column.name}' already; remove one")
         names.add(column.name)
-    return CreateStream(name, tuple(columns), _options(cursor), at)
+    return CreateStream(kind, name, tuple(columns), _options(cursor), at)
 
 
 def _column(cursor: Cursor) -> ColumnDefinition:
@@ -241,58 +243,4 @@ def _option(cursor: Cursor) -> Option:
             parts.append(cursor.name("the rest of the key")[0])
         key = tuple(parts)
     cursor.expect(TokenType.EQ, "=")
-    return Option(key, _value(cursor), at)
-
-
-def _value(cursor: Cursor) -> object:
-    word = cursor.word()
-    if word in ("true", "false", "null"):
-        cursor.take()
-        return {"true": True, "false": False, "null": None}[word]
-    if word == "interval":
-        return read_duration(cursor)
-    if word == "map" and cursor.kind(1) == TokenType.L_PAREN:
-        return _map(cursor)
-    if word == "array" or cursor.kind() in (TokenType.L_PAREN, TokenType.L_BRACKET):
-        return _list(cursor)
-    if cursor.kind() == TokenType.STRING:
-        return cursor.text("a value")[0]
-    sign = -1 if cursor.takes(TokenType.DASH) else 1
-    if cursor.kind() == TokenType.NUMBER:
-        token = cursor.take()
-        text = token.text
-        try:
-            return sign * (int(text) if text.isdigit() and len(text) < 20 else float(text))
-        except ValueError as error:
-            raise cursor.sql.error(token.start, f"'{text}' is no number that an option may have") from error
-    raise cursor.expected("a text in quotes, a number, true, false, null, an interval, array[...] or map(...)")
-
-
-def _list(cursor: Cursor) -> list[object]:
-    cursor.takes_words("array")
-    closing = TokenType.R_PAREN if cursor.kind() == TokenType.L_PAREN else TokenType.R_BRACKET
-    if not (cursor.takes(TokenType.L_PAREN) or cursor.takes(TokenType.L_BRACKET)):
-        raise cursor.expected("'['")
-    values: list[object] = []
-    while cursor.kind() != closing:
-        values.append(_value(cursor))
-        if not cursor.takes(TokenType.COMMA):
-            break
-    cursor.expect(closing, ")" if closing == TokenType.R_PAREN else "]")
-    return values
-
-
-def _map(cursor: Cursor) -> dict[str, object]:
-    """`map('url', 'http://10.0.0.5/status', 'every', '10s')`."""
-    cursor.take(), cursor.take()
-    values: dict[str, object] = {}
-    while cursor.kind() != TokenType.R_PAREN:
-        key, at = cursor.text("a key in quotes")
-        if key in values:
-            raise cursor.sql.error(at, f"'{key}' stands twice; remove one")
-        cursor.expect(TokenType.COMMA, ",")
-        values[key] = _value(cursor)
-        if not cursor.takes(TokenType.COMMA):
-            break
-    cursor.expect(TokenType.R_PAREN, ")")
-    return values
+    return Option(key, read_value(cursor), at)

@@ -26,6 +26,7 @@ from strandline.frontends.sql.statements import (
     QueryRelation,
     Relation,
     Star,
+    StepRelation,
     WindowRelation,
 )
 from strandline.frontends.sql.tokens import SqlText
@@ -152,6 +153,12 @@ class Relations:
             return self._query(relation.query, known, relation.alias or "window")
         if isinstance(relation, WindowRelation):
             raise self._sql.error(relation.at, "a windowing function of windows; group the rows of the inner one first")
+        if isinstance(relation, StepRelation):
+            before = self._relation(relation.source, known)
+            places: dict[Path, int] = {(relation.verb,): relation.at}
+            places |= {(relation.verb, name): at for name, at in relation.places.items()}
+            step = self._step(relation.at, {relation.verb: relation.fields}, places)
+            return Node(before, before.stream, relation.at, [step], before.is_windowed, before.time_column)
         if relation.name in known:
             return known[relation.name]
         if relation.name not in self._streams:
@@ -391,7 +398,7 @@ class Relations:
 def _qualifiers(relation: Relation) -> frozenset[str]:
     """The names that may stand before a column of the relation."""
     own = {relation.alias} if relation.alias else set()
-    inner = relation.source if isinstance(relation, WindowRelation) else relation
+    inner = relation.source if isinstance(relation, WindowRelation | StepRelation) else relation
     if isinstance(inner, NamedRelation):
         own.add(inner.name)
     return frozenset(own)
@@ -415,7 +422,7 @@ def _names_in(query: Query) -> Iterator[NamedRelation]:
     for one in query.named:
         yield from _names_in(one.query)
     source: Relation = query.source
-    while isinstance(source, WindowRelation):
+    while isinstance(source, WindowRelation | StepRelation):
         source = source.source
     if isinstance(source, QueryRelation):
         yield from (relation for relation in _names_in(source.query) if relation.name not in own)

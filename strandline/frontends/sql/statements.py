@@ -28,6 +28,9 @@ class ColumnDefinition:
 
 @dataclass(frozen=True)
 class CreateStream:
+    """A stream or a lookup: both are columns and options."""
+
+    kind: str
     name: str
     columns: tuple[ColumnDefinition, ...]
     options: tuple[Option, ...]
@@ -90,7 +93,19 @@ class WindowRelation:
     at: int
 
 
-Relation = NamedRelation | QueryRelation | WindowRelation
+@dataclass(frozen=True)
+class StepRelation:
+    """`table(enrich(table s, lookup => 'sites', ...))`: a step that no clause of a query says."""
+
+    source: Relation
+    verb: str
+    fields: dict[str, Any]
+    places: dict[str, int]
+    alias: str | None
+    at: int
+
+
+Relation = NamedRelation | QueryRelation | WindowRelation | StepRelation
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def translate(text: str | bytes, source: str) -> Translation:
 
 
 def _stream(sql: SqlText, statement: CreateStream) -> SqlDocument:
-    data: dict[str, Any] = {"stream": statement.name}
+    data: dict[str, Any] = {statement.kind: statement.name}
     places: dict[Path, int] = {(): statement.at}
     options: dict[str, Any] = {}
     for option in statement.options:
@@ -111,7 +111,7 @@ def _stream(sql: SqlText, statement: CreateStream) -> SqlDocument:
             _set(sql, field, places, option.key, option, path)
         is_short = len(field) == 1 + column.is_optional
         schema[column.name] = f"{column.type}{'?' if column.is_optional else ''}" if is_short else field
-    return SqlDocument("stream", statement.name, {**data, **options, "schema": schema}, places)
+    return SqlDocument(statement.kind, statement.name, {**data, **options, "schema": schema}, places)
 
 
 def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) -> SqlDocument:
