@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -139,6 +140,7 @@ def test_a_file_is_shown_in_each_form(say, form, tmp_path):
         canonical(read_documents(translate(say("pipeline", "show", file, "--as", "sql")[1], "x").yaml, "x")) == wanted
     )
     assert of_python(say("pipeline", "show", file, "--as", "python")[1]) == wanted
+    assert json.loads(say("pipeline", "show", file, "--json")[1]) == {"documents": wanted}
     wrong = tmp_path / "wrong.sql"
     wrong.write_text("create stream s (a strin)")
     assert say("pipeline", "show", str(wrong))[2].startswith(f"{wrong}:1:18: schema.a")

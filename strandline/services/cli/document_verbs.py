@@ -13,7 +13,7 @@ from strandline.core.errors import InvalidDocument, Problem
 from strandline.frontends.document_files import JoinedTexts
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
-from strandline.services.cli.output import AnsweredError, show, waiting
+from strandline.services.cli.output import AnsweredError, print_json, show, waiting
 
 apply_app = typer.Typer()
 pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=True)
@@ -92,6 +92,9 @@ def check_pipeline(
 def show_documents(
     file: File,
     form: Annotated[Form, typer.Option("--as", help="The form to show them in.")] = Form.YAML,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the canonical documents, with their defaults.")
+    ] = False,
 ) -> None:
     """Show the documents of a file of YAML or SQL as YAML, SQL or Python. Needs no stack."""
     from strandline.core.documents import read_documents
@@ -104,10 +107,12 @@ def show_documents(
     text, name_source = join_files([file])
     try:
         documents = read_documents(text, str(file))
-        for document in documents:
-            (StreamSpec if document.kind == "stream" else PipelineSpec).parse(document)
+        specs = [(StreamSpec if one.kind == "stream" else PipelineSpec).parse(one) for one in documents]
     except InvalidDocument as error:
         raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
+    if as_json:
+        print_json({"documents": [spec.as_document() for spec in specs]})
+        return
     writers = {Form.YAML: write_documents, Form.SQL: as_sql, Form.PYTHON: as_python}
     print(writers[form]([document.data for document in documents]), end="")
 
