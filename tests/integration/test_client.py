@@ -31,7 +31,8 @@ def test_the_programs_of_the_python_page_do_what_they_say(
     names: dict[str, Any] = {"url": control.url, "ingest_url": f"http://127.0.0.1:{gateway.pages_port}", "token": None}
     said: list[str] = []
     for program in blocks_of("python.md", "python"):
-        exec(compile(program, "python.md", "exec"), names)
+        patient = program.replace("=120", "=280")  # of a busy machine
+        exec(compile(patient, "python.md", "exec"), names)
         said.append(capsys.readouterr().out)
     *_, applied, sent, ended = said
     assert applied == "stream turbines created\npipeline turbine-health created\n"

@@ -17,6 +17,7 @@ from strandline.core.errors import (
     InvalidSettings,
     NotFound,
     PermanentError,
+    StackError,
     TransientError,
     Unauthenticated,
 )
@@ -25,6 +26,7 @@ from strandline.frontends.client.sending import REQUEST_RECORDS_MAX, Sender, Sen
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.client import ControlUnavailable, error_of
+from strandline.services.embedded.addresses import StackAddresses
 from tests.support.control import PIPELINE, STREAM, Api, ObedientSupervisor, serving
 
 TURBINES = stream("turbines", schema={"turbine": "string", "ts": "timestamp", "power": "double"})
@@ -269,3 +271,12 @@ def test_a_refusal_is_an_error_of_its_class_and_refused_records_keep_their_place
 def test_a_client_without_a_gateway_says_so() -> None:
     with Client() as client, pytest.raises(InvalidSettings, match="ingest_url="):
         client.send("s", {"n": 1})
+
+
+def test_the_client_of_an_embedded_stack_finds_its_addresses_and_token(tmp_path: Path) -> None:
+    StackAddresses.of(tmp_path, 700).write()
+    with Client.of_stack(tmp_path) as client:
+        assert client._control._url == "http://127.0.0.1:8780"
+        assert client._gateway is not None and str(client._gateway.base_url) == "http://127.0.0.1:8781"
+    with pytest.raises(StackError, match="no stack was ever started"):
+        Client.of_stack(tmp_path / "none")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import httpx
 
@@ -32,19 +32,13 @@ from strandline.frontends.client.answers import (
 from strandline.frontends.client.sending import Sender
 from strandline.frontends.document_files import JoinedTexts, Place
 from strandline.frontends.document_text import write_documents
-from strandline.frontends.python.pipeline import Record
+from strandline.frontends.python.pipeline import Documents, Record
 from strandline.services.client import ControlClient, Trust, authorization, job_path
 
 _ATTEMPTS = 4
 _WAIT_S = 0.2
 _SOURCE = "<program>"
 _Found = TypeVar("_Found")
-
-
-class Documents(Protocol):
-    """A pipeline or a stream that Python built."""
-
-    def yaml_documents(self) -> list[YamlDocument]: ...
 
 
 class Wanted(TypedDict, total=False):
