@@ -184,6 +184,8 @@ class Relations:
         names = _qualifiers(query.source)
         steps: list[SqlStep] = []
         if query.where is not None:
+            if before.is_windowed:
+                self._refuse_window_columns(query.where)
             steps.append(self._where(query.where, names))
         derive: dict[str, str] = {}
         places: dict[Path, int] = {}
@@ -201,6 +203,8 @@ class Relations:
                     continue  # every result has these
                 kept.append((column, item.at))
                 continue
+            if before.is_windowed:
+                self._refuse_window_columns(item.value)
             name = self._name_of(item)
             if name in derive:
                 raise self._sql.error(item.at, f"there is a column '{name}' already; choose another name")
@@ -239,7 +243,7 @@ class Relations:
         names = _qualifiers(source)
         steps: list[SqlStep] = []
         if query.where is not None:
-            self._refuse_window_columns(query.where, "a condition on the window's times")
+            self._refuse_window_columns(query.where)
             steps.append(self._where(query.where, names))
         by = self._keys(query, names)
         aggregate: dict[str, str] = {}
@@ -277,7 +281,7 @@ class Relations:
         window = {"name": name, **source.fields, **({"by": keys} if keys else {}), "aggregate": aggregate}
         steps.append(self._step(query.at, {"window": window}, {("window",): query.at, **places}))
         if query.having is not None:
-            self._refuse_window_columns(query.having, "a condition on the window's times")
+            self._refuse_window_columns(query.having)
             steps.append(self._having(query.having, calls, names))
         time_column = before.time_column
         if not before.is_windowed:
@@ -337,10 +341,14 @@ class Relations:
             )
         return self._step(condition.at, {"where": text}, {("where",): condition.at})
 
-    def _refuse_window_columns(self, condition: Expression, what: str) -> None:
-        for token in condition.tokens:
-            if self._word(token) in WINDOW_COLUMNS:
-                raise self._sql.error(token.start, f"{what} is not supported; search for it among the results")
+    def _refuse_window_columns(self, expression: Expression) -> None:
+        for token in expression.tokens:
+            if token.token_type != TokenType.STRING and self._word(token) in WINDOW_COLUMNS:
+                raise self._sql.error(
+                    token.start,
+                    f"'{self._word(token)}' can't be computed with: each result has its window's times, as window.start and "
+                    "window.end",
+                )
 
     def _name_of(self, item: Item) -> str:
         if item.name is None:
