@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -57,6 +57,10 @@ class YamlDocument:
                 return line
         return None
 
+    def line_of_text(self, path: str) -> int | None:
+        """The same of a path as `path_text` writes it."""
+        return nearest_of(self.lines, path)
+
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
         """A problem at `path`, with its source and line."""
         return Problem(message=message, path=path_text(path), source=self.source, line=self.line_of(path))
@@ -68,6 +72,14 @@ def path_text(path: Sequence[str | int]) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text
+
+
+def nearest_of(known: Mapping[Path, int], path: str) -> int | None:
+    """What `known` holds for the value at `path`, as `path_text` writes it, or for the nearest value around it."""
+    by_text = {path_text(one): found for one, found in known.items()}
+    while path and path not in by_text:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return by_text.get(path)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -159,6 +171,12 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+def resolves_to_text(plain: str) -> bool:
+    """Whether the reader takes this for text where it stands without quotes."""
+    known = _Loader.yaml_implicit_resolvers.get(plain[:1], [])
+    return not any(pattern.match(plain) for _, pattern in known)
 
 
 class _Reader:

@@ -88,9 +88,11 @@ class Problem:
     """The file, or `<request>`."""
     line: int | None = None
     """Counted from 1."""
+    column: int | None = None
+    """Counted from 1; where it is known: of a document that was written in SQL."""
 
     def __str__(self) -> str:
-        place = f"{self.source}:{self.line}" if self.line else self.source
+        place = ":".join(str(part) for part in (self.source, self.line, self.column) if part)
         return ": ".join(part for part in (place, self.path, self.message) if part)
 
 

@@ -15,6 +15,7 @@ import httpx
 
 from strandline.core.errors import (
     Conflict,
+    Forbidden,
     InvalidDocument,
     InvalidSettings,
     NotFound,
@@ -22,13 +23,21 @@ from strandline.core.errors import (
     Problem,
     StrandlineError,
     TransientError,
+    Unauthenticated,
 )
 
 Answer = dict[str, Any]
 POLL_S = 0.2
 TOKEN_VARIABLE = "STRANDLINE_TOKEN"  # noqa: S105  # a variable's name
 """Holds the token that a client's program is to use."""
-_CLASS_OF_STATUS: dict[int, type[StrandlineError]] = {404: NotFound, 409: Conflict, 503: TransientError}
+_CLASS_OF_STATUS: dict[int, type[StrandlineError]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    429: TransientError,
+    503: TransientError,
+}
 
 
 class ControlUnavailable(TransientError):
@@ -126,44 +135,44 @@ class ControlClient:
 
     def dead_letters(self, job: str, after: int = -1, limit: int = 100, **wanted: str | int) -> Answer:
         """Dead letters of the job with a number above `after`; `wanted`: reason, step, since_ms, until_ms. Raises NotFound."""
-        return self.get(f"{_job_path(job)}/dead-letters", after=after, limit=limit, **wanted)
+        return self.get(f"{job_path(job)}/dead-letters", after=after, limit=limit, **wanted)
 
     def count_dead_letters(self, job: str, **wanted: str | int) -> Answer:
         """The first piece of the counts of dead letters, by reason and step; `next` has the path of the next one. Raises
         NotFound."""
-        return self.get(f"{_job_path(job)}/dead-letters/counts", **wanted)
+        return self.get(f"{job_path(job)}/dead-letters/counts", **wanted)
 
     def replay_dead_letters(self, job: str, **wanted: str | int) -> Answer:
         """Put the first piece of the wanted dead letters back; `next` has the path for the next one. Raises NotFound,
         Conflict."""
-        return self._ask("POST", f"{_job_path(job)}/dead-letters/replay", params=wanted)
+        return self._ask("POST", f"{job_path(job)}/dead-letters/replay", params=wanted)
 
     def repair_dead_letter(self, job: str, letter: str, payload: bytes, **how: str | int) -> Answer:
         """Put the record of one dead letter back with another payload. Raises NotFound, Conflict."""
         headers = {"Content-Type": "application/octet-stream"}
-        path = f"{_job_path(job)}/dead-letters/repair"
+        path = f"{job_path(job)}/dead-letters/repair"
         return self._ask("POST", path, content=payload, params={"letter": letter, **how}, headers=headers)
 
     def dead_letter(self, job: str, number: int) -> Answer:
         """One dead letter, whole. Raises NotFound."""
-        return self.get(f"{_job_path(job)}/dead-letters/{number}")
+        return self.get(f"{job_path(job)}/dead-letters/{number}")
 
     def job(self, name: str) -> Answer:
         """A job as it is now. Raises NotFound."""
-        return self._ask("GET", _job_path(name))
+        return self._ask("GET", job_path(name))
 
     def order(self, name: str, verb: str) -> Answer:
         """Order `start`, `stop`, `drain` or `restart`; returns at once. Raises NotFound, Conflict."""
-        return self._ask("POST", f"{_job_path(name)}/{verb}")
+        return self._ask("POST", f"{job_path(name)}/{verb}")
 
     def delete_job(self, name: str, *, results: bool = False, dead_letters: bool = False) -> Answer:
         """Delete a stopped job. Raises NotFound, Conflict."""
         asked = {"results": str(results).lower(), "dead_letters": str(dead_letters).lower()}
-        return self._ask("DELETE", _job_path(name), params=asked)
+        return self._ask("DELETE", job_path(name), params=asked)
 
     def reset_job(self, name: str, to: str) -> Answer:
         """Let a stopped job begin anew at `earliest`, `latest` or a log time in ms. Raises NotFound, Conflict."""
-        return self._ask("POST", f"{_job_path(name)}/reset", params={"to": to})
+        return self._ask("POST", f"{job_path(name)}/reset", params={"to": to})
 
     def delete_stream(self, name: str, *, keep_topic: bool = False) -> Answer:
         """Delete a stream that no job needs. Raises NotFound, Conflict."""
@@ -174,11 +183,11 @@ class ControlClient:
         """Start an audit; returns at once. Raises NotFound, Conflict while another one runs."""
         asked = {"after_ms": after_ms, "up_to_ms": up_to_ms}
         query = {key: value for key, value in asked.items() if value is not None}
-        return self._ask("POST", f"{_job_path(name)}/audit", params=query)
+        return self._ask("POST", f"{job_path(name)}/audit", params=query)
 
     def audit(self, name: str) -> Answer:
         """The job's last audit. Raises NotFound."""
-        return self.get(f"{_job_path(name)}/audit")
+        return self.get(f"{job_path(name)}/audit")
 
     def wait_for_audit(self, name: str, told: Callable[[Answer], None]) -> Answer:
         """Poll the job's audit until it has ended, and return its report; `told` is called with every answer.
@@ -198,20 +207,20 @@ class ControlClient:
     def start_backfill(self, name: str, from_ms: int, to_ms: int | None = None) -> Answer:
         """Request a backfill; returns at once. Raises NotFound, Conflict."""
         query = {"from_ms": from_ms} | ({} if to_ms is None else {"to_ms": to_ms})
-        return self._ask("POST", f"{_job_path(name)}/backfills", params=query)
+        return self._ask("POST", f"{job_path(name)}/backfills", params=query)
 
     def backfills(self, name: str) -> list[Answer]:
         """The job's backfills, the oldest first. Raises NotFound."""
-        found: list[Answer] = self.get(f"{_job_path(name)}/backfills")["backfills"]
+        found: list[Answer] = self.get(f"{job_path(name)}/backfills")["backfills"]
         return found
 
     def backfill(self, name: str, generation: int) -> Answer:
         """One backfill as it is now. Raises NotFound."""
-        return self.get(f"{_job_path(name)}/backfills/{generation}")
+        return self.get(f"{job_path(name)}/backfills/{generation}")
 
     def cancel_backfill(self, name: str, generation: int) -> Answer:
         """Cancel a backfill. Raises NotFound, and Conflict when it has ended or is swapping."""
-        return self._ask("POST", f"{_job_path(name)}/backfills/{generation}/cancel")
+        return self._ask("POST", f"{job_path(name)}/backfills/{generation}/cancel")
 
     def wait_for_backfill(self, name: str, generation: int, told: Callable[[Answer], None]) -> Answer:
         """Poll a backfill until it is complete, and return it; `told` is called with every answer.
@@ -269,7 +278,7 @@ class ControlClient:
             ) from error
         if response.is_success and isinstance(answer, dict):
             return answer
-        raise _error(response.status_code, answer if isinstance(answer, dict) else {})
+        raise error_of(response.status_code, answer if isinstance(answer, dict) else {})
 
 
 def authorization(token: str | None) -> dict[str, str]:
@@ -277,11 +286,13 @@ def authorization(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
-def _job_path(name: str) -> str:
+def job_path(name: str) -> str:
+    """Where the API has a job."""
     return f"/v1/jobs/{quote(name, safe='')}"
 
 
-def _error(status: int, problem: Answer) -> StrandlineError:
+def error_of(status: int, problem: Answer) -> StrandlineError:
+    """The error that a service answered with, as the class that says what to do."""
     detail = str(problem.get("detail", f"the control service answered {status}"))
     if status == 401:
         detail += f" (the command line reads it from {TOKEN_VARIABLE} or --token-file)"

@@ -10,7 +10,7 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
-from strandline.services.cli.document_files import with_files
+from strandline.frontends.document_files import with_files
 from tests.support.messages import descriptor_text, proto_file
 
 SCHEMA = '{"type": "record", "name": "R",\n "fields": [{"name": "x", "type": "double"}]}'

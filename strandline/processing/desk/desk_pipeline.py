@@ -13,7 +13,13 @@ from strandline.processing.pipelines.result_streams import emissions_to_streams,
 
 def read_pipeline(text: bytes, source: str, name: str | None = None, stream: str | None = None) -> CheckedPipeline:
     """The pipeline called `name`, or the one that reads `stream`, or the only one. Raises InvalidDocument."""
-    documents = read_documents(text, source)
+    return pipeline_of(read_documents(text, source), source, name, stream)
+
+
+def pipeline_of(
+    documents: list[YamlDocument], source: str, name: str | None = None, stream: str | None = None
+) -> CheckedPipeline:
+    """The same of documents that are read already; `source` names what holds them."""
     pipelines = [document for document in documents if document.kind == "pipeline"]
     return _checked(_chosen(pipelines, name, stream, source), documents, ())
 

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from strandline.core.errors import InvalidDocument, Problem
+from strandline.frontends.document_files import JoinedTexts
 from strandline.services.cli import display
-from strandline.services.cli.document_files import with_files
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
-from strandline.services.cli.output import AnsweredError, show, waiting
+from strandline.services.cli.output import AnsweredError, print_json, show, waiting
 
 apply_app = typer.Typer()
 pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=True)
+
+
+class Form(StrEnum):
+    """How documents are written."""
+
+    YAML = "yaml"
+    SQL = "sql"
+    PYTHON = "python"
+
 
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
 
 
 @apply_app.command(epilog="Example: strandline apply examples/nab.yaml")
 def apply(
-    files: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML documents.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(exists=True, dir_okay=False, readable=True, help="Documents in YAML, or in SQL (.sql)."),
+    ],
     plan: Annotated[bool, typer.Option("--plan", help="Say what would change and cost, and change nothing.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
@@ -75,25 +88,39 @@ def check_pipeline(
     show(answer, as_json, lambda: [display.stages_table(answer["stages"])])
 
 
+@pipeline_app.command("show", epilog="Example: strandline pipeline show examples/nab.yaml --as sql")
+def show_documents(
+    file: File,
+    form: Annotated[Form, typer.Option("--as", help="The form to show them in.")] = Form.YAML,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the canonical documents, with their defaults.")
+    ] = False,
+) -> None:
+    """Show the documents of a file of YAML or SQL as YAML, SQL or Python. Needs no stack."""
+    from strandline.core.documents import read_documents
+    from strandline.core.stream import StreamSpec
+    from strandline.frontends.document_text import write_documents
+    from strandline.frontends.python.printer import as_python
+    from strandline.frontends.sql.printer import as_sql
+    from strandline.processing.pipelines.model import PipelineSpec
+
+    text, name_source = join_files([file])
+    try:
+        documents = read_documents(text, str(file))
+        specs = [(StreamSpec if one.kind == "stream" else PipelineSpec).parse(one) for one in documents]
+    except InvalidDocument as error:
+        raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
+    if as_json:
+        print_json({"documents": [spec.as_document() for spec in specs]})
+        return
+    writers = {Form.YAML: write_documents, Form.SQL: as_sql, Form.PYTHON: as_python}
+    print(writers[form]([document.data for document in documents]), end="")
+
+
 def join_files(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
     """The files as one text, so that they are checked together, with the files that they name in it, and a function that gives a
-    problem its own file and line."""
-    parts: list[bytes] = []
-    starts: list[tuple[int, Path]] = []
-    line = 0
+    problem its own file and line. Files of SQL become the documents that they say."""
+    joined = JoinedTexts()
     for file in files:
-        part = with_files(file.read_bytes(), file)
-        if parts:
-            parts.append(b"\n---\n")
-            line += 2
-        starts.append((line, file))
-        line += part.count(b"\n")
-        parts.append(part)
-
-    def name_source(problem: Problem) -> Problem:
-        if problem.line is None:
-            return problem
-        start, file = next((start, file) for start, file in reversed(starts) if problem.line > start)
-        return Problem(problem.message, problem.path, str(file), problem.line - start)
-
-    return b"".join(parts), name_source
+        joined.add_file(file)
+    return joined.text, joined.placed

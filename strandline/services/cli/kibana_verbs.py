@@ -9,6 +9,7 @@ from urllib.parse import quote
 import typer
 
 from strandline.core.errors import InvalidDocument, Problem
+from strandline.services.cli.document_verbs import join_files
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import print_json, waiting
 
@@ -83,7 +84,11 @@ def _objects_of_file(file: Path, links: str) -> list[dict[str, Any]]:
     from strandline.services.rest.apply_documents import check_documents
     from strandline.services.rest.result_views import kibana_objects
 
-    pipelines = check_documents(file.read_bytes(), str(file), {}).pipelines
+    text, name_source = join_files([file])
+    try:
+        pipelines = check_documents(text, str(file), {}).pipelines
+    except InvalidDocument as error:
+        raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
     if not pipelines:
         raise InvalidDocument([Problem("no pipeline stands here; name a file that has one", "", str(file), None)])
     return [one for pipeline in pipelines for one in kibana_objects(pipeline, links)]

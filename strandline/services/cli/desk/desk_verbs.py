@@ -17,8 +17,7 @@ import typer
 from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
 from strandline.services.cli.desk.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
-from strandline.services.cli.document_files import with_files
-from strandline.services.cli.document_verbs import pipeline_app
+from strandline.services.cli.document_verbs import join_files, pipeline_app
 from strandline.services.cli.options import AsJson, DataDir, Url, connect
 from strandline.services.cli.output import AnsweredError, print_json, show
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["pipeline_app"]
 
 File = Annotated[
-    Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML: the pipeline and its stream.")
+    Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML or SQL: the pipeline and its stream.")
 ]
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline, where the file has several.")]
 StreamFile = Annotated[
@@ -164,7 +163,9 @@ def judge_pipeline(
 
 @pipeline_app.command("explain", epilog="Example: strandline pipeline explain examples/turbines.yaml")
 def explain_pipeline(
-    what: Annotated[str, typer.Argument(metavar="FILE|JOB", help="A YAML file, or the name of a job of the stack.")],
+    what: Annotated[
+        str, typer.Argument(metavar="FILE|JOB", help="A file of YAML or SQL, or the name of a job of the stack.")
+    ],
     pipeline: PipelineName = None,
     stream_file: StreamFile = None,
     data_dir: DataDir = None,
@@ -184,7 +185,9 @@ def explain_pipeline(
 
 @pipeline_app.command("preview", epilog="Example: strandline pipeline preview examples/nab.yaml --records 500")
 def preview_pipeline(
-    what: Annotated[str, typer.Argument(metavar="FILE|JOB", help="A YAML file, or the name of a job of the stack.")],
+    what: Annotated[
+        str, typer.Argument(metavar="FILE|JOB", help="A file of YAML or SQL, or the name of a job of the stack.")
+    ],
     stream: Annotated[str | None, typer.Option(help="The stream to read; default: the pipeline's.")] = None,
     records: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest records.")] = 1_000,
     seconds: Annotated[
@@ -201,7 +204,11 @@ def preview_pipeline(
     with connect(data_dir, url) as client:
         if Path(what).is_file():
             query |= {"pipeline": pipeline} if pipeline else {}
-            answer = client.preview(with_files(Path(what).read_bytes(), Path(what)), what, **query)
+            text, name_source = join_files([Path(what)])
+            try:
+                answer = client.preview(text, what, **query)
+            except InvalidDocument as error:
+                raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
         else:
             answer = client.get(f"/v1/jobs/{quote(what, safe='')}/preview", **query)
     show(answer, as_json, lambda: preview_tables(answer))
@@ -222,7 +229,6 @@ def _leave_out_pandas() -> None:
 
 def _read(file: Path, stream_file: Path | None, pipeline: str | None, stream: str | None) -> CheckedPipeline:
     from strandline.processing.desk.desk_pipeline import read_pipeline
-    from strandline.services.cli.document_verbs import join_files
 
     text, name_source = join_files([stream_file, file] if stream_file else [file])
     try:

@@ -1,0 +1,267 @@
+"""`strandline.Client`: a platform from a program in Python. What the command line does, with values instead of tables.
+
+Every method raises an error of `strandline.core.errors`, whose class says what to do: TransientError may succeed when tried
+again, PermanentError won't. A request is repeated by itself where that is safe: what only reads, and what leads to the same
+state however often it is asked for. `restart` is asked for once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar, Unpack
+
+import httpx
+
+from strandline.core.documents import YamlDocument
+from strandline.core.errors import InvalidDocument, InvalidSettings, Problem, TransientError
+from strandline.frontends.client.answers import (
+    Applied,
+    DeadLetter,
+    Explanation,
+    Job,
+    JobPlan,
+    RegisteredStream,
+    Replayed,
+    Sent,
+    StreamStatus,
+)
+from strandline.frontends.client.sending import Sender
+from strandline.frontends.document_files import JoinedTexts, Place
+from strandline.frontends.document_text import write_documents
+from strandline.frontends.python.pipeline import Documents, Record
+from strandline.services.client import ControlClient, Trust, authorization, job_path
+
+_ATTEMPTS = 4
+_WAIT_S = 0.2
+_SOURCE = "<program>"
+_Found = TypeVar("_Found")
+
+
+class Wanted(TypedDict, total=False):
+    """Which dead letters are meant; all of it must fit."""
+
+    reason: str
+    step: str
+    since_ms: int
+    until_ms: int
+
+
+class Client:
+    """One platform. Use it as a context manager, or `close` it."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        token: str | None = None,
+        ingest_url: str | None = None,
+        timeout_s: float = 60.0,
+        trust: Trust | None = None,
+    ) -> None:
+        """`url`: of the control service; `ingest_url`: of an HTTP gateway, for `send`. `token`: where the platform asks for one.
+        `timeout_s`: of one request. `trust`: certificates for `https`."""
+        self._control = ControlClient(url, timeout_s=timeout_s, token=token, trust=trust)
+        self._gateway: httpx.Client | None = None
+        if ingest_url is not None:
+            self._gateway = httpx.Client(
+                base_url=ingest_url.rstrip("/"),
+                timeout=timeout_s,
+                trust_env=False,
+                headers=authorization(token),
+                verify=trust.context() if trust is not None else True,
+            )
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def of_stack(cls, data_dir: str | Path) -> Self:
+        """The embedded stack that was last started in this directory, with its own token. Raises StackError where none was."""
+        from strandline.services.embedded.addresses import read_stack
+        from strandline.services.embedded.admin_token import read_admin_token
+
+        addresses = read_stack(Path(data_dir))
+        token = read_admin_token(Path(addresses.data_dir))
+        return cls(addresses.api_url, token=token, ingest_url=addresses.ingest_url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections."""
+        self._control.__exit__(None, None, None)
+        if self._gateway is not None:
+            self._gateway.close()
+
+    # Documents
+
+    def apply(self, *documents: Documents | Path | str) -> list[Applied]:
+        """Register streams and submit pipelines, all or none: a new job starts, a changed one takes its new version.
+
+        A document is a pipeline or a stream of Python, the path of a file in YAML or SQL (.sql), or YAML as text. To apply what
+        is applied already changes nothing. Raises InvalidDocument with every problem, each with the file and line where it was
+        said, and Conflict for a change that would lose data.
+        """
+        return [Applied.of(one) for one in self._judged(self._control.apply, documents)]
+
+    def plan(self, *documents: Documents | Path | str) -> list[JobPlan]:
+        """What `apply` would mean for each job. Changes nothing."""
+        return [JobPlan.of(one) for one in self._judged(self._control.plan, documents)]
+
+    # Jobs
+
+    def jobs(self) -> list[Job]:
+        """All jobs."""
+        return [Job.of(one) for one in self._safely(lambda: self._control.get("/v1/jobs"))["jobs"]]
+
+    def job(self, name: str) -> Job:
+        """One job as it is now. Raises NotFound."""
+        return Job.of(self._safely(lambda: self._control.job(name)))
+
+    def start(self, name: str, *, wait_s: float | None = 60.0) -> Job:
+        """Let a job run, and wait so long until it does; None: don't wait. Raises Conflict, and TransientError when it takes
+        longer."""
+        self._safely(lambda: self._control.order(name, "start"))
+        return (
+            self.job(name) if wait_s is None else self.wait(name, lambda job: job.state == "running", "running", wait_s)
+        )
+
+    def stop(self, name: str, *, drain: bool = False, wait_s: float | None = 60.0) -> Job:
+        """Stop a job after its current slice, and wait so long until it has. `drain`: close all its windows first."""
+        self._safely(lambda: self._control.order(name, "drain" if drain else "stop"))
+        states = ("drained",) if drain else ("stopped", "drained")
+        return self.job(name) if wait_s is None else self.wait(name, lambda job: job.state in states, states[0], wait_s)
+
+    def restart(self, name: str, *, wait_s: float | None = 60.0) -> Job:
+        """End a job's run after its current slice, begin a new one, and wait so long until that runs. Asked for once only."""
+        before = int(self._control.order(name, "restart")["epoch"])
+        if wait_s is None:
+            return self.job(name)
+        return self.wait(name, lambda job: job.epoch > before and job.state == "running", "running again", wait_s)
+
+    def wait(self, name: str, is_so: Callable[[Job], bool], what: str, timeout_s: float = 60.0) -> Job:
+        """Wait until the job is as asked; `what` says how in errors. Raises PermanentError when it fails meanwhile, and
+        TransientError at the end of the time."""
+        return Job.of(self._control.wait_for_job(name, lambda job: is_so(Job.of(job)), what, timeout_s))
+
+    def explain(self, name: str) -> Explanation:
+        """Why a job has no output, or what it waits for. Raises NotFound."""
+        return Explanation.of(self._safely(lambda: self._control.get(f"{job_path(name)}/explanation")))
+
+    def delete_job(self, name: str, *, results: bool = False, dead_letters: bool = False) -> None:
+        """Delete a job that is stopped; its results and dead letters only if asked. Raises NotFound, Conflict."""
+        self._control.delete_job(name, results=results, dead_letters=dead_letters)
+
+    # Streams
+
+    def streams(self) -> list[RegisteredStream]:
+        """All registered streams."""
+        return [RegisteredStream.of(one) for one in self._safely(lambda: self._control.get("/v1/streams"))["streams"]]
+
+    def stream(self, name: str) -> StreamStatus:
+        """One stream, and what the log holds of it. Raises NotFound."""
+        return StreamStatus.of(self._safely(lambda: self._control.stream(name)))
+
+    def delete_stream(self, name: str, *, keep_topic: bool = False) -> None:
+        """Delete a stream that no job needs. Raises NotFound, Conflict."""
+        self._control.delete_stream(name, keep_topic=keep_topic)
+
+    def send(self, stream: str, records: Record | Iterable[Record], *, key: str | None = None) -> Sent:
+        """Send records to the HTTP gateway, in requests of up to 10,000; they are in the log when this returns.
+
+        A record is an object, which becomes JSON, a text, or bytes. `key`: kept with each record as its message id (`KEY-0/0`,
+        `KEY-0/1`, ...), so that a reader of the stream can tell a record that came twice. With a key, a request whose fate is
+        unknown is repeated; without, it ends with SendFailed, whose `accepted` and `unknown` say how far it came. What was
+        refused because the gateway is busy or Kafka is away is repeated in any case, up to `timeout_s`.
+        """
+        if self._gateway is None:
+            raise InvalidSettings("no gateway is known to send to; make the client with ingest_url='http://HOST:8081'")
+        one_or_more: Iterable[Record] = [records] if isinstance(records, str | bytes | Mapping) else records
+        return Sender(self._gateway, self._timeout_s).send(stream, one_or_more, key)
+
+    # Dead letters
+
+    def dead_letters(self, job: str, *, after: int = -1, **wanted: Unpack[Wanted]) -> Iterator[DeadLetter]:
+        """The dead letters of a job with a number above `after`, the oldest first, as they are asked for. `wanted`: `reason`,
+        `step`, `since_ms`, `until_ms`. Raises NotFound."""
+        asked: dict[str, Any] = dict(wanted)
+        page = self._safely(lambda: self._control.dead_letters(job, after, **asked))
+        while True:
+            yield from (DeadLetter.of(one) for one in page["dead_letters"])
+            following = page["next"]
+            if following is None:
+                return
+            page = self._safely(lambda path=following: self._control.get(path))  # type: ignore[misc]
+
+    def replay_dead_letters(self, job: str, *, dry_run: bool = False, **wanted: Unpack[Wanted]) -> Replayed:
+        """Put dead letters back into their stream, each at most once, however often this is asked for. `wanted`: `reason`,
+        `step`, `since_ms`, `until_ms`. Raises NotFound, Conflict."""
+        asked: dict[str, Any] = {**wanted, "dry_run": str(dry_run).lower()}
+        piece = self._safely(lambda: self._control.replay_dead_letters(job, **asked))
+        pieces = [piece]
+        while (following := piece["next"]) is not None:
+            piece = self._safely(lambda path=following: self._control.post(path))  # type: ignore[misc]
+            pieces.append(piece)
+        return Replayed(
+            sum(one["matched"] for one in pieces),
+            sum(one["put_back"] for one in pieces),
+            sum(one["already"] for one in pieces),
+            _summed(one["left_out"] for one in pieces),
+            _summed(one["outcomes"] for one in pieces),
+        )
+
+    def _safely(self, ask: Callable[[], _Found]) -> _Found:
+        """Ask, and ask again after a failure that may pass: only for what may be asked for twice."""
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return ask()
+            except TransientError:
+                time.sleep(_WAIT_S * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
+        return ask()
+
+    def _judged(self, ask: Callable[[bytes, str], _Found], documents: Iterable[Documents | Path | str]) -> _Found:
+        """What the service answers to documents. Problems get the places where they were said."""
+        joined = _joined(documents)
+        try:
+            return self._safely(lambda: ask(joined.text, _SOURCE))
+        except InvalidDocument as error:
+            raise InvalidDocument([joined.placed(problem) for problem in error.problems]) from error
+
+
+def _joined(documents: Iterable[Documents | Path | str]) -> JoinedTexts:
+    """Documents as one text. A stream that several pipelines bring stands there once."""
+    joined = JoinedTexts()
+    known: list[YamlDocument] = []
+    for one in documents:
+        if isinstance(one, Path):
+            joined.add_file(one)
+        elif isinstance(one, str):
+            joined.add(one.encode(), lambda problem: problem)
+        else:
+            for document in one.yaml_documents():
+                if document not in known:
+                    known.append(document)
+                    joined.add(write_documents([document.data]).encode(), _placer(document))
+    return joined
+
+
+def _placer(document: YamlDocument) -> Place:
+    def place(problem: Problem) -> Problem:
+        return Problem(problem.message, problem.path, document.source, document.line_of_text(problem.path))
+
+    return place
+
+
+def _summed(counts: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            total[name] = total.get(name, 0) + int(count)
+    return total

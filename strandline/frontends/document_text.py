@@ -1,0 +1,81 @@
+"""Documents written as YAML that `core.documents` reads back as the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from strandline.core.documents import resolves_to_text
+
+_INLINE_MAX = 100
+"""Characters of a list or mapping that stands on one line."""
+
+
+def write_documents(documents: Iterable[Mapping[str, Any]]) -> str:
+    """The documents as one YAML text, with `---` between them. Names keep their order."""
+    return "---\n".join(
+        yaml.dump(_with_step_lines(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+        for document in documents
+    )
+
+
+class _Step(dict[str, Any]):
+    """A step of a pipeline: each of its fields has a line of its own."""
+
+
+def _with_step_lines(document: Mapping[str, Any]) -> dict[str, Any]:
+    steps = document.get("steps")
+    if not isinstance(steps, list):
+        return dict(document)
+    return {**document, "steps": [_Step(step) if isinstance(step, Mapping) else step for step in steps]}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what is small on one line, and quotes text that a reader of YAML 1.1 or 1.2 would take for something else."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True  # a value that stands twice is written twice: the reader takes no anchors
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
+        return super().represent_sequence(tag, sequence, flow_style=_is_small(sequence))
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:
+        return super().represent_mapping(tag, mapping, flow_style=_is_small(mapping))
+
+
+def _is_small(value: object) -> bool:
+    """Whether it holds no list of mappings and fits on a line."""
+    if isinstance(value, Mapping):
+        inner = list(value.values())
+    elif isinstance(value, list | tuple):
+        inner = list(value)
+    else:
+        return True
+    if any(isinstance(one, list | tuple | Mapping) and any(_is_nested(two) for two in _parts(one)) for one in inner):
+        return False
+    return len(str(value)) <= _INLINE_MAX and "\n" not in str(value)
+
+
+def _parts(value: object) -> list[object]:
+    return list(value.values()) if isinstance(value, Mapping) else list(value)  # type: ignore[call-overload]
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, list | tuple | Mapping)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if resolves_to_text(text) and text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _represent_step(dumper: yaml.SafeDumper, step: _Step) -> yaml.MappingNode:
+    node = dumper.represent_mapping("tag:yaml.org,2002:map", step)
+    node.flow_style = False
+    return node
+
+
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(_Step, _represent_step)

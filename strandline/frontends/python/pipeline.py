@@ -1,0 +1,162 @@
+"""A pipeline that Python built: its document, its check, and a run over records at the desk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from strandline.core.documents import YamlDocument
+from strandline.frontends.document_text import write_documents
+from strandline.processing.pipelines.model import PipelineSpec
+
+if TYPE_CHECKING:  # what computes is loaded when something is computed
+    from strandline.processing.desk.desk import Outcome
+    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+
+
+class Documents(Protocol):
+    """A pipeline or a stream."""
+
+    def yaml_documents(self) -> list[YamlDocument]:
+        """Its documents, as they were said, each with the places of the calls that said it."""
+
+
+Record = Mapping[str, Any] | str | bytes
+"""An object, which becomes JSON, or the bytes or text that a sender would send."""
+
+
+@dataclass(frozen=True)
+class DeskRun:
+    """What came of a run at the desk."""
+
+    results: list[dict[str, Any]]
+    """The documents, as they would stand in the store, in the order in which they would be emitted."""
+    dead_letters: list[dict[str, Any]]
+    """`reason`, `message`, `step`, where it stands, `value`."""
+    records: int
+    """How many were read; rows, where a record is several."""
+
+    def of(self, stage: str) -> list[dict[str, Any]]:
+        """The documents of one stage."""
+        return [one for one in self.results if one["strandline"]["stage"] == stage]
+
+
+@dataclass(frozen=True, repr=False)
+class Pipeline:
+    """A pipeline that is right as far as its text alone tells. `check` compares it with its stream."""
+
+    document: YamlDocument
+    """As it was said, without defaults, with the place of each step."""
+    stream_document: YamlDocument | None = None
+    """Its stream's, where that is known."""
+    spec: PipelineSpec = field(init=False, compare=False)
+    """The model that all ways of writing a pipeline share."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spec", PipelineSpec.parse(self.document))
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """Of the pipeline, and of its job."""
+        return self.document.name
+
+    def as_document(self) -> dict[str, object]:
+        """The canonical document: with its defaults, as plain data. The same for YAML, SQL and Python."""
+        return self.spec.as_document()
+
+    def to_yaml(self) -> str:
+        """The pipeline, and its stream if that is known, as a file for `strandline apply`."""
+        return write_documents(document.data for document in self.yaml_documents())
+
+    def check(self, *known: Documents) -> CheckedPipeline:
+        """Compare the pipeline with its stream: columns, types, how windows fit. Needs no server.
+
+        `known`: the stream, or the pipeline that emits it, where `stream()` was given a name only. Raises InvalidDocument
+        with every problem, each with the file and line of its step.
+        """
+        from strandline.processing.desk.desk_pipeline import pipeline_of
+
+        documents = self.yaml_documents()
+        for one in known:
+            documents += [document for document in one.yaml_documents() if document not in documents]
+        return pipeline_of(documents, self.document.source, self.name)
+
+    def run(
+        self,
+        records: Iterable[Record] | Path,
+        *known: Documents,
+        partitions: int = 1,
+        slice_records: int | None = 10_000,
+        log_time: str | None = None,
+        drain: bool = True,
+    ) -> DeskRun:
+        """Run the pipeline over records, or a file of them, without any server: what `strandline pipeline run` does.
+
+        The order of the records is the order of the log, and log time is event time, or the field `log_time`. `drain`: close
+        all windows at the end. Results do not depend on `slice_records`. Raises InvalidDocument as `check`, and BadRecord
+        where the pipeline ends at a bad record.
+        """
+        from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
+        from strandline.processing.desk.record_files import read_records
+        from strandline.processing.desk.records import RECORDS_AT_ONCE, DeskRecords, Placement
+        from strandline.processing.formats.record_rows import record_format
+
+        checked = self.check(*known)
+        desk = Desk(checked, slice_records, log_time=log_time)
+        placement = Placement(checked.stream, partitions)
+        if isinstance(records, Path):
+            pieces: Iterable[list[bytes]] = read_records(records, record_format(checked.stream))
+        else:
+            pieces = _pieces(records, RECORDS_AT_ONCE)
+
+        def outcomes() -> Iterator[Outcome]:
+            for values in pieces:
+                yield from desk.feed(DeskRecords(values, placement.of_each(values)))
+            yield from desk.drain() if drain else desk.end_slice()
+
+        results: list[dict[str, Any]] = []
+        letters: list[dict[str, Any]] = []
+        for one in outcomes():
+            if isinstance(one, DeskResult):
+                results.append(json.loads(one.document.source))
+            else:
+                letters.append(dict(letter_fields(one)))
+        return DeskRun(results, letters, desk.counts.records)
+
+    def yaml_documents(self) -> list[YamlDocument]:
+        """The stream's document, if it is known, and the pipeline's, with the places of the calls that said them."""
+        return [*([] if self.stream_document is None else [self.stream_document]), self.document]
+
+
+def record_bytes(record: Record) -> bytes:
+    """The bytes that a sender would send. Raises TypeError for an object that has no form in JSON."""
+    if isinstance(record, bytes):
+        return record
+    if isinstance(record, str):
+        return record.encode()
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=_in_json).encode()
+
+
+def _pieces(records: Iterable[Record], at_once: int) -> Iterator[list[bytes]]:
+    left = iter(records)
+    while piece := [record_bytes(one) for one in islice(left, at_once)]:
+        yield piece
+
+
+def _in_json(value: object) -> object:
+    if isinstance(value, datetime):
+        return (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"{value!r} has no form in JSON; send a text or a number")

@@ -1,0 +1,123 @@
+"""Documents as a program in Python that builds them."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from strandline.core.errors import PermanentError
+
+_WINDOW_FUNCTIONS = {
+    "tumbling": ("tumbling", ()),
+    "sliding": ("sliding", ("size", "every")),
+    "cumulative": ("cumulative", ("size", "step")),
+    "session": ("session", ("gap", "max")),
+}
+
+
+def as_python(documents: Iterable[Mapping[str, Any]]) -> str:
+    """The documents as a program that ends with a name for each of them."""
+    used: set[str] = set()
+    names: dict[str, str] = {}
+    lines: list[str] = []
+    functions: set[str] = {"stream"}
+    for document in documents:
+        if "lookup" in document:
+            raise PermanentError("a lookup has no form in Python yet; keep its document in YAML or SQL")
+        kind = "stream" if "stream" in document else "pipeline"
+        name = _variable(document[kind], used)
+        if kind == "stream":
+            names[document["stream"]] = name
+            fields = {one: value for one, value in document.items() if one not in ("stream", "schema")}
+            arguments = [repr(document["stream"]), f"schema={document['schema']!r}", *_keywords(fields)]
+            lines += ["", f"{name} = stream(", *(f"    {one}," for one in arguments), ")"]
+        else:
+            lines += ["", *_pipeline(name, document, names, functions)]
+    return "\n".join([f"from strandline import {', '.join(sorted(functions))}", *lines, ""])
+
+
+def _pipeline(name: str, document: Mapping[str, Any], streams: Mapping[str, str], functions: set[str]) -> list[str]:
+    source = document["input"]["stream"]
+    calls = [f".event_time({', '.join(_event_time(document['event_time']))})"]
+    after_window = False
+    for step in document["steps"]:
+        calls += [f".take_from({step['from']!r})"] if "from" in step else []
+        own = {one: value for one, value in step.items() if one != "from"}
+        named = [] if "emit" in own or "name" not in own else [f".named({own.pop('name')!r})"]
+        calls += [*_calls(own, after_window and "from" not in step, functions), *named]
+        after_window = "window" in step and "emit" not in step
+    fields = {one: value for one, value in document.items() if one not in ("pipeline", "input", "event_time", "steps")}
+    fields |= {one: value for one, value in document["input"].items() if one != "stream"}
+    calls.append(f".pipeline({', '.join([repr(document['pipeline']), *_keywords(fields)])})")
+    return [f"{name} = (", f"    {streams.get(source, f'stream({source!r})')}", *(f"    {one}" for one in calls), ")"]
+
+
+def _event_time(event_time: Mapping[str, Any]) -> list[str]:
+    said = [repr(event_time["field"])] if "field" in event_time else []
+    said += [f"{name}_log=True" for name in ("from", "else") if name in event_time]
+    return said + _keywords({one: value for one, value in event_time.items() if one not in ("field", "from", "else")})
+
+
+def _calls(step: Mapping[str, Any], after_window: bool, functions: set[str]) -> list[str]:
+    match step:
+        case {"derive": derive, **rest} if not rest:
+            return [f".derive({_named(derive, ())})"]
+        case {"where": where, **rest} if not rest:
+            return [f".where({where!r})"]
+        case {"select": names, **rest} if not rest:
+            return [f".select({', '.join(map(repr, names))})"]
+        case {"drop": names, **rest} if not rest:
+            return [f".drop({', '.join(map(repr, names))})"]
+        case {"window": window, **rest} if set(rest) <= {"emit"}:
+            emit = [_emit(rest["emit"], None)] if "emit" in rest else []
+            return [_window(window, functions), *emit]
+        case {"emit": emit, **rest} if set(rest) <= {"name"} and not (after_window and not rest):
+            return [_emit(emit, rest.get("name"))]
+    return [f".step({dict(step)!r})"]
+
+
+def _window(window: Mapping[str, Any], functions: set[str]) -> str:
+    more = {one: value for one, value in window.items() if one not in ("name", "by", "aggregate", *_WINDOW_FUNCTIONS)}
+    kind = next((one for one in _WINDOW_FUNCTIONS if one in window), None)
+    if kind is None:
+        return f".step({{'window': {dict(window)!r}}})"
+    function, fields = _WINDOW_FUNCTIONS[kind]
+    functions.add(function)
+    values = [window[kind]] if not fields else [window[kind][one] for one in fields if one in window[kind]]
+    windows = f"{function}({', '.join([*map(repr, values), *_keywords(more)])})"
+    keys = [f"by={list(window['by'])!r}"] if window.get("by") else []
+    aggregates = _named(window["aggregate"], ("name", "by", "aggregate", "windows", "self"), "aggregate=")
+    return f".window({', '.join([windows, *_keywords({'name': window['name']}), *keys, aggregates])})"
+
+
+def _emit(emits: list[Mapping[str, Any]], name: str | None) -> str:
+    kinds = [kind for emit in emits for kind in emit]
+    named = [] if name is None else [f"name={name!r}"]
+    if len(set(kinds)) < len(kinds):
+        return f".emit({', '.join([*(repr(dict(emit)) for emit in emits), *named])})"
+    return f".emit({', '.join([*(f'{kind}={place!r}' for emit in emits for kind, place in emit.items()), *named])})"
+
+
+def _named(values: Mapping[str, Any], taken: tuple[str, ...], parameter: str = "") -> str:
+    """Values by their names: as keywords where all names can be some."""
+    if all(one.isidentifier() and not keyword.iskeyword(one) and one not in taken for one in values):
+        return ", ".join(_keywords(values))
+    return f"{parameter}{dict(values)!r}"
+
+
+def _keywords(values: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value!r}" for name, value in values.items()]
+
+
+def _variable(name: str, used: set[str]) -> str:
+    """A name for a document that no other has."""
+    plain = "".join(one if one.isalnum() and one.isascii() else "_" for one in name)
+    plain = f"_{plain}" if not plain.isidentifier() or keyword.iskeyword(plain) or plain in _RESERVED else plain
+    while plain in used:
+        plain += "_"
+    used.add(plain)
+    return plain
+
+
+_RESERVED = ("stream", "tumbling", "sliding", "cumulative", "session")

@@ -1,0 +1,297 @@
+"""Documents as SQL text, which `translation.translate` reads back as the same documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from strandline.core.errors import PermanentError
+from strandline.frontends.sql.queries import CLAUSES, step_functions
+from strandline.frontends.sql.relations import LOG_TIME
+from strandline.frontends.sql.translation import OPTIONS_OF_EVENT_TIME
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTED_WORDS = frozenset((
+    *CLAUSES, "as", "null", "true", "false", "table", "case", "end", "begin", "with", "select", "by", "and", "or", "not", "join",
+    "inner", "left", "right", "full", "cross", "semi", "anti", "natural", "asof", "distinct", "all", "interval", "primary",
+    "foreign", "watermark", "constraint", "unique", "check", "lateral", "cube", "rollup", "grouping", "array", "map", "in", "is",
+))  # fmt: skip
+_RECORD_STEPS = ("where", "derive", "select", "drop")
+
+
+def as_sql(documents: Iterable[Mapping[str, Any]]) -> str:
+    """The documents as statements. Raises PermanentError for a step that SQL can't say."""
+    names: set[str] = set()
+    statements: list[str] = []
+    for document in documents:
+        if "pipeline" not in document:
+            statements.append(_stream(document, "stream" if "stream" in document else "lookup"))
+        else:
+            statements += _Job(document, names).statements()
+    return "\n".join(f"{statement};\n" for statement in statements)
+
+
+def _stream(document: Mapping[str, Any], kind: str) -> str:
+    columns = ",\n".join(f"  {_column(name, field)}" for name, field in document["schema"].items())
+    options = _flat({name: value for name, value in document.items() if name not in (kind, "schema")})
+    return f"create {kind} {_name(document[kind])} (\n{columns}\n){_with(options)}"
+
+
+def _column(name: str, field: Any) -> str:
+    fields = {"type": field} if isinstance(field, str) else dict(field)
+    kind = str(fields.pop("type"))
+    is_optional = fields.pop("required", None) is False or kind.endswith("?")
+    return f"{_name(name)} {kind.removesuffix('?')}{' null' if is_optional else ''}{_with(_flat(fields))}"
+
+
+def _flat(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The values of a mapping, each with the way to it."""
+    for name, inner in value.items():
+        if isinstance(inner, Mapping) and inner and all(key and "." not in key for key in inner):
+            yield from _flat(inner, (*above, name))
+        else:
+            yield (*above, name), inner
+
+
+def _with(options: Iterable[tuple[tuple[str, ...], Any]]) -> str:
+    said = [f"{_key(key)} = {_value(value)}" for key, value in options]
+    return f" with ({', '.join(said)})" if said else ""
+
+
+def _key(key: tuple[str, ...]) -> str:
+    text = ".".join(key)
+    return text if _PLAIN.fullmatch(text) else _quoted(text)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case None | True | False:
+            return {None: "null", True: "true", False: "false"}[value]
+        case str():
+            return _quoted(value)
+        case list():
+            return f"array[{', '.join(_value(one) for one in value)}]"
+        case Mapping():
+            return f"map({', '.join(f'{_quoted(key)}, {_value(one)}' for key, one in value.items())})"
+        case _:
+            return repr(value)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\t", "\\t")
+    return f"'{escaped}'"
+
+
+def _name(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) and name.lower() not in _QUOTED_WORDS else f"`{name}`"
+
+
+class _Job:
+    """One job: a view for each relation that is read more than once, and an insert for each emission."""
+
+    def __init__(self, document: Mapping[str, Any], names: set[str]) -> None:
+        """`names`: those of views that are taken already; the job's are added."""
+        self._document = document
+        self._names = names
+        self._views: list[str] = []
+        self._inserts: list[str] = []
+        self._relation = _name(document["input"]["stream"])
+        """What the next query reads."""
+        event_time = document["event_time"]
+        self._time_column = LOG_TIME if event_time.get("from") == "log" else str(event_time.get("field"))
+        self._is_windowed = False
+        """Whether its rows are results of windows."""
+        self._has_window = False
+
+    def statements(self) -> list[str]:
+        """The views, and the job behind them."""
+        steps = list(self._document["steps"])
+        wanted = {step["from"] for step in steps if "from" in step}
+        relations = {self._document["input"]["stream"]: (self._relation, False)}
+        """What steps take from, by its name: the relation, and whether its rows are results of windows."""
+        for run in _runs(steps, wanted):
+            if "from" in run[0]:
+                self._relation, self._is_windowed = relations[run[0]["from"]]
+            name = _name_taken_from(run[-1], wanted)
+            self._run([{key: one for key, one in step.items() if key != "from"} for step in run], name)
+            if name is not None:
+                relations[name] = self._relation, self._is_windowed
+        head = f"create job {_name(self._document['pipeline'])}{_with(self._options())} as\n"
+        if len(self._inserts) == 1:
+            return [*self._views, head + self._inserts[0]]
+        body = "".join("\n".join(f"  {line}" for line in one.split("\n")) + ";\n" for one in self._inserts)
+        return [*self._views, f"{head}begin\n{body}end"]
+
+    def _run(self, steps: Sequence[Mapping[str, Any]], name: str | None) -> None:
+        """Steps of which each takes from the one before. `name`: by which others take what the last one gives."""
+        while steps:
+            taken = _taken(steps)
+            here, steps = steps[:taken], steps[taken:]
+            if not here:
+                self._insert(self._places(steps[0]), steps[0].get("name"), f"select * from {self._relation}")
+                steps = steps[1:]
+                continue
+            stage = next((step["window"]["name"] for step in here if "window" in step), None)
+            verb = next((one for one in step_functions() if one in here[0]), None)
+            if verb is not None:
+                query = self._step(verb, here[0][verb])
+            else:
+                query = self._windowed(here) if stage is not None else self._plain(here)
+            emission = next((step for step in here if "emit" in step), None)
+            if emission is None and steps and "emit" in steps[0] and "window" not in steps[0]:
+                emission, steps = steps[0], steps[1:]
+            if emission is not None and not steps and name is None:
+                self._insert(self._places(emission), emission.get("name"), query)
+                continue
+            self._relation = self._view(stage or (name if not steps else None), query)
+            if emission is not None:
+                self._insert(self._places(emission), emission.get("name"), f"select * from {self._relation}")
+
+    def _options(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+        for name, value in self._document["input"].items():
+            if name != "stream":
+                yield (name,) if name == "start" else ("input", name), value
+        for name, value in self._document["event_time"].items():
+            if name in OPTIONS_OF_EVENT_TIME:
+                yield (name,), value
+            elif name != "field":
+                yield ("event_time", name), value
+            elif not self._has_window:
+                yield ("event_time",), value
+        own = ("pipeline", "input", "event_time", "steps")
+        yield from _flat({name: value for name, value in self._document.items() if name not in own})
+
+    def _view(self, stage: str | None, query: str) -> str:
+        wanted = stage or f"{re.sub(r'[^A-Za-z0-9_]', '_', self._document['pipeline'])}_rows"
+        name = wanted if _PLAIN.match(wanted) else f"v_{wanted}"
+        number = 1
+        while name in self._names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._names.add(name)
+        self._views.append(f"create view {_name(name)} as\n{query}")
+        return _name(name)
+
+    def _insert(self, places: str, name: str | None, query: str) -> None:
+        named = f" as {_name(name)}" if name is not None else ""
+        self._inserts.append(f"insert into {places}{named}\n{query}")
+
+    def _places(self, step: Mapping[str, Any]) -> str:
+        return ", ".join(_place(emit) for emit in step["emit"])
+
+    def _plain(self, steps: Sequence[Mapping[str, Any]]) -> str:
+        said = {verb: value for step in steps for verb, value in step.items() if verb != "name"}
+        derive = {name: f"{text} as {_name(name)}" for name, text in said.get("derive", {}).items()}
+        if "select" in said:
+            items = [derive.get(name, _name(name)) for name in said["select"]]
+        else:
+            drop = ", ".join(map(_name, said.get("drop", ())))
+            items = [f"* except ({drop})" if drop else "*", *derive.values()]
+        where = f"\nwhere {said['where']}" if "where" in said else ""
+        return f"select {', '.join(items)}\nfrom {self._relation}{where}"
+
+    def _step(self, verb: str, fields: Mapping[str, Any]) -> str:
+        """A step that is a function of a relation."""
+        arguments = [f"table {self._relation}", *(f"{_name(one)} => {_value(value)}" for one, value in fields.items())]
+        return f"select * from table({verb}({', '.join(arguments)}))"
+
+    def _windowed(self, steps: Sequence[Mapping[str, Any]]) -> str:
+        at = next(number for number, step in enumerate(steps) if "window" in step)
+        window = steps[at]["window"]
+        keys = [_name(name) for name in window.get("by", ())]
+        items = [*keys, "window_start", "window_end"]
+        items += [f"{text} as {_name(name)}" for name, text in window["aggregate"].items()]
+        time_column = "window_time" if self._is_windowed else _name(self._time_column)
+        self._has_window = self._is_windowed = True
+        query = f"select {', '.join(items)}\nfrom table({_function(window, self._relation, time_column)})"
+        query += f" as {_name(window['name'])}"
+        query += "".join(f"\nwhere {step['where']}" for step in steps[:at])
+        query += f"\ngroup by {', '.join([*keys, 'window_start', 'window_end'])}"
+        return query + "".join(f"\nhaving {step['where']}" for step in steps[at + 1 :])
+
+
+def _runs(steps: Sequence[Mapping[str, Any]], wanted: set[str]) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """The steps cut where one takes from another than the one before it, and behind each from which another takes."""
+    first = 0
+    for at, step in enumerate(steps):
+        if at > first and ("from" in step or _name_taken_from(steps[at - 1], wanted) is not None):
+            yield steps[first:at]
+            first = at
+    yield steps[first:]
+
+
+def _name_taken_from(step: Mapping[str, Any], wanted: set[str]) -> str | None:
+    """The step's name, if others take from it by that."""
+    name = step["window"]["name"] if "window" in step else step.get("name")
+    if name in wanted and "emit" in step and "window" not in step:
+        raise PermanentError(
+            f"SQL has no form for a step that takes from the emission '{name}'; keep this document in YAML"
+        )
+    return name if name in wanted else None
+
+
+def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
+    """How many of the steps one query says: `where, window, where`, or `where, derive, select | drop`; any may be missing."""
+    if any(verb in steps[0] for verb in step_functions()):
+        return 1
+    at = 1 if "where" in steps[0] else 0
+    if at < len(steps) and "window" in steps[at]:
+        if "emit" not in steps[at] and at + 1 < len(steps) and "where" in steps[at + 1]:
+            return at + 2
+        return at + 1
+    derived: Mapping[str, Any] = {}
+    if at < len(steps) and "derive" in steps[at]:
+        derived = steps[at]["derive"]
+        at += 1
+    if at < len(steps) and (
+        "drop" in steps[at] or ("select" in steps[at] and derived.keys() <= set(steps[at]["select"]))
+    ):
+        at += 1
+    if at == 0 and not {"emit", "name"} >= set(steps[0]):
+        raise PermanentError(f"SQL has no form for a step '{', '.join(steps[0])}'; keep this document in YAML")
+    return at
+
+
+def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str:
+    """The windowing function for the fields of a window."""
+    more = [_interval(window["offset"])] if _has_offset(window) else []
+    more += [f"tz => {_quoted(window['tz'])}"] if "tz" in window else []
+    unsaid = set(window) - {"name", "by", "aggregate", "offset"} - ({"tz"} if "tumbling" in window else set())
+    if unsaid == {"tumbling"}:
+        function, durations = "tumble", [window["tumbling"]]
+    elif unsaid == {"sliding"}:
+        function, durations = "hop", [window["sliding"]["every"], window["sliding"]["size"]]
+    elif unsaid == {"cumulative"}:
+        function, durations = "cumulate", [window["cumulative"]["step"], window["cumulative"]["size"]]
+    elif unsaid == {"session"}:
+        function, durations = (
+            "session",
+            [window["session"][name] for name in ("gap", "max") if name in window["session"]],
+        )
+    else:
+        raise PermanentError(
+            f"SQL has no form for a window with {', '.join(sorted(unsaid))}; keep this document in YAML"
+        )
+    arguments = [f"table {relation}", f"descriptor({time_column})", *map(_interval, durations), *more]
+    return f"{function}({', '.join(arguments)})"
+
+
+def _has_offset(window: Mapping[str, Any]) -> bool:
+    """Whether an offset must be said: a session has none, and says so in a canonical document."""
+    return "offset" in window and not ("session" in window and window["offset"] == "0s")
+
+
+def _interval(duration: str) -> str:
+    """A duration as an interval where it is one of a single unit, else as it is."""
+    units = {"ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
+    found = re.fullmatch(r"(\d+)(ms|s|m|h|d|w)", duration)
+    return f"interval '{found[1]}' {units[found[2]]}" if found else _quoted(duration)
+
+
+def _place(emit: Mapping[str, Any]) -> str:
+    ((kind, place),) = emit.items()
+    if isinstance(place, str):
+        return f"{kind} {_quoted(place)}"
+    named = {"files": "path", "sql": "table"}.get(kind, "name")
+    return f"{kind} {_quoted(place[named])}{_with(_flat({key: one for key, one in place.items() if key != named}))}"

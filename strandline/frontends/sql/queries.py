@@ -1,0 +1,399 @@
+"""The reader of queries: `select ... from ... where ... group by ... having ...`, and Flink's windowing functions."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlglot import Token, TokenType
+
+from strandline.core.errors import InvalidDocument
+from strandline.frontends.sql.statements import (
+    Expression,
+    Item,
+    NamedQuery,
+    NamedRelation,
+    Query,
+    QueryRelation,
+    Relation,
+    Star,
+    StepRelation,
+    WindowRelation,
+)
+from strandline.frontends.sql.tokens import Cursor
+from strandline.frontends.sql.values import read_duration, read_value
+from strandline.processing.pipelines.model import StepSpec
+
+QUERIES_DEEP_MAX = 24
+_CLAUSES_ALWAYS = ("from", "where", "group", "having")
+CLAUSES = (
+    *_CLAUSES_ALWAYS, "order", "sort", "cluster", "distribute", "limit", "offset", "fetch", "window",
+    "qualify", "union", "intersect", "except", "minus", "lateral", "tablesample", "pivot", "unpivot", "emit",
+)  # fmt: skip
+"""The words that end an expression of a query, where they stand outside of brackets."""
+_OPERATORS = (
+    "and",
+    "or",
+    "not",
+    "in",
+    "like",
+    "between",
+    "is",
+    "when",
+    "then",
+    "else",
+    "case",
+    "div",
+    "rlike",
+    "interval",
+)
+_JOINS = ("join", "inner", "left", "right", "full", "cross", "semi", "anti", "natural", "asof")
+_REFUSED = {
+    "order": "results come as their windows close, in no order that a query could choose; sort them where they are searched",
+    "limit": "a stream has no end, so there is no last result to stop at; keep results by 'having' or 'where'",
+    "fetch": "a stream has no end, so there is no last result to stop at; keep results by 'having' or 'where'",
+    "offset": "a stream has no end, so there is no first result to leave out; keep results by 'having' or 'where'",
+    "qualify": "it looks at other rows without an end; a window of tumble(...), hop(...) or cumulate(...) has one",
+    "window": "named frames of 'over' look back without an end; a window of tumble(...), hop(...) or cumulate(...) has one",
+    "union": "one job reads one stream; write a job for each, which emit to one place each",
+    "intersect": "it needs all rows of both sides, and a stream has no end",
+    "except": "it needs all rows of both sides, and a stream has no end",
+    "minus": "it needs all rows of both sides, and a stream has no end",
+    "emit": "results of a window are emitted once, when it closes; leave it out",
+    "sort": "results come as their windows close, in no order that a query could choose; sort them where they are searched",
+    "cluster": "how records are spread is no part of a query; leave it out",
+    "distribute": "how records are spread is no part of a query; leave it out",
+    "lateral": "rows of an array are made by the stream's 'explode'",
+    "tablesample": "a sample would be another one in each replay; choose records by 'where'",
+    "pivot": "write a column for each value, as sum(case when kind = 'a' then n end)",
+    "unpivot": "write a query for each column",
+}
+"""Clauses that no query can have here: why, and what to do."""
+_ARGUMENTS = {
+    "tumble": ("data", "timecol", "size", "offset", "tz"),
+    "hop": ("data", "timecol", "slide", "size", "offset"),
+    "cumulate": ("data", "timecol", "step", "size", "offset"),
+    "session": ("data", "timecol", "gap", "max"),
+}
+_NEEDED = {"tumble": 3, "hop": 4, "cumulate": 4, "session": 3}
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def read_query(cursor: Cursor, depth: int = 0) -> Query:
+    """The query that begins here. Raises InvalidDocument, with its place, for what is no query or can't be one here."""
+    if depth > QUERIES_DEEP_MAX:
+        raise cursor.error(
+            f"is more than {QUERIES_DEEP_MAX} queries within each other; give inner ones a name by 'create view'"
+        )
+    if cursor.kind() == TokenType.L_PAREN and (cursor.word(1) in ("select", "with") or _opens_bracket(cursor)):
+        cursor.take()
+        query = read_query(cursor, depth + 1)
+        cursor.expect(TokenType.R_PAREN, ")")
+        _refuse_further_clauses(cursor)
+        return query
+    at = cursor.here
+    named = _named_queries(cursor, depth) if cursor.takes_words("with") else ()
+    cursor.expect_words("select")
+    if cursor.word() in ("distinct", "all") and cursor.kind(1) != TokenType.COMMA:
+        if cursor.word() == "distinct":
+            raise cursor.error(
+                "'select distinct' would have to remember every row for ever; group by the fields within a window"
+            )
+        cursor.take()
+    items = _items(cursor)
+    if not cursor.takes_words("from"):
+        raise _expected_clause(cursor, "'from'")
+    source = _relation(cursor, depth)
+    where = _clause(cursor, "where", "a condition")
+    group_by = _group_by(cursor)
+    having = _clause(cursor, "having", "a condition")
+    _refuse_further_clauses(cursor)
+    return Query(named, items, source, where, group_by, having, at)
+
+
+def _opens_bracket(cursor: Cursor) -> bool:
+    return cursor.kind(1) == TokenType.L_PAREN
+
+
+def _named_queries(cursor: Cursor, depth: int) -> tuple[NamedQuery, ...]:
+    if cursor.word() == "recursive":
+        raise cursor.error("a recursive query has no end on a stream; write the steps one after the other")
+    found = []
+    while True:
+        name, at = cursor.name("the name of a query")
+        cursor.expect_words("as")
+        cursor.expect(TokenType.L_PAREN, "(")
+        found.append(NamedQuery(name, read_query(cursor, depth + 1), at))
+        cursor.expect(TokenType.R_PAREN, ")")
+        if not cursor.takes(TokenType.COMMA):
+            return tuple(found)
+
+
+def _items(cursor: Cursor) -> tuple[Item | Star, ...]:
+    found: list[Item | Star] = []
+    while True:
+        found.append(_item(cursor))
+        if not cursor.takes(TokenType.COMMA):
+            return tuple(found)
+
+
+def _item(cursor: Cursor) -> Item | Star:
+    at = cursor.here
+    if cursor.kind(1) == TokenType.DOT and cursor.kind(2) == TokenType.STAR:
+        cursor.take(), cursor.take()
+    if cursor.takes(TokenType.STAR):
+        without: list[tuple[str, int]] = []
+        if cursor.word() in ("except", "exclude") and cursor.kind(1) == TokenType.L_PAREN:
+            cursor.take(), cursor.take()
+            without.append(cursor.name("a column"))
+            while cursor.takes(TokenType.COMMA):
+                without.append(cursor.name("a column"))
+            cursor.expect(TokenType.R_PAREN, ")")
+        return Star(tuple(without), at)
+    tokens = cursor.slice_until(_ends_item, "a column or an expression")
+    _refuse_over(cursor, tokens)
+    name: str | None = None
+    if cursor.takes_words("as"):
+        name, _ = cursor.name("a name")
+    elif len(tokens) > 1 and _is_name(cursor, tokens[-1]) and _ends_value(tokens[-2]):
+        name = tokens.pop().text  # `count(*) n`
+    return Item(Expression(tuple(tokens)), name, at)
+
+
+def _is_name(cursor: Cursor, token: Token) -> bool:
+    """Whether a token can be a name that stands without `as`."""
+    return token.token_type == TokenType.IDENTIFIER or (
+        token.token_type == TokenType.VAR and bool(_NAME.fullmatch(cursor.sql.raw(token)))
+    )
+
+
+def _ends_value(token: Token) -> bool:
+    return token.token_type in (
+        TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING, TokenType.R_PAREN, TokenType.END,
+    )  # fmt: skip
+
+
+def _refuse_over(cursor: Cursor, tokens: list[Token]) -> None:
+    for token, following in itertools.pairwise(tokens):
+        if token.token_type == TokenType.R_PAREN and cursor.sql.raw(following).lower() == "over":
+            raise cursor.sql.error(
+                following.start,
+                "'over' looks at rows before without an end, and a result would never be final; a window of tumble(...), "
+                "hop(...) or cumulate(...) has one",
+            )
+
+
+def _ends_item(cursor: Cursor, found: Sequence[Token]) -> bool:
+    return cursor.word() == "as" or _ends_condition(cursor, found)
+
+
+def _ends_condition(cursor: Cursor, found: Sequence[Token]) -> bool:
+    """Whether a clause begins here. Behind an operator or a dot a word is a name: `a + offset`, `t.limit`."""
+    word = cursor.word()
+    if word == "group" and cursor.word(1) != "by":  # `within group (...)`, or a column
+        return False
+    if word in _CLAUSES_ALWAYS:
+        return not found or found[-1].token_type != TokenType.DOT
+    return word in CLAUSES and bool(found) and _can_end(cursor.sql.raw(found[-1]))
+
+
+def _can_end(raw: str) -> bool:
+    """Whether an expression may end with this token."""
+    return raw.lower() not in _OPERATORS and (raw[-1].isalnum() or raw[-1] in "_)]'\"`*")
+
+
+def _clause(cursor: Cursor, word: str, what: str) -> Expression | None:
+    if not cursor.takes_words(word):
+        return None
+    tokens = cursor.slice_until(_ends_condition, what)
+    _refuse_over(cursor, tokens)
+    return Expression(tuple(tokens))
+
+
+def _group_by(cursor: Cursor) -> tuple[Expression, ...] | None:
+    if not cursor.takes_words("group"):
+        return None
+    cursor.expect_words("by")
+    found = []
+    while True:
+        if (
+            cursor.word() in ("cube", "rollup", "grouping")
+            and cursor.word(1) != ","
+            and cursor.kind(1) != TokenType.COMMA
+        ):
+            raise cursor.error(f"'{cursor.word()}' is not supported; write a query for each grouping")
+        found.append(Expression(tuple(cursor.slice_until(_ends_condition, "a column"))))
+        if not cursor.takes(TokenType.COMMA):
+            return tuple(found)
+
+
+def _refuse_further_clauses(cursor: Cursor) -> None:
+    word = cursor.word()
+    if word in _REFUSED:
+        shown = "order by" if word == "order" else word
+        raise cursor.error(f"'{shown}' is not supported: {_REFUSED[word]}")
+    if word in _JOINS or cursor.kind() == TokenType.COMMA:
+        raise _join(cursor)
+
+
+def _join(cursor: Cursor) -> InvalidDocument:
+    return cursor.error("joins are not supported yet; one job reads one stream")
+
+
+def _expected_clause(cursor: Cursor, what: str) -> InvalidDocument:
+    _refuse_further_clauses(cursor)
+    return cursor.expected(what)
+
+
+# What stands behind `from`
+
+
+def _relation(cursor: Cursor, depth: int) -> Relation:
+    at = cursor.here
+    if cursor.word() == "lateral":
+        _refuse_further_clauses(cursor)
+    if cursor.kind() == TokenType.L_PAREN:
+        cursor.take()
+        query = read_query(cursor, depth + 1)
+        cursor.expect(TokenType.R_PAREN, ")")
+        return QueryRelation(query, _alias(cursor), at)
+    if cursor.word() == "table" and cursor.kind(1) == TokenType.L_PAREN:
+        cursor.take(), cursor.take()
+        found = _function(cursor, depth)
+        cursor.expect(TokenType.R_PAREN, ")")
+        return replace(found, alias=_alias(cursor), at=at)
+    if cursor.kind(1) == TokenType.L_PAREN and cursor.word():
+        return replace(_function(cursor, depth), alias=_alias(cursor), at=at)
+    name, at = cursor.name("a stream, a view, table(...) or a query in brackets")
+    if cursor.kind() == TokenType.DOT:
+        raise cursor.error("streams and views have names without a dot")
+    return NamedRelation(name, _alias(cursor), at)
+
+
+def _alias(cursor: Cursor) -> str | None:
+    if cursor.takes_words("as"):
+        return cursor.name("a name")[0]
+    if cursor.kind() == TokenType.IDENTIFIER or (cursor.kind() == TokenType.VAR and cursor.word()):
+        if cursor.word() in (*CLAUSES, *_JOINS):
+            return None
+        return cursor.name("a name")[0]
+    return None
+
+
+def step_functions() -> tuple[str, ...]:
+    """The steps of the model that no clause of a query says: each is a function of a relation, with its fields by name."""
+    return tuple(verb for verb in StepSpec.VERBS if verb not in ("derive", "where", "select", "drop", "window"))
+
+
+def _function(cursor: Cursor, depth: int) -> WindowRelation | StepRelation:
+    function = cursor.word()
+    if function in _ARGUMENTS:
+        return _window(cursor, depth)
+    if function in step_functions():
+        return _step(cursor, depth)
+    raise cursor.error(
+        f"'{function or cursor.sql.raw(cursor.take())}' is no function of a relation; expected one of: "
+        f"{', '.join((*_ARGUMENTS, *step_functions()))}"
+    )
+
+
+def _step(cursor: Cursor, depth: int) -> StepRelation:
+    """`enrich(table s, lookup => 'sites', key => 'site_id', add => array['rated_power'])`."""
+    verb, at = cursor.word(), cursor.here
+    cursor.take()
+    cursor.expect(TokenType.L_PAREN, "(")
+    source = _data_argument(cursor, depth)
+    fields: dict[str, Any] = {}
+    places: dict[str, int] = {}
+    while cursor.takes(TokenType.COMMA):
+        name, name_at = cursor.name("the name of a field")
+        if name in fields:
+            raise cursor.sql.error(name_at, f"'{name}' stands twice")
+        cursor.expect(TokenType.FARROW, "=>")
+        fields[name], places[name] = read_value(cursor), name_at
+    cursor.expect(TokenType.R_PAREN, ")")
+    return StepRelation(source, verb, fields, places, None, at)
+
+
+def _window(cursor: Cursor, depth: int) -> WindowRelation:
+    """`tumble(table s, descriptor(ts), interval '1' minute)`."""
+    function, function_at = cursor.word(), cursor.here
+    cursor.take()
+    cursor.expect(TokenType.L_PAREN, "(")
+    names = _ARGUMENTS[function]
+    given: dict[str, Any] = {}
+    while True:
+        name = names[len(given)] if len(given) < len(names) else ""
+        if cursor.kind(1) == TokenType.FARROW:
+            name = cursor.word()
+            if name not in names:
+                raise cursor.expected(f"one of: {', '.join(names)}")
+            cursor.take(), cursor.take()
+        if not name:
+            raise cursor.error(f"{function}(...) has at most {len(names)} arguments: {', '.join(names)}")
+        if name in given:
+            raise cursor.error(f"'{name}' stands twice")
+        given[name] = _ARGUMENT_READERS.get(name, _duration_argument)(cursor, depth)
+        if not cursor.takes(TokenType.COMMA):
+            break
+    cursor.expect(TokenType.R_PAREN, ")")
+    for name in names[: _NEEDED[function]]:
+        if name not in given:
+            raise cursor.sql.error(
+                function_at, f"{function}(...) lacks '{name}'; expected {', '.join(names[: _NEEDED[function]])}"
+            )
+    time_column, time_at = given["timecol"]
+    return WindowRelation(given["data"], time_column, time_at, _window_fields(function, given), None, function_at)
+
+
+def _window_fields(function: str, given: dict[str, Any]) -> dict[str, Any]:
+    offset = {"offset": given["offset"]} if "offset" in given else {}
+    match function:
+        case "tumble":
+            return {"tumbling": given["size"], **offset, **({"tz": given["tz"]} if "tz" in given else {})}
+        case "hop":
+            return {"sliding": {"size": given["size"], "every": given["slide"]}, **offset}
+        case "cumulate":
+            return {"cumulative": {"size": given["size"], "step": given["step"]}, **offset}
+        case _:
+            return {"session": {"gap": given["gap"], **({"max": given["max"]} if "max" in given else {})}}
+
+
+def _data_argument(cursor: Cursor, depth: int) -> Relation:
+    at = cursor.here
+    cursor.takes_words("table")
+    if cursor.takes(TokenType.L_PAREN):
+        query = read_query(cursor, depth + 1)
+        cursor.expect(TokenType.R_PAREN, ")")
+        return QueryRelation(query, None, at)
+    name, at = cursor.name("the name of a stream or a view, or a query in brackets")
+    if cursor.word() == "partition":
+        raise cursor.error("the key of a window is what the query groups by; leave 'partition by' out")
+    return NamedRelation(name, None, at)
+
+
+def _time_argument(cursor: Cursor, depth: int) -> tuple[str, int]:
+    if cursor.takes_words("descriptor"):
+        cursor.expect(TokenType.L_PAREN, "(")
+        found = cursor.name("the column of event time")
+        cursor.expect(TokenType.R_PAREN, ")")
+        return found
+    return cursor.name("descriptor(COLUMN)")
+
+
+def _duration_argument(cursor: Cursor, depth: int) -> str:
+    return read_duration(cursor)
+
+
+def _zone_argument(cursor: Cursor, depth: int) -> str:
+    return cursor.text("a time zone, as 'Europe/Berlin'")[0]
+
+
+_ARGUMENT_READERS: dict[str, Callable[[Cursor, int], Any]] = {
+    "data": _data_argument,
+    "timecol": _time_argument,
+    "tz": _zone_argument,
+}

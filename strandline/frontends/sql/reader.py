@@ -1,0 +1,246 @@
+"""The reader of statements: `create stream`, `create view` and `create job`.
+
+```
+create stream turbines (turbine string, ts timestamp, wind double null with (min = 0)) with (key = 'turbine');
+create view loads as select *, power / rated_power as load from turbines;
+create job 'turbine-health' with (delay = '10s') as
+begin
+  insert into elasticsearch 'turbine-minute' select ...;
+  insert into stream 'minutes', elasticsearch 'other' select ...;
+end;
+```
+"""
+
+from __future__ import annotations
+
+from sqlglot import TokenType
+
+from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
+from strandline.frontends.sql.queries import read_query
+from strandline.frontends.sql.statements import (
+    ColumnDefinition,
+    CreateJob,
+    CreateStream,
+    Insert,
+    NamedQuery,
+    Option,
+    Place,
+    Query,
+    Script,
+)
+from strandline.frontends.sql.tokens import Cursor, SqlText
+from strandline.frontends.sql.values import read_value
+from strandline.processing.pipelines.model import EMIT_KINDS
+
+_EXPECTED = "'create stream NAME (...)', 'create view NAME as select ...' or 'create job NAME as insert into ...'"
+_TYPES = {
+    "varchar": "string", "char": "string", "text": "string", "int": "integer", "bigint": "long", "bool": "boolean",
+    "double precision": "double", "timestamp_ltz": "timestamp", "timestamptz": "timestamp", "jsonb": "json",
+}  # fmt: skip
+"""SQL's other names for the types of fields."""
+_WITHOUT_LENGTH = ("string", "timestamp")
+_INSTEAD = {
+    "table": "say 'create stream NAME (...)': a stream is what jobs read",
+    "source": "say 'create stream NAME (...)': a stream is what jobs read",
+    "sink": "name the place in the insert: insert into elasticsearch 'NAME' select ...",
+    "materialized": "say 'create job NAME as insert into ...': a job keeps results in a store",
+    "function": "functions of your own are not supported",
+    "or": "leave 'or replace' out: to apply a document registers it, or makes its next version",
+    "temporary": "say 'create view': it is gone behind its file anyway",
+}
+
+
+def read_script(sql: SqlText) -> Script:
+    """What the text says. Raises InvalidDocument with the first mistake of each statement."""
+    cursor = Cursor(sql)
+    script = Script()
+    problems: list[Problem] = []
+    while cursor.token() is not None and len(problems) <= PROBLEMS_MAX:
+        if cursor.takes(TokenType.SEMICOLON):
+            continue
+        start = cursor.at
+        try:
+            _statement(cursor, script)
+            if cursor.token() is not None:
+                cursor.expect(TokenType.SEMICOLON, ";")
+        except InvalidDocument as error:
+            problems += error.problems
+            cursor.skip_statement(start)
+    if not script.streams_and_jobs and not problems:
+        problems.append(Problem(f"holds no statement that makes something; expected {_EXPECTED}", source=sql.source))
+    if problems:
+        raise InvalidDocument(problems)
+    return script
+
+
+def _statement(cursor: Cursor, script: Script) -> None:
+    if cursor.word() == "insert":
+        raise cursor.error("an insert belongs to a job, which gives it a name: create job NAME as insert into ...")
+    if cursor.word() in ("select", "with"):
+        raise cursor.error("results need a place: create job NAME as insert into elasticsearch 'NAME' select ...")
+    if not cursor.takes_words("create"):
+        raise cursor.expected(_EXPECTED)
+    if cursor.word() in ("stream", "lookup"):
+        kind = cursor.word()
+        cursor.take()
+        script.streams_and_jobs.append(_stream(cursor, kind))
+    elif cursor.takes_words("view"):
+        view = _view(cursor)
+        if view.name in script.views:
+            raise cursor.sql.error(view.at, f"there is a view '{view.name}' already; choose another name")
+        script.views[view.name] = view
+    elif cursor.takes_words("job"):
+        script.streams_and_jobs.append(_job(cursor))
+    elif instead := _INSTEAD.get(cursor.word()):
+        raise cursor.error(f"'{cursor.word()}' can't be created here; {instead}")
+    else:
+        raise cursor.expected("'stream', 'lookup', 'view' or 'job'")
+
+
+def _stream(cursor: Cursor, kind: str) -> CreateStream:
+    name, at = cursor.name(f"the name of the {kind}")
+    if cursor.kind() != TokenType.L_PAREN:
+        raise cursor.expected(f"'(' and the columns of the {kind}")
+    cursor.take()
+    columns = [_column(cursor)]
+    while cursor.takes(TokenType.COMMA):
+        columns.append(_column(cursor))
+    cursor.expect(TokenType.R_PAREN, ")")
+    names: set[str] = set()
+    for column in columns:
+        if column.name in names:
+            raise cursor.sql.error(column.at, f"there is a column '{column.name}' already; remove one")
+        names.add(column.name)
+    return CreateStream(kind, name, tuple(columns), _options(cursor), at)
+
+
+def _column(cursor: Cursor) -> ColumnDefinition:
+    if cursor.word() == "watermark" and cursor.word(1) == "for":
+        raise cursor.error(
+            "a watermark belongs to the job that reads the stream: create job NAME with (delay = '10s') as ...; its column "
+            "is that of descriptor(...)"
+        )
+    if (cursor.word(), cursor.word(1)) in (("primary", "key"), ("foreign", "key")) or (
+        cursor.word() in ("constraint", "unique", "check") and cursor.kind(1) == TokenType.L_PAREN
+    ):
+        raise cursor.error("a stream has no constraints; 'key' in its 'with (...)' chooses the partition of a record")
+    name, at = cursor.name("the name of a column")
+    kind = _type(cursor)
+    is_optional = False
+    while cursor.word() in ("not", "null", "primary", "default", "generated", "as"):
+        if cursor.takes_words("not", "null"):
+            continue
+        if not cursor.takes_words("null"):
+            raise cursor.error(
+                f"'{cursor.word()}' is not supported; a column has a type, 'null' if it is optional, and 'with'"
+            )
+        is_optional = True
+    return ColumnDefinition(name, kind, is_optional, _options(cursor), at)
+
+
+def _type(cursor: Cursor) -> str:
+    word = cursor.word()
+    if not word:
+        raise cursor.expected("the type of the column")
+    cursor.take()
+    if word == "double" and cursor.takes_words("precision"):
+        word = "double"
+    kind = _TYPES.get(word, word)
+    digits: list[str] = []
+    if cursor.takes(TokenType.L_PAREN):
+        digits.append(cursor.expect(TokenType.NUMBER, "a number").text)
+        while cursor.takes(TokenType.COMMA):
+            digits.append(cursor.expect(TokenType.NUMBER, "a number").text)
+        cursor.expect(TokenType.R_PAREN, ")")
+    if kind in ("decimal", "numeric", "dec"):
+        digits = digits or ["10"]
+        return f"decimal({','.join(digits if len(digits) > 1 else [*digits, '0'])})"
+    if digits and kind not in _WITHOUT_LENGTH:
+        return f"{kind}({','.join(digits)})"  # no type: the model says so
+    return kind
+
+
+def _view(cursor: Cursor) -> NamedQuery:
+    name, at = cursor.name("the name of the view")
+    cursor.expect_words("as")
+    return NamedQuery(name, read_query(cursor), at)
+
+
+def _job(cursor: Cursor) -> CreateJob:
+    name, at = cursor.name("the name of the job")
+    options = _options(cursor)
+    cursor.expect_words("as")
+    inserts: list[Insert] = []
+    if cursor.word() == "begin":
+        cursor.take()
+        cursor.takes_words("statement", "set")
+        while not cursor.takes(TokenType.END):
+            inserts.append(_insert(cursor))
+            if cursor.kind() != TokenType.END:
+                cursor.expect(TokenType.SEMICOLON, ";")
+        if not inserts:
+            raise cursor.sql.error(at, "holds no insert; expected 'insert into elasticsearch 'NAME' select ...'")
+    elif cursor.word() in ("select", "with"):
+        query = read_query(cursor)
+        inserts.append(Insert((Place("elasticsearch", name, (), at),), None, query, at))
+    else:
+        inserts.append(_insert(cursor))
+    return CreateJob(name, options, tuple(inserts), at)
+
+
+def _insert(cursor: Cursor) -> Insert:
+    at = cursor.here
+    if not cursor.takes_words("insert"):
+        raise cursor.expected("'insert into'")
+    if cursor.word() == "overwrite":
+        raise cursor.error("results are written once and never replaced; say 'insert into'")
+    cursor.expect_words("into")
+    places = [_place(cursor)]
+    while cursor.takes(TokenType.COMMA):
+        places.append(_place(cursor))
+    stage = cursor.name("the name of the stage") if cursor.takes_words("as") else None
+    query: Query = read_query(cursor)
+    return Insert(tuple(places), stage, query, at)
+
+
+def _place(cursor: Cursor) -> Place:
+    at = cursor.here
+    kind = cursor.word()
+    if kind not in EMIT_KINDS:
+        raise cursor.expected(f"where results go: one of {', '.join(EMIT_KINDS)}, and a name in quotes")
+    cursor.take()
+    if cursor.word() in ("select", "with", "values"):
+        raise cursor.expected(f"the name of the place, as {kind} 'NAME'")
+    name, _ = cursor.name(f"the name of the place, as {kind} 'NAME'")
+    return Place(kind, name, _options(cursor), at)
+
+
+def _options(cursor: Cursor) -> tuple[Option, ...]:
+    """`with (key = value, ...)`; empty where none stands."""
+    if cursor.word() != "with" or cursor.kind(1) != TokenType.L_PAREN:
+        return ()
+    cursor.take(), cursor.take()
+    found: list[Option] = []
+    while True:
+        option = _option(cursor)
+        if any(option.key == one.key for one in found):
+            raise cursor.sql.error(option.at, f"'{'.'.join(option.key)}' stands twice; remove one")
+        found.append(option)
+        if not cursor.takes(TokenType.COMMA):
+            break
+    cursor.expect(TokenType.R_PAREN, ")")
+    return tuple(found)
+
+
+def _option(cursor: Cursor) -> Option:
+    if cursor.kind() == TokenType.STRING:
+        text, at = cursor.text("a key")
+        key = tuple(text.split("."))
+    else:
+        first, at = cursor.name("a key")
+        parts = [first]
+        while cursor.takes(TokenType.DOT):
+            parts.append(cursor.name("the rest of the key")[0])
+        key = tuple(parts)
+    cursor.expect(TokenType.EQ, "=")
+    return Option(key, read_value(cursor), at)

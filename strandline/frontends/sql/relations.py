@@ -1,0 +1,438 @@
+"""What queries mean: each is steps behind the relation that it reads. A relation is a node; from each of them the way back leads
+to one stream.
+
+```
+stream <- view (derive) <- per_minute (where, window) <- hourly (window)
+                              |                            |
+                          insert into ...              insert into ...
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlglot import Token, TokenType
+
+from strandline.core.documents import NODES_MAX, Path, did_you_mean
+from strandline.frontends.sql.statements import (
+    Expression,
+    Item,
+    NamedQuery,
+    NamedRelation,
+    Query,
+    QueryRelation,
+    Relation,
+    Star,
+    StepRelation,
+    WindowRelation,
+)
+from strandline.frontends.sql.tokens import SqlText
+from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
+
+WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
+"""What a windowing function adds to its rows. Every result has these times, whether they are selected or not."""
+LOG_TIME = "log_time"
+"""Stands in descriptor(...) for the time of arrival."""
+_CONSTANTS = ("null", "true", "false")
+
+
+@dataclass(frozen=True)
+class SqlStep:
+    """A step as a document has it, and where its values stand in the text."""
+
+    document: dict[str, Any]
+    places: dict[Path, int]
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What one insert does with the rows of a relation."""
+
+    places: tuple[tuple[dict[str, Any], int], ...]
+    """Entries of `emit`, and where each stands."""
+    stage: tuple[str, int] | None
+    at: int
+
+
+@dataclass(eq=False)
+class Node:
+    """A relation."""
+
+    before: Node | None
+    """None: this is the stream."""
+    stream: str
+    at: int
+    steps: list[SqlStep] = field(default_factory=list)
+    is_windowed: bool = False
+    """Whether this is, or follows from, results of a window."""
+    time_column: tuple[str, int] | None = None
+    """Of the first window on the way: its column of event time."""
+    emissions: list[Emission] = field(default_factory=list)
+    name: str | None = None
+    """Of the view or the query of `with` that it is."""
+
+    def way(self) -> list[Node]:
+        """The relations from the stream to this one."""
+        found: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            found.append(node)
+            node = node.before
+        return found[::-1]
+
+    def window_name(self) -> str | None:
+        """The window that the rows are results of."""
+        windows = [step.document["window"] for node in self.way() for step in node.steps if "window" in step.document]
+        return windows[-1]["name"] if windows else None
+
+
+@dataclass
+class StepCount:
+    """How many steps the jobs of a text have. Each job has those of the views that it reads: a short text can have many."""
+
+    steps: int = 0
+
+
+class Relations:
+    """The relations of one job. Each view is one node, whoever reads it."""
+
+    def __init__(self, sql: SqlText, views: Mapping[str, NamedQuery], counts: StepCount) -> None:
+        """`views`: those of the text, in its order. `counts`: the steps of all jobs of the text, to which these are added."""
+        self._sql = sql
+        self._views = views
+        self._streams: dict[str, Node] = {}
+        self._known: dict[str, Node] = {}
+        self._counts = counts
+
+    def of_insert(self, query: Query, stage: str) -> Node:
+        """The relation whose rows an insert takes. `stage`: the name of its windows, where the query gives them none."""
+        for view in self._needed_views(query):
+            if view.name not in self._known:
+                self._known[view.name] = self._named(view, self._known)
+        return self._query(query, self._known, stage)
+
+    def _needed_views(self, query: Query) -> list[NamedQuery]:
+        """The views that the query reads, and those that they read, in the order of the text."""
+        order = {name: number for number, name in enumerate(self._views)}
+        needed: set[str] = set()
+        open_: list[tuple[Query, int]] = [(query, len(order))]
+        while open_:
+            one, limit = open_.pop()
+            for relation in _names_in(one):
+                view = self._views.get(relation.name)
+                if view is None:
+                    continue
+                if order[view.name] >= limit:
+                    raise self._sql.error(relation.at, f"view '{view.name}' stands behind what reads it; put it before")
+                if view.name in needed:
+                    continue
+                needed.add(view.name)
+                open_.append((view.query, order[view.name]))
+        return [view for name, view in self._views.items() if name in needed]
+
+    def _named(self, one: NamedQuery, known: Mapping[str, Node]) -> Node:
+        node = self._query(one.query, known, one.name)
+        node.name = node.name or one.name
+        return node
+
+    def _query(self, query: Query, known: Mapping[str, Node], name: str) -> Node:
+        for one in query.named:
+            known = {**known, one.name: self._named(one, known)}
+        source = query.source
+        if isinstance(source, WindowRelation):
+            before = self._relation(source.source, known)
+            return self._windowed(query, source, before, source.alias or name)
+        before = self._relation(source, known)
+        return self._plain(query, before)
+
+    def _relation(self, relation: Relation, known: Mapping[str, Node]) -> Node:
+        if isinstance(relation, QueryRelation):
+            return self._query(relation.query, known, relation.alias or "window")
+        if isinstance(relation, WindowRelation):
+            raise self._sql.error(relation.at, "a windowing function of windows; group the rows of the inner one first")
+        if isinstance(relation, StepRelation):
+            before = self._relation(relation.source, known)
+            places: dict[Path, int] = {(relation.verb,): relation.at}
+            places |= {(relation.verb, name): at for name, at in relation.places.items()}
+            step = self._step(relation.at, {relation.verb: relation.fields}, places)
+            return Node(before, before.stream, relation.at, [step], before.is_windowed, before.time_column)
+        if relation.name in known:
+            return known[relation.name]
+        if relation.name not in self._streams:
+            self._streams[relation.name] = Node(None, relation.name, relation.at)
+        return self._streams[relation.name]
+
+    def _step(self, at: int, document: dict[str, Any], places: dict[Path, int]) -> SqlStep:
+        self._counts.steps += 1
+        if self._counts.steps > NODES_MAX:
+            raise self._sql.error(at, f"leads to more than {NODES_MAX:,} steps; split the text into several files")
+        return SqlStep(document, places)
+
+    def _plain(self, query: Query, before: Node) -> Node:
+        """A query without a window: conditions, new columns, a choice of columns."""
+        if query.group_by is not None:
+            raise self._sql.error(
+                query.group_by[0].at,
+                "groups all rows of a stream, and such a result would never be final; read from "
+                "table(tumble(table NAME, descriptor(COLUMN), interval '1' minute)), and group by window_start, window_end",
+            )
+        if query.having is not None:
+            raise self._sql.error(query.having.at, "'having' is for groups; write 'where'")
+        names = _qualifiers(query.source)
+        steps: list[SqlStep] = []
+        if query.where is not None:
+            if before.is_windowed:
+                self._refuse_window_columns(query.where)
+            steps.append(self._where(query.where, names))
+        derive: dict[str, str] = {}
+        places: dict[Path, int] = {}
+        kept: list[tuple[str, int]] = []
+        star: Star | None = None
+        for item in query.items:
+            if isinstance(item, Star):
+                if star is not None:
+                    raise self._sql.error(item.at, "'*' stands twice; remove one")
+                star = item
+                continue
+            column = self._column(item.value, names)
+            if column is not None and item.name in (None, column):
+                if before.is_windowed and column in WINDOW_COLUMNS:
+                    continue  # every result has these
+                kept.append((column, item.at))
+                continue
+            if before.is_windowed:
+                self._refuse_window_columns(item.value)
+            name = self._name_of(item)
+            if name in derive:
+                raise self._sql.error(item.at, f"there is a column '{name}' already; choose another name")
+            derive[name] = self._text(item.value, names)
+            places[("derive", name)] = item.at
+            kept.append((name, item.at))
+        if derive:
+            steps.append(self._step(query.at, {"derive": derive}, places))
+        if star is None:
+            if not kept:
+                raise self._sql.error(query.items[0].at, "selects the window's times alone; add a column")
+            chosen = [name for name, _ in kept]
+            steps.append(
+                self._step(
+                    query.at,
+                    {"select": chosen},
+                    {("select", number): at for number, (_, at) in enumerate(kept)},
+                )
+            )
+        elif plain := [one for one in kept if one[0] not in derive]:
+            raise self._sql.error(plain[0][1], f"'*' has '{plain[0][0]}' already; remove one")
+        elif star.without:
+            steps.append(
+                self._step(
+                    star.at,
+                    {"drop": [name for name, _ in star.without]},
+                    {("drop", number): at for number, (_, at) in enumerate(star.without)},
+                )
+            )
+        if not steps:
+            return before
+        return Node(before, before.stream, query.at, steps, before.is_windowed, before.time_column)
+
+    def _windowed(self, query: Query, source: WindowRelation, before: Node, name: str) -> Node:
+        """A query over a windowing function: a condition, a window, a condition on its results."""
+        names = _qualifiers(source)
+        steps: list[SqlStep] = []
+        if query.where is not None:
+            self._refuse_window_columns(query.where)
+            steps.append(self._where(query.where, names))
+        by = self._keys(query, names)
+        aggregate: dict[str, str] = {}
+        calls: dict[tuple[str, ...], str] = {}
+        places: dict[Path, int] = {
+            **{("window", "by", number): at for number, (_, at) in enumerate(by)},
+            **{("window", kind): source.at for kind in source.fields},
+            ("window", "name"): source.at,
+        }
+        keys = [one for one, _ in by]
+        selected: set[str] = set()
+        for item in query.items:
+            if isinstance(item, Star):
+                raise self._sql.error(item.at, "'*' has columns that nothing groups by; name the keys, and aggregates")
+            column = self._column(item.value, names)
+            if column is not None and column in (*keys, *WINDOW_COLUMNS):
+                if item.name not in (None, column):
+                    raise self._sql.error(
+                        item.at,
+                        f"'{column}' keeps its name in results; leave 'as {item.name}' out, or derive it before",
+                    )
+                selected.add(column)
+                continue
+            result = self._name_of(item)
+            if result in aggregate:
+                raise self._sql.error(item.at, f"there is a column '{result}' already; choose another name")
+            aggregate[result] = self._text(item.value, names)
+            places[("window", "aggregate", result)] = item.at
+            calls.setdefault(self._normal(item.value, names), result)
+        for key, at in by:
+            if key not in selected:
+                raise self._sql.error(at, f"groups by '{key}', which says which result it is; select it, too")
+        if not aggregate:
+            raise self._sql.error(query.at, "has no aggregate; select one, as count(*) as n")
+        window = {"name": name, **source.fields, **({"by": keys} if keys else {}), "aggregate": aggregate}
+        steps.append(self._step(query.at, {"window": window}, {("window",): query.at, **places}))
+        if query.having is not None:
+            self._refuse_window_columns(query.having)
+            steps.append(self._having(query.having, calls, names))
+        time_column = before.time_column
+        if not before.is_windowed:
+            time_column = (source.time_column, source.time_at)
+        elif source.time_column != "window_time":
+            raise self._sql.error(
+                source.time_at,
+                "the time of a window's result is its last moment: write descriptor(window_time)",
+            )
+        return Node(before, before.stream, query.at, steps, True, time_column)
+
+    def _keys(self, query: Query, names: frozenset[str]) -> list[tuple[str, int]]:
+        """The columns that the query groups by, beside the window's own."""
+        groups = query.group_by or ()
+        columns = [(self._column(one, names), one) for one in groups]
+        if not any(column in ("window_start", "window_end") for column, _ in columns):
+            at = groups[0].at if groups else query.at
+            raise self._sql.error(
+                at,
+                "groups without the window, and such a result would never be final; group by window_start, window_end",
+            )
+        found: list[tuple[str, int]] = []
+        for column, expression in columns:
+            if column is None:
+                raise self._sql.error(
+                    expression.at,
+                    f"groups by {self._shown(expression)}; give it a name in a query below, and group by that column",
+                )
+            if column in WINDOW_COLUMNS:
+                continue
+            found.append((column, expression.at))
+        return found
+
+    def _where(self, condition: Expression, names: frozenset[str]) -> SqlStep:
+        return self._step(condition.at, {"where": self._text(condition, names)}, {("where",): condition.at})
+
+    def _having(self, condition: Expression, calls: Mapping[tuple[str, ...], str], names: frozenset[str]) -> SqlStep:
+        """The condition on results: an aggregate that is selected stands there by its name."""
+        tokens = self._unqualified(condition.tokens, names)
+        instead: dict[int, str] = {}
+        at = 0
+        while at < len(tokens):
+            end = _call_end(tokens, at)
+            result = calls.get(tuple(self._word(token) for token in tokens[at:end])) if end else None
+            if end and result is not None:
+                instead |= {at: result, **dict.fromkeys(range(at + 1, end), "")}
+            at = end if end and result is not None else at + 1
+        text = self._sql.written(tokens, instead)
+        try:
+            has_aggregate = parse_expression(text).is_aggregate
+        except ExpressionError:
+            has_aggregate = False  # the check says what is wrong
+        if has_aggregate:
+            raise self._sql.error(
+                condition.at,
+                "'having' sees what is selected: select the aggregate, as count(*) as n, and name it here, as having n > 10",
+            )
+        return self._step(condition.at, {"where": text}, {("where",): condition.at})
+
+    def _refuse_window_columns(self, expression: Expression) -> None:
+        for token in expression.tokens:
+            if token.token_type != TokenType.STRING and self._word(token) in WINDOW_COLUMNS:
+                raise self._sql.error(
+                    token.start,
+                    f"'{self._word(token)}' can't be computed with: each result has its window's times, as window.start and "
+                    "window.end",
+                )
+
+    def _name_of(self, item: Item) -> str:
+        if item.name is None:
+            raise self._sql.error(
+                item.at, f"{self._shown(item.value)} needs a name, which the field of the result has: write 'as NAME'"
+            )
+        return item.name
+
+    def _shown(self, expression: Expression) -> str:
+        text = self._sql.written(expression.tokens)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+
+    def _column(self, expression: Expression, names: frozenset[str]) -> str | None:
+        """The column that an expression is; None where it is more."""
+        tokens = self._unqualified(expression.tokens, names)
+        if len(tokens) != 1:
+            return None
+        token = tokens[0]
+        if token.token_type == TokenType.IDENTIFIER:
+            return token.text
+        raw = self._sql.raw(token)
+        is_name = raw.isidentifier() and raw.lower() not in _CONSTANTS
+        return raw if is_name and token.token_type != TokenType.STRING else None
+
+    def _text(self, expression: Expression, names: frozenset[str]) -> str:
+        return self._sql.written(self._unqualified(expression.tokens, names))
+
+    def _normal(self, expression: Expression, names: frozenset[str]) -> tuple[str, ...]:
+        return tuple(self._word(token) for token in self._unqualified(expression.tokens, names))
+
+    def _word(self, token: Token) -> str:
+        raw = self._sql.raw(token)
+        return raw if token.token_type == TokenType.STRING else raw.lower()
+
+    def _unqualified(self, tokens: tuple[Token, ...], names: frozenset[str]) -> tuple[Token, ...]:
+        """The tokens without the name of the relation before a column: `t.power` is `power`."""
+        if all(token.token_type != TokenType.DOT for token in tokens):
+            return tokens
+        found: list[Token] = []
+        at = 0
+        while at < len(tokens):
+            token = tokens[at]
+            follows = at + 2 < len(tokens) and tokens[at + 1].token_type == TokenType.DOT
+            if follows and token.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
+                if token.text not in names:
+                    hint = did_you_mean(token.text, names)
+                    raise self._sql.error(token.start, f"nothing here is called '{token.text}'{hint}")
+                at += 2
+                continue
+            found.append(token)
+            at += 1
+        return tuple(found)
+
+
+def _qualifiers(relation: Relation) -> frozenset[str]:
+    """The names that may stand before a column of the relation."""
+    own = {relation.alias} if relation.alias else set()
+    inner = relation.source if isinstance(relation, WindowRelation | StepRelation) else relation
+    if isinstance(inner, NamedRelation):
+        own.add(inner.name)
+    return frozenset(own)
+
+
+def _call_end(tokens: tuple[Token, ...], at: int) -> int | None:
+    """Where a call that begins at token `at` ends; None where none begins."""
+    if at + 1 >= len(tokens) or tokens[at + 1].token_type != TokenType.L_PAREN:
+        return None
+    depth = 0
+    for end in range(at + 1, len(tokens)):
+        depth += (tokens[end].token_type == TokenType.L_PAREN) - (tokens[end].token_type == TokenType.R_PAREN)
+        if depth == 0:
+            return end + 1
+    return None
+
+
+def _names_in(query: Query) -> Iterator[NamedRelation]:
+    """The relations that a query names, and that no query of its own `with` gives."""
+    own = {one.name for one in query.named}
+    for one in query.named:
+        yield from _names_in(one.query)
+    source: Relation = query.source
+    while isinstance(source, WindowRelation | StepRelation):
+        source = source.source
+    if isinstance(source, QueryRelation):
+        yield from (relation for relation in _names_in(source.query) if relation.name not in own)
+    elif source.name not in own:
+        yield source

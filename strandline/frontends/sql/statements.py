@@ -1,0 +1,163 @@
+"""What a SQL text says, as its reader found it. Places are offsets of characters in the text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlglot import Token
+
+
+@dataclass(frozen=True)
+class Option:
+    """`key = value` of a `with (...)`: the key's parts, and the value as plain data."""
+
+    key: tuple[str, ...]
+    value: Any
+    at: int
+
+
+@dataclass(frozen=True)
+class ColumnDefinition:
+    name: str
+    type: str
+    is_optional: bool
+    options: tuple[Option, ...]
+    at: int
+
+
+@dataclass(frozen=True)
+class CreateStream:
+    """A stream or a lookup: both are columns and options."""
+
+    kind: str
+    name: str
+    columns: tuple[ColumnDefinition, ...]
+    options: tuple[Option, ...]
+    at: int
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A value as it was written."""
+
+    tokens: tuple[Token, ...]
+
+    @property
+    def at(self) -> int:
+        return self.tokens[0].start
+
+
+@dataclass(frozen=True)
+class Item:
+    """One entry of a `select`: a value with or without a name."""
+
+    value: Expression
+    name: str | None
+    at: int
+
+
+@dataclass(frozen=True)
+class Star:
+    """`*`, or `* except (a, b)`."""
+
+    without: tuple[tuple[str, int], ...]
+    at: int
+
+
+@dataclass(frozen=True)
+class NamedRelation:
+    """A stream, a view or a query of `with`."""
+
+    name: str
+    alias: str | None
+    at: int
+
+
+@dataclass(frozen=True)
+class QueryRelation:
+    query: Query
+    alias: str | None
+    at: int
+
+
+@dataclass(frozen=True)
+class WindowRelation:
+    """`table(tumble(table s, descriptor(ts), interval '1' minute))`, already as the fields of a document's window."""
+
+    source: Relation
+    time_column: str
+    time_at: int
+    fields: dict[str, Any]
+    alias: str | None
+    at: int
+
+
+@dataclass(frozen=True)
+class StepRelation:
+    """`table(enrich(table s, lookup => 'sites', ...))`: a step that no clause of a query says."""
+
+    source: Relation
+    verb: str
+    fields: dict[str, Any]
+    places: dict[str, int]
+    alias: str | None
+    at: int
+
+
+Relation = NamedRelation | QueryRelation | WindowRelation | StepRelation
+
+
+@dataclass(frozen=True)
+class NamedQuery:
+    """A view, or a query of `with`."""
+
+    name: str
+    query: Query
+    at: int
+
+
+@dataclass(frozen=True)
+class Query:
+    named: tuple[NamedQuery, ...]
+    items: tuple[Item | Star, ...]
+    source: Relation
+    where: Expression | None
+    group_by: tuple[Expression, ...] | None
+    having: Expression | None
+    at: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an insert writes to: an entry of a document's `emit`."""
+
+    kind: str
+    name: str
+    options: tuple[Option, ...]
+    at: int
+
+
+@dataclass(frozen=True)
+class Insert:
+    places: tuple[Place, ...]
+    stage: tuple[str, int] | None
+    query: Query
+    at: int
+
+
+@dataclass(frozen=True)
+class CreateJob:
+    name: str
+    options: tuple[Option, ...]
+    inserts: tuple[Insert, ...]
+    at: int
+
+
+@dataclass
+class Script:
+    """A whole text."""
+
+    streams_and_jobs: list[CreateStream | CreateJob] = field(default_factory=list)
+    views: dict[str, NamedQuery] = field(default_factory=dict)
+    """In their order; a view may read those before it."""

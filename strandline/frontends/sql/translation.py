@@ -1,0 +1,227 @@
+"""SQL texts as documents: `translate` gives what a YAML file would hold, and finds the place in the SQL text of each mistake that
+is found in it later, by the model, by the check against a stream, or by a control service."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.core.documents import Path, YamlDocument, nearest_of
+from strandline.core.errors import InvalidDocument, Problem
+from strandline.frontends.document_text import write_documents
+from strandline.frontends.sql.reader import read_script
+from strandline.frontends.sql.relations import LOG_TIME, Emission, Node, Relations, StepCount
+from strandline.frontends.sql.statements import CreateJob, CreateStream, Insert, Option, Place, Script
+from strandline.frontends.sql.step_order import ordered_steps
+from strandline.frontends.sql.tokens import SqlText
+
+OPTIONS_OF_EVENT_TIME = ("delay", "idle_timeout", "max_ahead", "watermark", "from", "else")
+"""Options of a job that stand below `event_time` in its document; `start` stands below `input`."""
+_OWN_OPTIONS = ("pipeline", "steps", "stream", "schema")
+
+
+@dataclass(frozen=True)
+class SqlDocument:
+    """A document, and the place in the SQL text (offset) of each value."""
+
+    kind: str
+    name: str
+    data: dict[str, Any]
+    places: dict[Path, int]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A SQL text as documents."""
+
+    sql: SqlText
+    documents: tuple[SqlDocument, ...]
+    yaml: str
+    """The documents as a YAML file."""
+    _first_lines: tuple[int, ...]
+    """Of each document in `yaml`."""
+
+    def place_in_sql(self, problem: Problem) -> Problem:
+        """A problem of a line of `yaml`, with its place in the SQL text instead."""
+        line = problem.line or 1
+        at = max(number for number, first in enumerate(self._first_lines) if first <= line or number == 0)
+        offset = nearest_of(self.documents[at].places, problem.path) or 0
+        return self.sql.problem(offset, problem.message, problem.path)
+
+    def yaml_documents(self) -> list[YamlDocument]:
+        """The documents, for who needs no text; lines are those of the SQL text."""
+        return [
+            YamlDocument(
+                one.kind,
+                one.name,
+                one.data,
+                self.sql.source,
+                {path: self.sql.place(offset)[0] for path, offset in one.places.items()},
+            )
+            for one in self.documents
+        ]
+
+
+def translate(text: str | bytes, source: str) -> Translation:
+    """Return the documents that a SQL text says. Raises InvalidDocument with the mistakes of its statements, each with its line
+    and column; what a document may hold, and whether it fits its stream, nobody has looked at yet."""
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InvalidDocument([Problem("is not UTF-8 text; save it as UTF-8", source=source)]) from error
+    sql = SqlText(text, source)
+    script = read_script(sql)
+    documents: list[SqlDocument] = []
+    problems: list[Problem] = []
+    counts = StepCount()
+    for statement in script.streams_and_jobs:
+        try:
+            if isinstance(statement, CreateStream):
+                documents.append(_stream(sql, statement))
+            else:
+                documents.append(_job(sql, statement, script, counts))
+        except InvalidDocument as error:
+            problems += error.problems
+    if problems:
+        raise InvalidDocument(problems)
+    texts = [write_documents([one.data]) for one in documents]
+    first_lines, line = [], 1
+    for one in texts:
+        first_lines.append(line)
+        line += one.count("\n") + 1  # the line of `---`
+    return Translation(sql, tuple(documents), "---\n".join(texts), tuple(first_lines))
+
+
+def _stream(sql: SqlText, statement: CreateStream) -> SqlDocument:
+    data: dict[str, Any] = {statement.kind: statement.name}
+    places: dict[Path, int] = {(): statement.at}
+    options: dict[str, Any] = {}
+    for option in statement.options:
+        _set(sql, options, places, option.key, option)
+    schema: dict[str, Any] = {}
+    for column in statement.columns:
+        path: Path = ("schema", column.name)
+        places[path] = column.at
+        field: dict[str, Any] = {"type": column.type} | ({"required": False} if column.is_optional else {})
+        for option in column.options:
+            if option.key[0] in ("type", "required"):
+                raise sql.error(option.at, "the type and 'null' stand before 'with'")
+            _set(sql, field, places, option.key, option, path)
+        is_short = len(field) == 1 + column.is_optional
+        schema[column.name] = f"{column.type}{'?' if column.is_optional else ''}" if is_short else field
+    return SqlDocument(statement.kind, statement.name, {**data, **options, "schema": schema}, places)
+
+
+def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) -> SqlDocument:
+    """1. The relation that each insert takes its rows from. 2. The steps of all of them, and emissions where inserts take rows.
+    3. What the options say."""
+    relations = Relations(sql, script.views, counts)
+    nodes: list[tuple[Insert, Node]] = []
+    for insert in statement.inserts:
+        node = relations.of_insert(insert.query, _stage_name(insert))
+        if insert.stage is not None and node.is_windowed and insert.stage[0] != node.window_name():
+            raise sql.error(insert.stage[1], f"these are results of window '{node.window_name()}'; remove the name")
+        emits = tuple(_emit(sql, place) for place in insert.places)
+        node.emissions.append(Emission(emits, None if node.is_windowed else insert.stage, insert.at))
+        nodes.append((insert, node))
+    steps, places = ordered_steps(sql, [(insert.at, node) for insert, node in nodes])
+    root = nodes[0][1].way()[0]
+    time_columns = [node.time_column for _, node in nodes if node.time_column is not None]
+    for column, at in time_columns[1:]:
+        if column != time_columns[0][0]:
+            raise sql.error(at, f"event time is '{time_columns[0][0]}' in another insert; a job has one")
+    data: dict[str, Any] = {"pipeline": statement.name, "input": {"stream": root.stream}, "event_time": {}}
+    places |= {
+        (): statement.at,
+        ("input",): root.at,
+        ("input", "stream"): root.at,
+        ("event_time",): statement.at,
+        ("steps",): statement.inserts[0].at,
+    }
+    more: dict[str, Any] = {}
+    for option in statement.options:
+        _set(sql, more, places, _path_of_job_option(sql, option), option)
+    data["input"] |= more.pop("input", {})
+    event_time: dict[str, Any] = more.pop("event_time", {})
+    _event_time(sql, event_time, time_columns[0] if time_columns else None, places)
+    data["event_time"] = event_time
+    return SqlDocument("pipeline", statement.name, {**data, "steps": steps, **more}, places)
+
+
+def _event_time(
+    sql: SqlText, event_time: dict[str, Any], time_column: tuple[str, int] | None, places: dict[Path, int]
+) -> None:
+    """The field of event time is that of the first descriptor(...), or in a job without windows the option `event_time.field`."""
+    if time_column is None:
+        if "field" not in event_time and "from" not in event_time:
+            raise sql.error(
+                places[()],
+                "doesn't say which column tells when a record happened: with (event_time = 'COLUMN', delay = '10s')",
+            )
+        return
+    column, at = time_column
+    if event_time.get("from") == "log":
+        if column != LOG_TIME:
+            raise sql.error(at, f"event time is the time of arrival here: write descriptor({LOG_TIME})")
+        return
+    if event_time.setdefault("field", column) != column:
+        raise sql.error(at, f"event time is '{event_time['field']}' by the job's 'with (...)'; name one of them")
+    event_time["field"] = event_time.pop("field")
+    places.setdefault(("event_time", "field"), at)
+    ordered = {"field": event_time["field"], **{name: value for name, value in event_time.items() if name != "field"}}
+    event_time.clear()
+    event_time.update(ordered)
+
+
+def _stage_name(insert: Insert) -> str:
+    """The name of the windows of an insert whose query names none: what `as` says, or the first place's name."""
+    if insert.stage is not None:
+        return insert.stage[0]
+    name = re.sub(r"[^A-Za-z0-9_]", "_", insert.places[0].name).strip("_") or "window"
+    return f"w_{name}" if name[0].isdigit() else name
+
+
+def _emit(sql: SqlText, place: Place) -> tuple[dict[str, Any], int]:
+    """An entry of `emit`. What the long form calls `name`, `path` or `table` is the place's name."""
+    named = {"files": "path", "sql": "table"}.get(place.kind, "name")
+    options: dict[str, Any] = {}
+    for option in place.options:
+        _set(sql, options, {}, option.key, option)
+    if place.kind == "stream" and options:
+        raise sql.error(place.options[0].at, "a stream has its options in 'create stream'; remove this")
+    if place.kind == "stream" or (place.kind == "elasticsearch" and not options):
+        return {place.kind: place.name}, place.at
+    if named in options:
+        raise sql.error(place.at, f"has its {named} in quotes already; remove '{named}' from its 'with (...)'")
+    return {place.kind: {named: place.name, **options}}, place.at
+
+
+def _path_of_job_option(sql: SqlText, option: Option) -> Path:
+    first = option.key[0]
+    if first in _OWN_OPTIONS or option.key[:2] == ("input", "stream"):
+        raise sql.error(option.at, f"'{'.'.join(option.key)}' follows from the statement itself; remove it")
+    if len(option.key) == 1 and first in OPTIONS_OF_EVENT_TIME:
+        return ("event_time", first)
+    if option.key == ("event_time",):
+        return ("event_time", "field")
+    if option.key == ("start",):
+        return ("input", "start")
+    return option.key
+
+
+def _set(
+    sql: SqlText, data: dict[str, Any], places: dict[Path, int], path: Path, option: Option, above: Path = ()
+) -> None:
+    """Put the value of an option where its key leads."""
+    inner = data
+    for part in path[:-1]:
+        inner = inner.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise sql.error(option.at, f"'{part}' has a value already; remove one")
+    if str(path[-1]) in inner:
+        raise sql.error(option.at, f"'{'.'.join(map(str, path))}' stands twice; remove one")
+    inner[str(path[-1])] = option.value
+    for length in range(1, len(path) + 1):
+        places.setdefault((*above, *path[:length]), option.at)

@@ -1,0 +1,74 @@
+"""docs/python.md and docs/sql.md: their code is run. What needs a platform is in tests/integration/test_client.py."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from strandline.core.documents import read_documents
+from strandline.frontends.python.flow import Flow
+from strandline.frontends.sql.queries import _ARGUMENTS as WINDOW_FUNCTIONS
+from strandline.frontends.sql.translation import translate
+from strandline.services.rest.checking import check_without_stack
+from tests.support.page_blocks import DOCS, blocks_of
+
+
+def test_each_program_of_the_python_page_that_needs_no_platform_runs(capsys):
+    names: dict[str, Any] = {}
+    programs = [block for block in blocks_of("python.md", "python") if "client" not in block]
+    assert len(programs) == 3
+    for program in programs:
+        exec(compile(program, "python.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "pipeline: turbine-health" in said and "['per_minute']" in said
+    assert "2026-11-01T12:00:00.000Z T07 60 0.5" in said and "2026-11-01T12:01:00.000Z T07 30 0.5" in said
+    assert said.endswith("decode\n")
+
+
+def test_the_mistake_of_the_python_page_is_told_like_this():
+    (program, *_) = blocks_of("python.md", "python")
+    (shown, *_) = blocks_of("python.md", "text")
+    names: dict[str, Any] = {}
+    text = program.replace("load < 10", "lod < 10")
+    exec(compile(text, "health.py", "exec"), names)
+    view = None
+    try:
+        names["health"].check()
+    except Exception as error:  # noqa: BLE001
+        view = str(error)
+    assert view == shown.strip()
+    assert text.splitlines()[int(shown.split(":")[1]) - 1] == '    .where("lod < 10")'
+
+
+def test_each_call_of_the_python_page_is_there():
+    table = (DOCS / "python.md").read_text().partition("| call | says |")[2].partition("## Check")[0]
+    methods = set(re.findall(r"`?\.(\w+)\(", table))
+    assert methods == {name for name in vars(Flow) if not name.startswith("_")} - {"stream"} | {"event_time"}
+
+
+def test_each_statement_of_the_sql_page_is_valid():
+    texts = blocks_of("sql.md", "sql")
+    assert texts
+    for text in texts:
+        yaml = translate(text, "sql.md").yaml
+        judged = check_without_stack(yaml.encode(), "sql.md")
+        assert judged is not None and judged.valid, judged
+    kinds = [one.kind for one in read_documents(translate(texts[0], "sql.md").yaml, "sql.md")]
+    assert kinds == ["stream", "pipeline"]
+
+
+def test_each_windowing_function_of_the_sql_page_gives_the_window_beside_it():
+    page = (DOCS / "sql.md").read_text()
+    rows = re.findall(r"^\| `((?:tumble|hop|cumulate|session)\(.*?\))` \| `(.*?)` \|$", page, re.MULTILINE)
+    assert {call.partition("(")[0] for call, _ in rows} == set(WINDOW_FUNCTIONS)
+    for call, window in rows:
+        for whole, part in (("", ""), (r"\1", r"\1")):  # without and with what stands in brackets
+            query = re.sub(r" \[(.*?)\]", whole, call)
+            wanted = re.sub(r" \[(.*?)\]", part, window)
+            text = f"create job j with (delay = '1s') as select count(*) as n from table({query}) as w group by window_start"
+            data = translate(text, "x").documents[0].data
+            kind, fields = next(
+                (name, value) for name, value in data["steps"][0]["window"].items() if name not in ("name", "by")
+            )
+            shown = fields if isinstance(fields, str) else "{" + ", ".join(f"{k}: {v}" for k, v in fields.items()) + "}"
+            assert f"{kind}: {shown}" == wanted

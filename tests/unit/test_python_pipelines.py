@@ -1,0 +1,196 @@
+"""Pipelines in Python: they say what documents say, mistakes name the call, and nothing heavy is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import strandline
+from strandline import Pipeline, cumulative, session, sliding, stream, tumbling
+from strandline.core.documents import read_documents
+from strandline.core.errors import InvalidDocument
+from strandline.frontends.python.flow import Flow
+from strandline.processing.pipelines.model import PipelineSpec
+
+TURBINES = stream(
+    "turbines",
+    schema={"turbine": "string", "ts": {"type": "timestamp", "unit": "ms"}, "power": "double", "rated_power": "double"},
+    key="turbine",
+)
+YAML = """
+pipeline: turbine-health
+input: {stream: turbines, start: latest}
+event_time: {field: ts, delay: 10s, idle_timeout: null, max_ahead: 5m}
+steps:
+  - derive: {load: power / rated_power}
+  - where: load < 10
+  - window: {name: per_minute, tumbling: 1m, by: [turbine], aggregate: {n: count(*), load: avg(load)}}
+    emit: [{elasticsearch: turbine-minute}, {stream: minutes}]
+  - window: {name: hourly, sliding: {size: 1h, every: 1m}, aggregate: {n: sum(n), name: max(load)}}
+  - where: n > 3
+  - drop: [name]
+  - emit: [{elasticsearch: {name: turbine-hour, shards: 2}}]
+late: drop
+dead_letters: {index: true}
+"""
+
+
+def flow() -> Flow:
+    return (
+        TURBINES.event_time("ts", delay="10s", idle_timeout=None, max_ahead=timedelta(minutes=5))
+        .derive(load="power / rated_power")
+        .where("load < 10")
+        .window(tumbling("1m"), name="per_minute", by=["turbine"], n="count(*)", load="avg(load)")
+        .emit(elasticsearch="turbine-minute", stream="minutes")
+        .window(sliding("1h", every=timedelta(minutes=1)), name="hourly", n="sum(n)", aggregate={"name": "max(load)"})
+        .where("n > 3")
+        .drop("name")
+        .emit(elasticsearch={"name": "turbine-hour", "shards": 2})
+    )
+
+
+def health() -> Pipeline:
+    return flow().pipeline("turbine-health", start="latest", late="drop", dead_letters={"index": True})
+
+
+def test_python_and_yaml_give_the_same_canonical_document():
+    (document,) = read_documents(YAML, "health.yaml")
+    assert health().as_document() == PipelineSpec.parse(document).as_document()
+
+
+def test_the_yaml_of_a_pipeline_reads_back_as_the_same_documents():
+    stream_document, document = read_documents(health().to_yaml(), "health.yaml")
+    assert PipelineSpec.parse(document) == health().spec
+    assert type(TURBINES.spec).parse(stream_document) == TURBINES.spec
+
+
+def test_each_method_gives_a_new_object_and_changes_none():
+    before = TURBINES.event_time("ts", delay="10s")
+    one = before.where("power > 1").emit(elasticsearch="one").pipeline("one")
+    two = before.where("power > 2").emit(elasticsearch="two").pipeline("two")
+    assert [step.where for step in one.spec.steps] == ["power > 1", None]
+    assert [step.where for step in two.spec.steps] == ["power > 2", None]
+    window = before.window(tumbling("1m"), name="w", n="count(*)")
+    assert window.emit(stream="a") != window and "emit" not in window._steps[-1].document
+
+
+def test_a_mistake_in_the_text_names_the_call_that_made_it():
+    line = sys._getframe().f_lineno + 3
+    wrong = (
+        TURBINES.event_time("ts", delay="10 s")
+        .window(tumbling("1 minute"), name="w", by=["turbine"], n="count(*)")
+        .emit(elasticsearch="x")
+    )
+    with pytest.raises(InvalidDocument) as refused:
+        wrong.pipeline("p")
+    delay, size = refused.value.problems
+    assert (delay.source, delay.line, delay.path) == (__file__, line - 1, "event_time.delay")
+    assert (size.source, size.line, size.path) == (__file__, line, "steps[0].window.tumbling")
+    assert "'1 minute' is not a duration" in size.message
+
+
+def test_a_mistake_against_the_stream_names_the_call_that_made_it():
+    line = sys._getframe().f_lineno + 2
+    wrong = TURBINES.event_time("ts", delay="10s").derive(load="power / rated_power")
+    wrong = wrong.where("lod < 10")
+    with pytest.raises(InvalidDocument) as refused:
+        wrong.window(tumbling("1m"), name="w", n="count(*)").emit(stream="x").pipeline("p").check()
+    (problem,) = refused.value.problems
+    assert str(problem).startswith(f"{__file__}:{line}: steps[1].where: unknown column 'lod'")
+    assert "did you mean 'load'?" in problem.message
+
+
+def test_windows_say_what_a_document_says():
+    """Which of them the model takes is the model's own affair."""
+    forms = [
+        (tumbling("1d", tz="Europe/Berlin"), {"tumbling": "1d", "tz": "Europe/Berlin"}),
+        (sliding("60s", every="5s"), {"sliding": {"size": "60s", "every": "5s"}}),
+        (cumulative("1d", step="1h"), {"cumulative": {"size": "1d", "step": "1h"}}),
+        (session("30s", max="1h"), {"session": {"gap": "30s", "max": "1h"}}),
+        (session(timedelta(seconds=90)), {"session": {"gap": "1m30s"}}),
+    ]
+    for windows, fields in forms:
+        step = TURBINES.event_time("ts", delay="1s").window(windows, name="w", n="count(*)")._steps[-1]
+        assert step.document == {"window": {"name": "w", **fields, "aggregate": {"n": "count(*)"}}}
+
+
+def test_one_text_for_by_and_a_part_of_a_millisecond_are_refused_at_once():
+    with pytest.raises(TypeError, match=r"write by=\['turbine'\]"):
+        TURBINES.event_time("ts", delay="1s").window(tumbling("1m"), name="w", by="turbine", n="count(*)")
+    with pytest.raises(ValueError, match="whole milliseconds"):
+        tumbling(timedelta(microseconds=1))
+
+
+def test_event_time_may_be_the_time_of_arrival():
+    arrival = TURBINES.event_time(from_log=True).emit(elasticsearch="x").pipeline("p")
+    assert arrival.document.data["event_time"] == {"from": "log"}
+    either = TURBINES.event_time("ts", delay="1s", else_log=True).emit(elasticsearch="x", name="all").pipeline("p")
+    assert either.spec.event_time.else_log == "log" and either.spec.steps[0].name == "all"
+
+
+def test_a_run_at_the_desk_gives_documents_and_dead_letters():
+    at = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    records = [{"turbine": "T1", "ts": at + timedelta(seconds=n), "power": 2.0, "rated_power": 4.0} for n in range(60)]
+    run = health().run([*records, b'{"turbine": "T1"}', '{"turbine": 7}'])
+    (minute,) = run.of("per_minute")
+    assert (minute["n"], minute["load"], minute["turbine"]) == (60, 0.5, "T1")
+    assert [one["reason"] for one in run.dead_letters] == ["schema", "schema"] and run.records == 62
+    assert health().run(records, slice_records=7).of("hourly") == health().run(records, slice_records=7).of("hourly")
+    assert len(run.of("hourly")) == 60 and "name" not in run.of("hourly")[0]
+
+
+def test_a_pipeline_reads_the_results_of_another():
+    tens = (
+        TURBINES.event_time("ts", delay="10s")
+        .window(tumbling("10s"), name="tens", by=["turbine"], peak="max(power)")
+        .emit(stream="turbine-tens")
+        .pipeline("tens")
+    )
+    minutes = (
+        stream("turbine-tens")
+        .event_time("window_start", delay="0s")
+        .window(tumbling("1m"), name="minutes", by=["turbine"], peak="max(peak)")
+        .emit(elasticsearch="turbine-minutes")
+        .pipeline("minutes")
+    )
+    assert minutes.check(tens).stages[0].value_types == {"peak": "double"}
+    with pytest.raises(InvalidDocument, match="there is no stream 'turbine-tens' here"):
+        minutes.check()
+
+
+def test_a_stream_without_its_document_is_only_a_name():
+    with pytest.raises(LookupError, match="only the name of stream 'x' is known"):
+        _ = stream("x").spec
+    assert stream("x").yaml_documents() == []
+    only = stream("x").event_time("ts", delay="1s").emit(stream="y").pipeline("p")
+    assert only.check(stream("x", schema={"ts": "timestamp"})).stream.stream == "x"
+
+
+def test_a_file_of_records_can_be_run(tmp_path: Path):
+    file = tmp_path / "records.csv"
+    file.write_text("turbine,ts,power,rated_power\nT1,2026-11-01 12:00:00,1,2\n")
+    assert [one["load"] for one in health().run(file).of("per_minute")] == [0.5]
+
+
+def test_to_import_what_builds_pipelines_loads_nothing_that_computes():
+    program = (
+        "import sys; import strandline; assert not [m for m in sys.modules if m.startswith('strandline.')]; "
+        "from strandline import stream, tumbling; stream('x').event_time('ts', delay='1s').emit(stream='y').pipeline('p'); "
+        "print([m for m in ('pyspark', 'pandas', 'pyarrow', 'numpy', 'duckdb', 'fastapi', 'httpx') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_the_names_and_their_types_are_the_same():
+    """`__init__.pyi` says for type checkers what `__init__.py` loads when it is asked for."""
+    stub = (Path(strandline.__file__).parent / "__init__.pyi").read_text()
+    typed = {line.split(" as ")[1]: line.split()[1] for line in stub.splitlines() if line.startswith("from ")}
+    assert typed == strandline._PUBLIC
+    assert set(typed) <= set(dir(strandline))
+    with pytest.raises(AttributeError, match="no attribute 'streem'"):
+        _ = strandline.streem

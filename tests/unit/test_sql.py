@@ -1,0 +1,575 @@
+"""Pipelines in SQL: what each form means, and why, with line and column, what can't be said is refused."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.core.documents import DOCUMENT_BYTES_MAX, read_documents
+from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.stream import StreamSpec
+from strandline.frontends.sql import step_order
+from strandline.frontends.sql.printer import as_sql
+from strandline.frontends.sql.translation import translate
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec, StepSpec
+from strandline.services.cli.document_verbs import join_files
+
+STREAM = "create stream turbines (turbine string, ts timestamp, power double, rated double) with (key = 'turbine');\n"
+TUMBLE = "table(tumble(table turbines, descriptor(ts), interval '1' minute))"
+GROUPED = "group by turbine, window_start, window_end"
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """The documents of a text, as YAML reads them."""
+    return [one.data for one in read_documents(translate(text, "x.sql").yaml, "x.sql")]
+
+
+def steps(query: str, *, options: str = "event_time = 'ts', delay = '10s'", before: str = "") -> list[dict[str, Any]]:
+    """The steps of a job whose only insert has this query."""
+    text = f"{before}\ncreate job j with ({options}) as insert into elasticsearch 'place' {query}"
+    found: list[dict[str, Any]] = documents(text)[-1]["steps"]
+    return found
+
+
+def refusal(text: str) -> Problem:
+    """The one mistake of a text."""
+    with pytest.raises(InvalidDocument) as refused:
+        translate(text, "x.sql")
+    (problem,) = refused.value.problems
+    return problem
+
+
+def refusal_of(query: str) -> Problem:
+    return refusal(
+        f"create job j with (event_time = 'ts', delay = '10s') as insert into elasticsearch 'place'\n{query}"
+    )
+
+
+EMIT = [{"elasticsearch": "place"}]
+
+
+def test_a_window_with_conditions_before_and_behind_it():
+    query = (
+        f"select turbine, window_start, window_end, count(*) as n, max(power / rated) peak from {TUMBLE} as minutes "
+        f"where power > 0 {GROUPED} having count(*) > 3 and MAX(power/rated) < abs(n)"
+    )
+    assert steps(query) == [
+        {"where": "power > 0"},
+        {
+            "window": {
+                "name": "minutes",
+                "tumbling": "1m",
+                "by": ["turbine"],
+                "aggregate": {"n": "count(*)", "peak": "max(power / rated)"},
+            }
+        },
+        {"where": "n > 3 and peak < abs(n)"},
+        {"emit": EMIT},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "fields"),
+    [
+        ("tumble(table turbines, descriptor(ts), interval '1' hour)", {"tumbling": "1h"}),
+        ("tumble(turbines, ts, '90s')", {"tumbling": "90s"}),
+        ("tumble(data => table turbines, timecol => descriptor(ts), size => interval '1' day)", {"tumbling": "1d"}),
+        (
+            "hop(table turbines, descriptor(ts), interval '5' seconds, interval '1' minute)",
+            {"sliding": {"size": "1m", "every": "5s"}},
+        ),
+        (
+            "HOP(TABLE turbines, DESCRIPTOR(ts), INTERVAL '0.5' SECOND(3), INTERVAL '1 minute')",
+            {"sliding": {"size": "1m", "every": "500ms"}},
+        ),
+        (
+            "cumulate(table turbines, descriptor(ts), interval '1' hour, interval '1' day)",
+            {"cumulative": {"size": "1d", "step": "1h"}},
+        ),
+        ("session(table turbines, descriptor(ts), interval '30' second)", {"session": {"gap": "30s"}}),
+        (
+            "session(table turbines, descriptor(ts), interval '30' second, interval '1' hour)",
+            {"session": {"gap": "30s", "max": "1h"}},
+        ),
+        (
+            "tumble(table turbines, descriptor(ts), interval '1' day, tz => 'Europe/Berlin')",
+            {"tumbling": "1d", "tz": "Europe/Berlin"},
+        ),
+        (
+            "tumble(table turbines, descriptor(ts), interval '1' day, interval '6' hour)",
+            {"tumbling": "1d", "offset": "6h"},
+        ),
+    ],
+)
+@pytest.mark.parametrize("form", ["table({})", "{}"])
+def test_each_windowing_function(function, fields, form):
+    (step,) = steps(
+        f"select window_start, count(*) as n from {form.format(function)} group by window_start, window_end"
+    )
+    assert step == {"window": {"name": "place", **fields, "aggregate": {"n": "count(*)"}}, "emit": EMIT}
+
+
+def test_queries_without_a_window_are_steps_of_records():
+    assert steps("select * from turbines") == [{"emit": EMIT}]
+    assert steps("select turbine, power from turbines where power > 1") == [
+        {"where": "power > 1"},
+        {"select": ["turbine", "power"]},
+        {"emit": EMIT},
+    ]
+    assert steps("select t.*, t.power / t.rated as load from turbines t") == [
+        {"derive": {"load": "power / rated"}},
+        {"emit": EMIT},
+    ]
+    assert steps("select * except (site, ts), upper(site) as place from turbines") == [
+        {"derive": {"place": "upper(site)"}},
+        {"drop": ["site", "ts"]},
+        {"emit": EMIT},
+    ]
+    assert steps("select turbine as id, `power` from (select * from turbines where rated > 1) as t") == [
+        {"where": "rated > 1"},
+        {"derive": {"id": "turbine"}},
+        {"select": ["id", "power"]},
+        {"emit": EMIT},
+    ]
+
+
+def test_expressions_stay_as_they_were_written():
+    query = """select *, case when power > 1 then 'a;b' -- why
+      else "it's" end as kind, power -- kW
+      /1e3 as mw from turbines where site in ('from', 'x') and `power` between 1 and 2"""
+    assert steps(query)[:2] == [
+        {"where": "site in ('from', 'x') and `power` between 1 and 2"},
+        {"derive": {"kind": "case when power > 1 then 'a;b' else \"it's\" end", "mw": "power /1e3"}},
+    ]
+
+
+def test_columns_may_be_called_like_clauses():
+    assert steps("select a + offset as x, `order` from turbines where not window > 1") == [
+        {"where": "not window > 1"},
+        {"derive": {"x": "a + offset"}},
+        {"select": ["x", "order"]},
+        {"emit": EMIT},
+    ]
+
+
+CASCADE = f"""
+create view loads as select *, power / rated as load from turbines;
+create view per_minute as
+select turbine, window_start, window_end, count(*) as n, max(load) as peak
+from table(tumble(table loads, descriptor(ts), interval '1' minute)) {GROUPED};
+create job health with (delay = interval '10' second, idle_timeout = null, start = 'latest', dead_letters.index = true) as
+begin
+  insert into elasticsearch 'minutes' with (shards = 2), stream 'tm' select * from per_minute;
+  insert into sql 'public.hours'
+  select window_start, sum(n) as n from table(tumble(table per_minute, descriptor(window_time), interval '1' hour)) as hourly
+  group by window_start, window_end;
+end;
+"""
+
+
+def test_several_inserts_of_a_job_are_a_cascade():
+    assert documents(CASCADE) == [
+        {
+            "pipeline": "health",
+            "input": {"stream": "turbines", "start": "latest"},
+            "event_time": {"field": "ts", "delay": "10s", "idle_timeout": None},
+            "steps": [
+                {"derive": {"load": "power / rated"}},
+                {
+                    "window": {
+                        "name": "per_minute",
+                        "tumbling": "1m",
+                        "by": ["turbine"],
+                        "aggregate": {"n": "count(*)", "peak": "max(load)"},
+                    },
+                    "emit": [{"elasticsearch": {"name": "minutes", "shards": 2}}, {"stream": "tm"}],
+                },
+                {
+                    "window": {"name": "hourly", "tumbling": "1h", "aggregate": {"n": "sum(n)"}},
+                    "emit": [{"sql": {"table": "public.hours"}}],
+                },
+            ],
+            "dead_letters": {"index": True},
+        }
+    ]
+    pipeline = read_documents(translate(CASCADE, "x.sql").yaml, "x.sql")[0]
+    stream = StreamSpec.parse(read_documents(translate(STREAM, "x.sql").yaml, "x.sql")[0])
+    assert [stage.name for stage in check(PipelineSpec.parse(pipeline), stream).stages] == ["per_minute", "hourly"]
+
+
+def test_the_same_cascade_with_queries_within_queries():
+    nested = f"""create job health with (delay = '10s') as insert into elasticsearch 'hours'
+    with loads as (select *, power / rated as load from turbines),
+    per_minute as (select turbine, count(*) as n, max(load) as peak
+      from table(tumble(table loads, descriptor(ts), interval '1' minute)) {GROUPED})
+    select window_end, sum(n) as n
+    from table(tumble(table (select * from per_minute where peak > 1), descriptor(window_time), interval '1' hour)) as hourly
+    group by window_end"""
+    kinds = [next(iter(step)) for step in documents(nested)[0]["steps"]]
+    assert kinds == ["derive", "window", "where", "window"]
+
+
+def test_records_and_windows_are_emitted_by_one_job():
+    text = f"""create view loads as select * from turbines where power > 0;
+    create job j with (delay = '1s') as begin
+      insert into elasticsearch 'records' as readings select * from loads;
+      insert into elasticsearch 'minutes' select turbine, max(power) as peak
+      from table(tumble(table loads, descriptor(ts), interval '1' minute)) {GROUPED};
+    end"""
+    assert [list(step) for step in documents(text)[0]["steps"]] == [["where"], ["emit", "name"], ["window", "emit"]]
+    assert documents(text)[0]["steps"][1] == {"emit": [{"elasticsearch": "records"}], "name": "readings"}
+
+
+def test_a_stream_with_all_that_a_document_may_hold():
+    text = """create stream meters (
+      id varchar(20) not null, at timestamp(3) with (unit = 's', from = '$.time'), n int null, total bigint,
+      cost decimal(10, 2) null with (min = -1.5), exact numeric(5), value double precision, rest json
+    ) with (partitions = 8, key = 'id', retention = interval '2' week, 'mqtt.topics' = array['a/+', 'a/b''s'],
+      mqtt.fields.id = 1, poll = array[map('url', 'http://10.0.0.5/x', 'fields', map('id', 'a.b'))]);"""
+    assert documents(text) == [
+        {
+            "stream": "meters",
+            "partitions": 8,
+            "key": "id",
+            "retention": "2w",
+            "mqtt": {"topics": ["a/+", "a/b's"], "fields": {"id": 1}},
+            "poll": [{"url": "http://10.0.0.5/x", "fields": {"id": "a.b"}}],
+            "schema": {
+                "id": "string",
+                "at": {"type": "timestamp", "unit": "s", "from": "$.time"},
+                "n": "integer?",
+                "total": "long",
+                "cost": {"type": "decimal(10,2)", "required": False, "min": -1.5},
+                "exact": "decimal(5,0)",
+                "value": "double",
+                "rest": "json",
+            },
+        }
+    ]
+    StreamSpec.from_document(documents(text)[0])
+
+
+def test_a_job_without_an_insert_writes_to_an_index_of_its_name():
+    (document,) = documents(
+        f"create job minutes with (delay = '1s') as select turbine, max(power) as p from {TUMBLE} {GROUPED}"
+    )
+    assert document["steps"][-1]["emit"] == [{"elasticsearch": "minutes"}]
+
+
+def test_event_time_may_be_the_time_of_arrival():
+    query = "select count(*) as n from table(tumble(table turbines, descriptor({}), interval '1' minute)) group by window_start"
+    text = f"create job j with (from = 'log') as insert into stream 'x' {query}"
+    assert documents(text.format("log_time"))[0]["event_time"] == {"from": "log"}
+    assert "write descriptor(log_time)" in refusal(text.format("ts")).message
+
+
+@pytest.mark.parametrize(
+    ("query", "place", "sentence"),
+    [
+        (
+            "select turbine, count(*) as n from turbines group by turbine",
+            (2, 54),
+            "groups all rows of a stream, and such a result",
+        ),
+        (f"select turbine, count(*) as n from {TUMBLE} group by turbine", (2, 112), "groups without the window"),
+        (f"select count(*) as n from {TUMBLE}", (2, 1), "groups without the window"),
+        (f"select * from {TUMBLE} {GROUPED}", (2, 8), "'*' has columns that nothing groups by"),
+        (f"select turbine, count(*) from {TUMBLE} {GROUPED}", (2, 17), "count(*) needs a name"),
+        (f"select turbine as t, count(*) as n from {TUMBLE} {GROUPED}", (2, 8), "'turbine' keeps its name in results"),
+        (
+            f"select count(*) as n from {TUMBLE} {GROUPED}",
+            (2, 103),
+            "groups by 'turbine', which says which result it is",
+        ),
+        (f"select turbine from {TUMBLE} {GROUPED}", (2, 1), "has no aggregate"),
+        (
+            f"select count(*) as n from {TUMBLE} group by upper(turbine), window_start",
+            (2, 103),
+            "groups by upper(turbine)",
+        ),
+        (f"select count(*) as n from {TUMBLE} group by 1, window_start", (2, 103), "groups by 1"),
+        (
+            f"select turbine, max(power) as p from {TUMBLE} {GROUPED} having count(*) > 3",
+            (2, 155),
+            "'having' sees what is selected",
+        ),
+        (
+            f"select turbine, max(power) as p from {TUMBLE} where window_start > 1 {GROUPED}",
+            (2, 111),
+            "'window_start' can't be computed with",
+        ),
+        (
+            f"select turbine, max(power) as p from {TUMBLE} {GROUPED} order by p",
+            (2, 148),
+            "'order by' is not supported",
+        ),
+        ("select * from turbines limit 10", (2, 24), "'limit' is not supported: a stream has no end"),
+        ("select distinct turbine from turbines", (2, 8), "'select distinct' would have to remember every row"),
+        ("select turbine, sum(power) over (order by ts) as s from turbines", (2, 28), "'over' looks at rows before"),
+        ("select * from turbines window w as (order by ts)", (2, 24), "'window' is not supported"),
+        ("select * from turbines union all select * from others", (2, 24), "'union' is not supported"),
+        ("select * from turbines t join sites s on t.site = s.site", (2, 26), "joins are not supported yet"),
+        ("select * from turbines, sites", (2, 23), "joins are not supported yet"),
+        ("select * from turbines emit on window close", (2, 24), "'emit' is not supported"),
+        ("select * from turbines having power > 1", (2, 31), "'having' is for groups"),
+        ("select power + 1 from turbines", (2, 8), "power + 1 needs a name"),
+        ("select x.power, turbine from turbines t", (2, 8), "nothing here is called 'x'"),
+        ("select *, * from turbines", (2, 11), "'*' stands twice"),
+        (
+            "select turbine from table(tumbel(table turbines, descriptor(ts), '1m'))",
+            (2, 27),
+            "'tumbel' is no function of a relation",
+        ),
+        ("select turbine from table(hop(table turbines, descriptor(ts), '1m'))", (2, 27), "hop(...) lacks 'size'"),
+        (
+            "select turbine from table(tumble(table turbines, descriptor(ts), interval '1' month))",
+            (2, 66),
+            "have no one length",
+        ),
+        (
+            "select turbine from table(tumble(table turbines, descriptor(ts), interval '1' day to hour))",
+            (2, 66),
+            "is no interval",
+        ),
+        ("select turbine", (2, 14), "expected 'from', and the text ends here"),
+        ("select (((power from turbines", (2, 29), "expected 'from'"),
+        ("select turbine from s.turbines", (2, 22), "names without a dot"),
+        ("with recursive a as (select 1) select * from a", (2, 6), "a recursive query has no end"),
+        (
+            f"select sum(n) as n from table(tumble(table (select turbine, count(*) as n from {TUMBLE} {GROUPED}), descriptor(ts), "
+            "interval '1' hour)) group by window_start",
+            (2, 203),
+            "write descriptor(window_time)",
+        ),
+    ],
+)
+def test_what_a_query_can_not_say_is_refused_with_its_place(query, place, sentence):
+    problem = refusal_of(query)
+    assert sentence in problem.message, problem
+    assert (problem.line, problem.column) == place, problem
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "sentence"),
+    [
+        ("", (None, None), "holds no statement that makes something"),
+        ("-- nothing", (None, None), "holds no statement that makes something"),
+        ("create view v as select * from t", (None, None), "holds no statement that makes something"),
+        ("select * from t", (1, 1), "results need a place"),
+        ("insert into elasticsearch 'x' select * from t", (1, 1), "an insert belongs to a job"),
+        ("create table t (a string)", (1, 8), "say 'create stream NAME"),
+        ("create or replace view v as select 1", (1, 8), "leave 'or replace' out"),
+        ("drop job x", (1, 1), "expected 'create stream NAME"),
+        ("create stream t", (1, 15), "expected '(' and the columns"),
+        ("create stream t (a string, a long)", (1, 28), "there is a column 'a' already"),
+        (
+            "create stream t (a string, watermark for ts as ts - interval '1' second)",
+            (1, 28),
+            "a watermark belongs to the job",
+        ),
+        ("create stream t (a string primary key)", (1, 27), "'primary' is not supported"),
+        ("create stream t (a string) with (key = 'a', key = 'b')", (1, 45), "'key' stands twice"),
+        ("create stream t (a string) with (mqtt = 1, mqtt.topics = 2)", (1, 44), "'mqtt' has a value already"),
+        ("create stream t (a string) with (key = a)", (1, 40), "expected a text in quotes"),
+        ("create stream t (a string) nonsense", (1, 28), "expected ';', got nonsense"),
+        ("create job a-b as insert into x", (1, 13), "a name with '-' stands in backticks or quotes, as 'a-...'"),
+        (
+            "create job j with (delay = '1s') as insert into stream 'x' select * from t",
+            (1, 12),
+            "with (event_time = 'COLUMN'",
+        ),
+        ("create job j as insert into x select 1", (1, 29), "expected where results go: one of elasticsearch"),
+        ("create job j as insert into elasticsearch select 1", (1, 43), "as elasticsearch 'NAME', got select"),
+        ("create job j as begin end", (1, 12), "holds no insert"),
+        (
+            "create job j with (steps = 1) as insert into stream 'x' select * from t",
+            (1, 20),
+            "follows from the statement itself",
+        ),
+        ("create job j as insert into stream 'x' with (a = 1) select * from t", (1, 46), "a stream has its options"),
+        ("create job j as insert overwrite stream 'x' select * from t", (1, 24), "say 'insert into'"),
+        ("create stream t (a string) with (key = 'a", (1, 40), "this quote is never closed"),
+        ("create /* stream", (1, 8), "this comment is never closed"),
+        (
+            "create view a as select * from b; create view b as select * from t; create job j as insert into stream 'x' select * from a",
+            (1, 32),
+            "view 'b' stands behind what reads it",
+        ),
+        (
+            "create view a as select * from a; create job j as insert into stream 'x' select * from a",
+            (1, 32),
+            "stands behind what",
+        ),
+        ("create view a as select * from t; create view a as select * from t", (1, 47), "there is a view 'a' already"),
+    ],
+)
+def test_what_a_statement_can_not_say_is_refused_with_its_place(text, place, sentence):
+    problem = refusal(text)
+    assert sentence in problem.message, problem
+    assert (problem.line, problem.column) == place, problem
+
+
+def test_inserts_that_would_branch_are_refused_where_documents_have_no_branches(monkeypatch):
+    monkeypatch.setattr(step_order, "_have_branches", lambda: False)
+    text = """create job j with (delay = '1s') as begin
+insert into elasticsearch 'a' select * from turbines where power > 1;
+insert into elasticsearch 'b' select * from turbines where power < 1;
+end"""
+    problem = refusal(text)
+    assert (problem.line, problem.column) == (3, 1) and "branches, which are not supported yet" in problem.message
+    other = text.replace("turbines where power < 1", "others")
+    assert "one job reads one stream" in refusal(other).message
+
+
+def test_the_first_mistake_of_each_statement_is_told():
+    text = "create stream a (x);\ncreate job j as begin insert into x; end;\ncreate view v as select 1;\ncreate stream ok (x long)"
+    with pytest.raises(InvalidDocument) as refused:
+        translate(text, "x.sql")
+    assert [(one.line, one.column) for one in refused.value.problems] == [(1, 19), (2, 35), (3, 26)]
+
+
+def test_a_mistake_that_the_model_or_the_check_finds_has_its_place_in_the_sql(tmp_path: Path):
+    """Also in the second of two files, and behind an earlier document."""
+    first, second = tmp_path / "a.yaml", tmp_path / "b.sql"
+    first.write_text("stream: other\nschema: {x: long}\n")
+    second.write_text(
+        f"{STREAM}\ncreate view loads as\n  select *,\n    power / ratd as load from turbines;\n"
+        f"create job j with (delay = '10 s') as insert into elasticsearch 'X'\nselect turbine, count(*) as n, max(load) as `_p` from\n"
+        f" table(tumble(table loads, descriptor(ts), '1 m')) {GROUPED}"
+    )
+    text, name_source = join_files([first, second])
+    stream, pipeline = read_documents(text, "all")[1:]
+    with pytest.raises(InvalidDocument) as refused:
+        PipelineSpec.parse(pipeline)
+    found = [name_source(problem) for problem in refused.value.problems]
+    places = {problem.path: (problem.source, problem.line, problem.column) for problem in found}
+    assert places == {
+        "event_time.delay": (str(second), 6, 20),
+        "steps[1].window.tumbling": (str(second), 8, 2),
+        "steps[1].emit[0].elasticsearch": (str(second), 6, 51),
+    }
+    assert str(found[0]).startswith(f"{second}:6:20: event_time.delay: '10 s' is not a duration")
+    second.write_text(
+        second.read_text()
+        .replace("'10 s'", "'10s'")
+        .replace("'1 m'", "'1m'")
+        .replace("'X'", "'x'")
+        .replace("`_p`", "p")
+    )
+    text, name_source = join_files([first, second])
+    stream, pipeline = read_documents(text, "all")[1:]
+    with pytest.raises(InvalidDocument) as refused:
+        check(PipelineSpec.parse(pipeline), StreamSpec.parse(stream), pipeline)
+    (problem,) = refused.value.problems
+    shown = name_source(problem)
+    assert (shown.line, shown.column, shown.path) == (5, 5, "steps[0].derive.load")
+    assert "unknown column 'ratd'" in shown.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 30_000,
+        "create job j as insert into stream 'x' select " + "(" * 30_000,
+        "create job j as insert into stream 'x' " + "select * from (" * 4_000,
+        "create job j as insert into stream 'x' select " + "a+" * 60_000 + "a as b from t",
+        "create job j as insert into stream 'x' select " + "case when " * 10_000,
+        "create stream t (a string) with (a = " + "array[" * 10_000,
+        "create stream t (a string) with (a = " + "map('a', " * 5_000,
+        "create stream t (a string) with (" + "a." * 31_000 + "a = 1)",
+        ";" * 60_001,
+        "'" * 200_001,
+        "create view v as select * from t;" * 5_000,
+        "x" * (DOCUMENT_BYTES_MAX + 1),
+        "\x00\x01" * 100,
+        "ä" * 100_000,
+    ],
+    ids=lambda text: f"{text[:60]}-{len(text)}",
+)
+def test_hostile_texts_get_an_error_soon(text):
+    began = time.process_time()
+    with pytest.raises(InvalidDocument):
+        translate(text, "x.sql")
+    assert time.process_time() - began < 10
+
+
+def test_many_views_below_many_jobs_are_bounded():
+    views = "create view v0 as select * from t where a;" + "".join(
+        f"create view v{n} as select * from v{n - 1} where a;" for n in range(1, 1_500)
+    )
+    jobs = "".join(f"create job j{n} as insert into stream 'x{n}' select * from v1499;" for n in range(400))
+    assert len(views + jobs) < DOCUMENT_BYTES_MAX
+    with pytest.raises(InvalidDocument, match="leads to more than 20,000 steps"):
+        translate(views + jobs, "x.sql")
+
+
+def test_a_name_of_any_kind_is_printed_and_read_back():
+    for name in ("order", "from", "table", "Case", "x1", "_x", "window_startx", "interval"):
+        data = [
+            {"stream": "a-b.c", "schema": {name: "string", "ts": {"type": "timestamp", "from": "$['it''s']\\n"}}},
+            {
+                "pipeline": "select",
+                "input": {"stream": "a-b.c"},
+                "event_time": {"field": "ts", "delay": "1s"},
+                "steps": [
+                    {"select": [name, "ts"]},
+                    {"window": {"name": name, "tumbling": "1m", "by": [name], "aggregate": {"n": "count(*)"}}},
+                    {"where": "n > 1"},
+                    {"emit": [{"sink": {"use": "x", "name": "it's\n\\", "options": {"a": 1.5, "b": True}}}]},
+                ],
+            },
+        ]
+        assert documents(as_sql(data)) == data, as_sql(data)
+
+
+def test_a_step_without_a_clause_is_a_function_of_a_relation(monkeypatch):
+    """Which steps there are the model says."""
+    monkeypatch.setattr(StepSpec, "VERBS", (*StepSpec.VERBS, "enrich"))
+    enriched = "table(enrich(table turbines, lookup => 'sites', key => map('id', 'site'), add => array['rated'], optional => true)) t"
+    wanted = {"enrich": {"lookup": "sites", "key": {"id": "site"}, "add": ["rated"], "optional": True}}
+    assert steps(f"select *, t.power / rated as load from {enriched} where t.rated > 1")[:3] == [
+        wanted,
+        {"where": "rated > 1"},
+        {"derive": {"load": "power / rated"}},
+    ]
+    data = documents(f"create job j with (event_time = 'ts', delay = '1s') as select * from {enriched} where rated > 1")
+    assert documents(as_sql(data)) == data
+    with pytest.raises(InvalidDocument, match=r"x\.sql:1:98: 'key' stands twice"):
+        translate(
+            "create job j with (event_time = 'ts', delay = '1s') as select * from enrich(table t, key => 'a', key => 'b')",
+            "x.sql",
+        )
+
+
+def test_a_lookup_is_columns_and_options():
+    text = """create lookup sites (id string, rated double null)
+    with (key = 'id', rows = array[map('id', 'a', 'rated', 1.5), map('id', 'b')]);"""
+    wanted = {
+        "lookup": "sites",
+        "key": "id",
+        "rows": [{"id": "a", "rated": 1.5}, {"id": "b"}],
+        "schema": {"id": "string", "rated": "double?"},
+    }
+    assert documents(text) == [wanted] == documents(as_sql([wanted]))
+
+
+def test_words_of_aggregates_end_no_expression():
+    query = f"select turbine, percentile_cont(0.5) within group (order by power) as p, sum(power) filter (where rated > 1) s from {TUMBLE} {GROUPED}"
+    assert steps(query)[0]["window"]["aggregate"] == {
+        "p": "percentile_cont(0.5) within group (order by power)",
+        "s": "sum(power) filter (where rated > 1)",
+    }
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["select *, window_end as at from w", "select * from w where window_end > 1", "select window_end at from w"],
+)
+def test_the_times_of_a_window_are_no_columns(query):
+    view = f"create view w as select turbine, count(*) as n from {TUMBLE} {GROUPED};\n"
+    problem = refusal(f"{view}create job j with (delay = '1s') as {query}")
+    assert "'window_end' can't be computed with" in problem.message and problem.line == 2
