@@ -174,9 +174,7 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
         ),
         (
             [LOADED, PER_TURBINE, PER_SITE, HOUR.replace("per_turbine", "per_site")],
-            [
-                "steps[3].window.by[0]: 'turbine' is not in 'by' of window 'per_site' before it; expected some of: site_id"
-            ],
+            ["steps[3].window.by[0]: unknown column 'turbine'; expected one of: n, peak, site_id"],
         ),
         (
             [
