@@ -78,7 +78,7 @@ def mapped(one: MapRows, **columns: list[Any]) -> SteppedRows:
 
 def test_a_function_of_an_installed_package_adds_columns() -> None:
     pipeline = checked()
-    steps = RowSteps(pipeline.stages[0].pre_steps, pipeline.stream.types)
+    steps = RowSteps(pipeline.all_stages[0].pre_steps, pipeline.stream.types)
     found = steps.apply({"temp": pa.array([20.0, 100.0, None])}, 3)
     assert found.columns["warm"].to_pylist() == [68.0, 212.0, None]
     assert found.columns["hot"].to_pylist() == [False, True, None]
@@ -86,7 +86,7 @@ def test_a_function_of_an_installed_package_adds_columns() -> None:
     assert steps.columns_read == ("warm", "temp")
     assert pipeline.columns_needed == ("sensor", "ts", "temp", "word")
     assert pipeline.functions == {"acme_quality:fahrenheit": "acme-quality 1.2.0"}
-    assert isinstance(pipeline.stages[0].pre_steps[1], Derive)
+    assert isinstance(pipeline.all_stages[0].pre_steps[1], Derive)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_stored_pipeline_can_be_read_where_its_function_is_not_allowed(monkeyp
     again = check(PipelineSpec.from_document(pipeline.spec.as_document()), pipeline.stream)
     assert again == pipeline
     with pytest.raises(FunctionUnusable, match="may not be called here"):
-        RowSteps(again.stages[0].pre_steps, again.stream.types).apply({"temp": pa.array([1.0])}, 1)
+        RowSteps(again.all_stages[0].pre_steps, again.stream.types).apply({"temp": pa.array([1.0])}, 1)
 
 
 @pytest.mark.parametrize("bad", [{3}, {0, 9}, set(range(10)), {4, 5, 6}, set()])
@@ -221,7 +221,7 @@ def test_another_release_than_where_the_job_was_started_stops_it(package: Path) 
     install(package, "1.3.0")
     package_of.cache_clear()
     with pytest.raises(FunctionUnusable) as stopped:
-        RowSteps(pipeline.stages[0].pre_steps, pipeline.stream.types).apply({"temp": pa.array([1.0])}, 1)
+        RowSteps(pipeline.all_stages[0].pre_steps, pipeline.stream.types).apply({"temp": pa.array([1.0])}, 1)
     assert "is of acme-quality 1.3.0 here and of acme-quality 1.2.0 where the job was started" in str(stopped.value)
     assert checked().digest != pipeline.digest, "windows that are open are computed anew"
 
