@@ -79,8 +79,8 @@ class RecordsPart:
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
                 accepted = chunk.accepted_places()
-                stepped = steps.apply(decoded.arrays, len(accepted))
-                rejected |= {accepted[problem.row]: REASON_EXPRESSION for problem in stepped.problems}
+                stepped = steps.apply(decoded.arrays, len(accepted), chunk.tables)
+                rejected |= {accepted[problem.row]: problem.reason for problem in stepped.problems}
                 if self.task.own:
                     account.records += len(offsets)
                     account.rejected.update(rejected.values())
@@ -90,7 +90,7 @@ class RecordsPart:
                     places = np.searchsorted(ends, np.array(offsets, np.int64)[accepted], "right")
                     self._note_latest(account, places, event_us // 1000)
                 for emission, steps_before in emissions:
-                    came = steps_before.apply(decoded.arrays, len(accepted))
+                    came = steps_before.apply(decoded.arrays, len(accepted), chunk.tables)
                     compared, results = emission.rows_of(
                         chunk, np.array(accepted, np.int64)[came.rows], event_us[came.rows], came.columns
                     )

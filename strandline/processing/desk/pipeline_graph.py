@@ -11,7 +11,7 @@ from strandline.core.durations import FOREVER_MS, format_duration, format_retent
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import RecordStage, RowStep, Select, Stage, Where
+from strandline.processing.pipelines.stages import Enrich, RecordStage, RowStep, Select, Stage, Where
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
@@ -118,6 +118,12 @@ def _step(step: RowStep) -> str:
         return f"where {step.sql}"
     if isinstance(step, Select):
         return f"select {', '.join(step.names)}"
+    if isinstance(step, Enrich):
+        by = ", ".join(field if field == name else f"{field}: {name}" for field, name in step.key)
+        added = ", ".join(
+            column.name if column.name == column.sql else f"{column.name}: {column.sql}" for column in step.columns
+        )
+        return f"enrich {added} from {step.lookup} by {by}{' (optional)' if step.optional else ''}"
     return "derive " + ", ".join(f"{column.name}: {column.sql}" for column in step.columns)
 
 

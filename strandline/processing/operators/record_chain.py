@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.processing.operators.row_steps import RowProblem, RowSteps, SteppedRows
+from strandline.processing.operators.row_steps import RowSteps, SteppedRows, Tables
 from strandline.processing.pipelines.stages import RecordStage, RowStep
 
+_NO_TABLES: Tables = {}
 Places = npt.NDArray[np.int64]
 
 
@@ -40,9 +41,11 @@ class RecordChain:
             self._pieces.append(piece)
             done, types = until, piece.types
 
-    def apply(self, columns: Mapping[str, pa.Array], rows: int) -> tuple[SteppedRows, list[RecordsAtStage]]:
+    def apply(
+        self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = _NO_TABLES
+    ) -> tuple[SteppedRows, list[RecordsAtStage]]:
         """What is left behind the last step, with all problems, as `RowSteps.apply` gives it; and what comes to each stage."""
-        stepped = self._pieces[0].apply(columns, rows)
+        stepped = self._pieces[0].apply(columns, rows, tables)
         if len(self._pieces) == 1:
             return stepped, []
         at_stages: list[RecordsAtStage] = []
@@ -50,8 +53,8 @@ class RecordChain:
         for stage, piece in zip(self._stages, self._pieces[1:], strict=True):
             places = stepped.rows
             at_stages.append(RecordsAtStage(stage, {name: stepped.columns[name] for name, _ in stage.fields}, places))
-            further = piece.apply(stepped.columns, len(places))
-            problems += [RowProblem(int(places[one.row]), one.step, one.message) for one in further.problems]
+            further = piece.apply(stepped.columns, len(places), tables)
+            problems += [replace(one, row=int(places[one.row])) for one in further.problems]
             stepped = SteppedRows(further.columns, places[further.rows], [])
         problems.sort(key=lambda problem: problem.row)
         return SteppedRows(stepped.columns, stepped.rows, problems), at_stages

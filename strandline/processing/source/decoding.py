@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from strandline.processing.source.source_config import DecodingConfig, Piece
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
     from strandline.log.range_reader import RangeReader
+    from strandline.processing.operators.lookups.lookup_table import LookupTable
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 
@@ -32,6 +33,7 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str
         columns=pipeline.columns_needed,
         event_time_source=pipeline.event_time_source,
         ledger_url=ledger_url,
+        lookups=pipeline.lookups,
     )
 
 
@@ -59,6 +61,8 @@ class DecodedChunk:
     """What the dead letter of a row holds."""
     elements: Sequence[int | None] | None = None
     """The place of each row's element in the array that was exploded; None where each record is a row."""
+    tables: Mapping[str, LookupTable] = field(default_factory=dict)
+    """Lookup -> the version of its rows by which these rows are enriched."""
 
     def accepted_places(self) -> list[int]:
         """The place in the chunk of each accepted row, in their order."""
@@ -77,23 +81,31 @@ class DecodedChunk:
 def decode_pieces(
     config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece], *, is_new: bool = False
 ) -> Iterator[DecodedChunk]:
-    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own.
+    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own. All
+    rows of a chunk are enriched by the same versions of lookups.
 
     `decoder`: `decoder_of` the config. Pieces of another format come as columns of the config's types, too. `is_new`: whether
     they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
     Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
-    for other, runs in groupby(_adjoining(pieces), lambda run: run[0].format):
+    for (other, refs), runs in groupby(_adjoining(pieces), lambda run: (run[0].format, run[0].lookups)):
         schemas = None
         if (other or config.format).uses_registry:
             from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
 
             schemas = schemas_of_process(config.ledger_url, is_new=is_new)
+        tables: Mapping[str, LookupTable] = {}
+        if refs:
+            from strandline.processing.source.kept_lookups import tables_of_process  # only where a pipeline needs it
+
+            tables = tables_of_process(config.ledger_url, refs)
         if other is None:
-            yield from _decode_runs(config.kafka_bootstrap, RowReader(config.format, schemas), decoder.decode, runs)
+            yield from _decode_runs(
+                config.kafka_bootstrap, RowReader(config.format, schemas), decoder.decode, runs, tables
+            )
         else:
             decode = conforming_decoder(config, other)
-            yield from _decode_runs(config.kafka_bootstrap, RowReader(other, schemas), decode, runs)
+            yield from _decode_runs(config.kafka_bootstrap, RowReader(other, schemas), decode, runs, tables)
 
 
 Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
@@ -124,7 +136,11 @@ def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
 
 
 def _decode_runs(
-    bootstrap: str, row_reader: RowReader, decode: Decode, adjoining: Iterable[list[Piece]]
+    bootstrap: str,
+    row_reader: RowReader,
+    decode: Decode,
+    adjoining: Iterable[list[Piece]],
+    tables: Mapping[str, LookupTable],
 ) -> Iterator[DecodedChunk]:
     reader = _log_reader(bootstrap)
     runs = {_whole(run): run for run in adjoining}
@@ -138,7 +154,9 @@ def _decode_runs(
             of_piece = np.searchsorted(ends, offsets, "right")
             decoded = decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
             value_at = partial(row_reader.dead_letter_value, records.values, rows)
-            yield DecodedChunk(whole.stream, whole.partition, offsets, log_times_ms, decoded, value_at, rows.elements)
+            yield DecodedChunk(
+                whole.stream, whole.partition, offsets, log_times_ms, decoded, value_at, rows.elements, tables
+            )
 
 
 def _whole(run: Sequence[Piece]) -> OffsetRange:
@@ -148,7 +166,8 @@ def _whole(run: Sequence[Piece]) -> OffsetRange:
 
 
 def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Group pieces that follow each other in one partition and have one format: each group is fetched at once."""
+    """Group pieces that follow each other in one partition and have one format and the same lookups: each group is fetched at
+    once."""
     run: list[Piece] = []
     for piece in pieces:
         before = run[-1].offsets if run else None
@@ -156,6 +175,7 @@ def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         if before and (
             (before.stream, before.partition, before.offset_next) != (here.stream, here.partition, here.offset_first)
             or piece.format is not run[-1].format
+            or piece.lookups != run[-1].lookups
         ):
             yield run
             run = []

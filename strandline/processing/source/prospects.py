@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.core.record_headers import REASON_EXPRESSION
 from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.source.data_source import task_config
@@ -31,12 +30,13 @@ class Prospects:
     """Judges records as a source task of the pipeline's next slice would."""
 
     def __init__(self, pipeline: CheckedPipeline, watermark_ms: int | None) -> None:
-        """`watermark_ms`: what is closed already; a record with an earlier event time will be late, whatever the next slice
-        is."""
+        """`pipeline`: with the tables of its lookups. `watermark_ms`: what is closed already; a record with an earlier event time
+        will be late, whatever the next slice is."""
         config = task_config(pipeline, "", (0,))
         self._decoder = decoder_of(config.decoding)
         self._row_reader = RowReader(config.decoding.format)
         self._steps = RowSteps(config.record_steps, dict(config.types))
+        self._tables = pipeline.tables
         self._watermark_ms = watermark_ms
         self._max_ahead_ms = pipeline.event_time_rule.max_ahead_ms
 
@@ -57,8 +57,8 @@ class Prospects:
             rejects = [(one.index, Prospect(one.reason, one.message)) for one in decoded.rejects]
             rejected = {at for at, _ in rejects}
             accepted = [at for at in range(len(rows.texts)) if at not in rejected]
-            stepped = self._steps.apply(decoded.arrays, len(accepted))
-            rejects += [(accepted[one.row], Prospect(REASON_EXPRESSION, one.message)) for one in stepped.problems]
+            stepped = self._steps.apply(decoded.arrays, len(accepted), self._tables)
+            rejects += [(accepted[one.row], Prospect(one.reason, one.message)) for one in stepped.problems]
             for at, prospect in sorted(rejects, key=lambda reject: reject[0]):
                 if found[places[at]].outcome == ACCEPTED:
                     found[places[at]] = prospect

@@ -13,6 +13,7 @@ from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
 if TYPE_CHECKING:
     from strandline.processing.formats.record_rows import RecordFormat
     from strandline.processing.operators.cascade import Cascade
+    from strandline.processing.source.kept_lookups import LookupRef
     from strandline.processing.source.stream_formats import StreamFormats
 
 
@@ -26,7 +27,9 @@ class DecodingConfig:
     """The fields that the pipeline uses, in order."""
     event_time_source: EventTimeSource
     ledger_url: str = ""
-    """Without its password. It keeps the schemas of a registry that records name."""
+    """Without its password. It keeps the schemas of a registry that records name, and the rows of lookups."""
+    lookups: tuple[tuple[str, int], ...] = ()
+    """The lookups that the pipeline uses, each with the version by which slices go that say none."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Piece:
     max_ahead_ms: int | None
     format: RecordFormat | None = None
     """How its records are decoded, where it is not the readers' own way: by another version of the stream's document."""
+    lookups: tuple[LookupRef, ...] = ()
+    """By which versions of lookups they are enriched."""
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
@@ -77,5 +82,5 @@ class Piece:
         stream, partition = offsets.stream, offsets.partition
         if offsets.offset_next == row.offsets.get(stream, {}).get(partition):
             offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))
-        other = None if formats is None else formats.of(row, stream)
-        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms, other)
+        other, lookups = (None, ()) if formats is None else (formats.of(row, stream), formats.lookups_of(row))
+        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms, other, lookups)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import BadRecord
-from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
+from strandline.core.record_headers import REASON_LATE
 from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.record_chain import RecordsAtStage, record_chain_of
 from strandline.processing.operators.record_rows import pack_record_rows
@@ -75,12 +75,10 @@ class SourceTask:
         for chunk in chunks:
             decoded, partition, sequence = chunk.decoded, chunk.partition, chunk.offsets[0]
             rejects = [Reject(one.index, one.reason, one.message, "decode") for one in decoded.rejects]
-            stepped, at_stages = self._chain.apply(decoded.arrays, len(decoded.event_time))
+            stepped, at_stages = self._chain.apply(decoded.arrays, len(decoded.event_time), chunk.tables)
             if stepped.problems:
                 places = chunk.accepted_places()
-                rejects += [
-                    Reject(places[one.row], REASON_EXPRESSION, one.message, one.step) for one in stepped.problems
-                ]
+                rejects += [Reject(places[one.row], one.reason, one.message, one.step) for one in stepped.problems]
                 rejects.sort(key=lambda reject: reject.index)
             facts.append(_facts_of(chunk, rejects))
             event_us, columns = decoded.event_time.cast(pa.int64()), stepped.columns

@@ -34,6 +34,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import input_of, load_pipeline
 from strandline.processing.slices.watermark import greatest
+from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.processing.source.prospects import ACCEPTED, Prospect, Prospects
 from strandline.processing.source.slice_rows import row_identity
 
@@ -308,6 +309,7 @@ class DeadLetters:
             return []
         last, checkpoint = self._ledger.last_slice(pipeline.job), self._ledger.last_checkpoint(pipeline.job)
         watermark_ms = greatest(last.watermark_ms if last else None, checkpoint.closes_ms if checkpoint else None)
+        pipeline = with_present_tables(self._ledger, pipeline)
         return Prospects(pipeline, watermark_ms).of_records(values, headers, time.time_ns() // 1_000_000)
 
     def _put_back(self, pipeline: CheckedPipeline, records: list[PutBackRecord], *, dry_run: bool) -> PutBack:
