@@ -77,7 +77,8 @@ def floors_of(connection: sa.Connection) -> dict[str, dict[str, int]]:
         for version in live & of_versions.keys():
             for name, base in of_versions[version].items():
                 found = said.get(name, base)
-                floors.setdefault(name, {})[job] = min(found, floors[name].get(job, found))
+                of_lookup = floors.setdefault(name, {})
+                of_lookup[job] = min(found, of_lookup.get(job, found))
     return floors
 
 
