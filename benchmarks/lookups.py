@@ -1,8 +1,8 @@
 """What `enrich` adds to the work of a source task, from bytes to chunks for buckets: `python -m benchmarks.lookups`.
 
 Records of W1's size in chunks of 25,000, of 1,000 devices; the window's aggregate is the same with and without the step. With a
-lookup of as many rows as there are devices, and with one of 50,000 rows. Prints CPU-seconds per million records, the least of some
-repetitions, which take turns.
+lookup of as many rows as there are devices, and with one of 50,000 rows. Prints CPU-seconds per million records, the least of
+some repetitions, which take turns.
 """
 
 from __future__ import annotations
