@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 OPENAPI = ROOT / "docs" / "openapi.json"
 BENCHMARKS = "benchmarks.md"
 """The page that shows benchmarks/RESULTS.md, which stands outside of docs/."""
-BODIES = {"StreamSpec": "`stream:`", "PipelineSpec": "`pipeline:`"}
+BODIES = {"StreamSpec": "`stream:`", "LookupSpec": "`lookup:`", "PipelineSpec": "`pipeline:`"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -3,7 +3,8 @@
 Three roles. Each includes the rights of the one before it:
 
     viewer     reads everything: jobs, streams, results, dead letters with their bytes, events, metrics; checks documents
-    operator   applies documents, starts, stops, resets and deletes jobs, deletes streams, audits, backfills, replays dead letters
+    operator   applies documents, starts, stops, resets and deletes jobs, deletes streams and lookups, audits, backfills, replays
+               dead letters
     admin      makes and revokes tokens, and writes to every stream
 
 Writing to a stream is a right of its own, given stream by stream: a sensor's token has that one and no role, so that it reads
@@ -62,6 +63,8 @@ REST_OPERATIONS: dict[str, Need] = {
     "GET /v1/streams/{name}": Need.VIEWER,
     "GET /v1/streams/{name}/undeclared": Need.VIEWER,
     "GET /v1/topics/{name}/proposal": Need.VIEWER,
+    "GET /v1/lookups": Need.VIEWER,
+    "GET /v1/lookups/{name}": Need.VIEWER,
     "GET /v1/jobs": Need.VIEWER,
     "GET /v1/jobs/{name}": Need.VIEWER,
     "GET /v1/jobs/{name}/explanation": Need.VIEWER,
@@ -91,6 +94,7 @@ REST_OPERATIONS: dict[str, Need] = {
     "POST /v1/jobs/{name}/reset": Need.OPERATOR,
     "DELETE /v1/jobs/{name}": Need.OPERATOR,
     "DELETE /v1/streams/{name}": Need.OPERATOR,
+    "DELETE /v1/lookups/{name}": Need.OPERATOR,
     "POST /v1/jobs/{name}/dead-letters/replay": Need.OPERATOR,
     "POST /v1/jobs/{name}/dead-letters/repair": Need.OPERATOR,
     "POST /v1/jobs/{name}/audit": Need.OPERATOR,

@@ -33,6 +33,9 @@ COLUMNS_MAX = 1_000
 _WORD_LENGTH_MAX = 200
 _NAMES_LISTED_MAX = 40
 _INTEGER_BITS_MAX = 63
+_PACKED_TEXT = re.compile(r'(?<=packed: ")[A-Za-z0-9+/=]*(?=")')
+_PACKED_BYTES = re.compile(_PACKED_TEXT.pattern.encode())
+"""The rows of lookups, which have a bound of their own."""
 _SPLIT = "split it into several files"
 
 Path = tuple[str | int, ...]
@@ -107,7 +110,8 @@ def read_documents(text: str | bytes, source: str, kinds: Sequence[str] = KINDS)
     Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused,
     holds no document, or when a document is not exactly one of stream, lookup and pipeline with a legal name.
     """
-    if len(text) > DOCUMENT_BYTES_MAX:
+    packed = _PACKED_BYTES.finditer(text) if isinstance(text, bytes) else _PACKED_TEXT.finditer(text)
+    if len(text) - sum(found.end() - found.start() for found in packed) > DOCUMENT_BYTES_MAX:
         raise InvalidDocument([Problem(f"is larger than {DOCUMENT_BYTES_MAX:,} bytes; {_SPLIT}", source=source)])
     reader = _Reader(source, kinds)
     documents = [
@@ -120,8 +124,13 @@ def read_documents(text: str | bytes, source: str, kinds: Sequence[str] = KINDS)
     return documents
 
 
+def without_packed(text: bytes) -> bytes:
+    """The text without the rows of lookups: for people."""
+    return _PACKED_BYTES.sub(b"...", text)
+
+
 def _first_lines(kinds: Sequence[str]) -> str:
-    return " or ".join(f"'{kind}: NAME'" for kind in kinds if kind != "lookup")
+    return " or ".join(f"'{kind}: NAME'" for kind in kinds)
 
 
 def _as_text(text: str | bytes, source: str) -> str:

@@ -49,9 +49,12 @@ REASON_DECODE = "decode"
 REASON_SCHEMA = "schema"
 REASON_TIME_UNIT = "time_unit"
 REASON_EXPRESSION = "expression"
+REASON_LOOKUP = "lookup"
 REASON_LATE = "late"
 REASON_FUTURE_EVENT = "future_event"
 REASON_RESULT = "result"
+REASONS_OF_STEPS = (REASON_EXPRESSION, REASON_LOOKUP)
+"""Those for which a step of the pipeline rejects a record that was decoded."""
 
 HEADER_PAYLOAD_BYTES = "payload-bytes"
 """Of a dead letter without its bytes: how many they were."""

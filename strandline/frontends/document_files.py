@@ -9,15 +9,19 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 from strandline.core.documents import DOCUMENT_BYTES_MAX
-from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.errors import InvalidDocument, PermanentError, Problem
 
 _FILES = {("avro", "schema_file"): "schema", ("protobuf", "descriptor_file"): "descriptor"}
 """Where a file may be named -> where its content belongs: text as it is, descriptors in base64."""
+_ROWS = ("lookup", "file")
+"""Of a lookup, where the file of its rows is named."""
 
 
 Place = Callable[[Problem], Problem]
@@ -70,30 +74,51 @@ def with_files(text: bytes, document: Path) -> bytes:
 
     A text that can't be read is left as it is: its reader says why. Raises InvalidDocument for a file that can't be read.
     """
-    if not any(name.encode() in text for _, name in _FILES):
+    if not any(name.encode() in text for _, name in (*_FILES, _ROWS)):
         return text
     try:
         whole = text.decode("utf-8")
         named = list(_named(whole))
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return text
-    contents = [_content(kind, document.parent / value.value, value, document) for kind, _, value in named]
-    for (kind, key, value), text_of_file in reversed(list(zip(named, contents, strict=True))):
+    contents = [
+        _rows(whole, document.parent / one.value.value, one, document)
+        if one.kind == _ROWS[0]
+        else _content(one.kind, document.parent / one.value.value, one.value, document)
+        for one in named
+    ]
+    for (kind, key, value, _), text_of_file in reversed(list(zip(named, contents, strict=True))):
         content = json.dumps(text_of_file)
-        name = _FILES[kind, key.value]
+        name = "packed" if kind == _ROWS[0] else _FILES[kind, key.value]
         end, start = value.end_mark.index, key.start_mark.index
         whole = f"{whole[:start]}{name}: {content}{whole[end:]}"
     return whole.encode()
 
 
-def _named(text: str) -> Iterator[tuple[str, yaml.ScalarNode, yaml.ScalarNode]]:
-    """Where the text names files, in order: of which part, the name's key, and the name."""
+class _Named(NamedTuple):
+    """A place where a text names a file."""
+
+    kind: str
+    """Of which part of a document, or of a lookup."""
+    key: yaml.ScalarNode
+    value: yaml.ScalarNode
+    root: yaml.MappingNode
+    """The whole document."""
+
+
+def _named(text: str) -> Iterator[_Named]:
+    """Where the text names files, in order."""
     for root in yaml.compose_all(text, yaml.SafeLoader):
-        for part_key, part in root.value if isinstance(root, yaml.MappingNode) else ():
+        if not isinstance(root, yaml.MappingNode):
+            continue
+        is_lookup = any(key.value == _ROWS[0] for key, _ in root.value)
+        for part_key, part in root.value:
+            if is_lookup and part_key.value == _ROWS[1] and isinstance(part, yaml.ScalarNode):
+                yield _Named(_ROWS[0], part_key, part, root)
             for key, value in part.value if isinstance(part, yaml.MappingNode) else ():
                 is_named = isinstance(key, yaml.ScalarNode) and (part_key.value, key.value) in _FILES
                 if is_named and isinstance(value, yaml.ScalarNode):
-                    yield part_key.value, key, value
+                    yield _Named(part_key.value, key, value, root)
 
 
 def _content(kind: str, path: Path, value: yaml.ScalarNode, document: Path) -> str:
@@ -108,3 +133,24 @@ def _content(kind: str, path: Path, value: yaml.ScalarNode, document: Path) -> s
         return content.decode("utf-8") if kind == "avro" else base64.b64encode(content).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise refuse(f"can't be read: {error}") from error
+
+
+def _rows(text: str, path: Path, named: _Named, document: Path) -> str:
+    """The rows of a lookup's file, packed as they travel. They are checked here, where their lines are known. What is wrong with
+    the document itself, its reader says."""
+    from strandline.core.documents import read_documents  # what computes is only needed where a lookup names a file
+    from strandline.core.lookups.lookup import LookupSpec
+    from strandline.core.lookups.packed_rows import TooLarge, pack_rows
+    from strandline.processing.desk.lookup_files import read_lookup_file
+
+    first, last = named.root.start_mark, named.root.end_mark
+    line = named.value.start_mark.line + 1
+    try:
+        (own,) = read_documents(text[first.index : last.index], str(document), ("lookup",))
+        spec = LookupSpec.parse(replace(own, data={**{k: v for k, v in own.data.items() if k != "file"}, "rows": []}))
+    except (InvalidDocument, ValueError):
+        return ""
+    try:
+        return pack_rows(read_lookup_file(spec, path))
+    except (PermanentError, TooLarge) as error:
+        raise InvalidDocument([Problem(f"{path}: {error}", "file", str(document), line)]) from error

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import NotFound
 from strandline.ledger.database import Part
+from strandline.ledger.lookups.needs import forget_tables
 from strandline.ledger.models import backfills, checkpoints, slices
 from strandline.ledger.registry import lock_job, read_floor
 from strandline.ledger.states import OPEN_BACKFILLS, SliceStatus
@@ -64,4 +65,5 @@ class Compaction(Part):
                 return 0
             for table, number in ((checkpoints, checkpoints.c.slice), (slices, slices.c.number)):
                 connection.execute(sa.delete(table).where(table.c.job == job, number < end))
+            forget_tables(connection)
             return end - oldest

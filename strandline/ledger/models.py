@@ -110,7 +110,7 @@ class NumberMap(sa.types.TypeDecorator[dict[Any, Any]]):
 
 
 _OFFSETS = NumberMap(Offsets)
-_STREAM_VERSIONS = NumberMap(dict[str, int])
+_VERSIONS = NumberMap(dict[str, int])
 _SESSIONS = NumberMap(PackedSessions)
 _OF_PARTITIONS = NumberMap(dict[int, int])
 
@@ -188,6 +188,35 @@ stream_versions = sa.Table(
     sa.CheckConstraint("version >= 1", name="version"),
 )
 
+lookups = sa.Table(
+    "lookups",
+    metadata,
+    sa.Column("name", PlainText, primary_key=True),
+    _number("version"),
+    _number("created_ms"),
+    sa.CheckConstraint("version >= 1", name="version"),
+)
+
+lookup_versions = sa.Table(
+    "lookup_versions",
+    metadata,
+    sa.Column("lookup", PlainText, sa.ForeignKey("lookups.name"), primary_key=True),
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    _text("digest"),
+    _json("document"),
+    _number("rows"),
+    _number("applied_ms"),
+    sa.CheckConstraint("version >= 1", name="version"),
+)
+
+lookup_tables = sa.Table(
+    "lookup_tables",
+    metadata,
+    sa.Column("digest", PlainText, primary_key=True),
+    _text("packed"),
+    _number("kept_ms"),
+)
+
 jobs = sa.Table(
     "jobs",
     metadata,
@@ -217,6 +246,7 @@ job_versions = sa.Table(
     _text("text"),
     _json("document"),
     _number("created_ms"),
+    sa.Column("lookup_versions", _VERSIONS, nullable=False, server_default="{}"),
     sa.CheckConstraint("version >= 1", name="version"),
 )
 
@@ -272,7 +302,7 @@ runs = sa.Table(
     _text("outcome", nullable=True),
     _text("message"),
     sa.Column("slots", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("stream_versions", _STREAM_VERSIONS, nullable=False, server_default="{}"),
+    sa.Column("stream_versions", _VERSIONS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("epoch >= 1", name="epoch"),
     sa.CheckConstraint("(ended_ms IS NULL) = (outcome IS NULL)", name="ended"),
@@ -303,8 +333,9 @@ slices = sa.Table(
     sa.Column("status", ChoiceText(SliceStatus), nullable=False),
     _number("planned_ms"),
     sa.Column("checksums", _OFFSETS, nullable=False, server_default="{}"),
-    sa.Column("stream_versions", _STREAM_VERSIONS, nullable=False, server_default="{}"),
+    sa.Column("stream_versions", _VERSIONS, nullable=False, server_default="{}"),
     sa.Column("sessions", _SESSIONS, nullable=False, server_default="{}"),
+    sa.Column("lookup_versions", _VERSIONS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("number >= 1", name="number"),
@@ -374,7 +405,7 @@ backfills = sa.Table(
     _number("requested_ms"),
     _number("updated_ms"),
     _number("ended_ms", nullable=True),
-    sa.Column("stream_versions", _STREAM_VERSIONS, nullable=False, server_default="{}"),
+    sa.Column("stream_versions", _VERSIONS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("generation >= 2", name="generation"),
     sa.CheckConstraint("epoch >= 0", name="epoch"),

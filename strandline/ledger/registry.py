@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.database import Part
+from strandline.ledger.lookups.needs import lookups_of_version
 from strandline.ledger.models import (
     checkpoints,
     inputs,
@@ -111,6 +112,7 @@ class Registry(Part):
         together: Collection[str] = (),
         base: JobBase | None = None,
         origin: Offsets | None = None,
+        lookups: Mapping[str, int] | None = None,
     ) -> JobRow:
         """Register a job (version 1, wanted running), or give it a new version. From then on it alone emits to `emits_to`, and to
         no other place.
@@ -118,8 +120,9 @@ class Registry(Part):
         The same document as the present version changes nothing; what is desired of a known job is left as it is. `together`:
         jobs that are submitted after this one and may give it a place. `base`: what the new version was checked against.
         `origin`: where the job begins to read, if an earlier job of this name was deleted: its epochs, slices, versions and
-        generations are followed by those of this one. Raises Conflict when any other job emits to a place, when the job is not
-        as in `base` any more, or when it was deleted and `origin` isn't given.
+        generations are followed by those of this one. `lookups`: those that it uses -> the version that it was checked against.
+        Raises Conflict when any other job emits to a place, when the job is not as in `base` any more, when a lookup has another
+        version, or when the job was deleted and `origin` isn't given.
         """
         with self._database.writing(f"submit job {name}") as connection:
             now_ms = self._clock_ms()
@@ -142,7 +145,9 @@ class Registry(Part):
                 connection.execute(
                     sa.update(jobs).where(jobs.c.name == name).values(version=version, updated_ms=now_ms)
                 )
-            row = JobVersionRow(name, version, text, document, now_ms)
+            before = None if known is None or is_deleted else known.version
+            used = lookups_of_version(connection, name, before, lookups or {})
+            row = JobVersionRow(name, version, text, document, now_ms, used)
             connection.execute(sa.insert(job_versions).values(vars(row)))
             if is_deleted and origin is not None:
                 _revive(connection, name, version, origin, now_ms)

@@ -23,6 +23,9 @@ StreamVersions = dict[str, int]
 """stream -> version of its document. A stream that is not in it goes by the oldest version that the ledger has: the row is of a
 release that knew no others."""
 
+LookupVersions = dict[str, int]
+"""lookup -> version of its rows."""
+
 
 def offset_count(firsts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]) -> int:
     """How many offsets there are from `firsts` to before `ends`. A partition that `firsts` lacks begins at 0."""
@@ -148,6 +151,20 @@ class StreamRow(Described):
 
 
 @dataclass(frozen=True)
+class LookupRow(Described):
+    """A lookup in its present version."""
+
+    name: str
+    version: int
+    digest: str
+    """Of fields, key and rows: two versions with the same are the same."""
+    document: dict[str, Any]
+    """The lookup's document without its rows."""
+    rows: int
+    applied_ms: int
+
+
+@dataclass(frozen=True)
 class JobRow:
     name: str
     version: int
@@ -202,6 +219,8 @@ class JobVersionRow:
     """The YAML as it was given."""
     document: dict[str, Any]
     created_ms: int
+    lookup_versions: LookupVersions = field(default_factory=dict)
+    """By which version of each lookup that it uses it enriches slices that say none: they were cut before the job used it."""
 
 
 class Compiled(NamedTuple):
@@ -297,6 +316,8 @@ class SliceRow(Described):
     """By which version of its stream's document each record is decoded, wherever and however often the slice is replayed."""
     sessions: PackedSessions = field(default_factory=dict)
     """stream -> partition -> what the records before the slice have declared, of formats whose records depend on those before."""
+    lookup_versions: LookupVersions = field(default_factory=dict)
+    """By which version of each lookup its records are enriched, wherever and however often the slice is replayed."""
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,14 @@ class ControlClient:
         """A stream, and what the log holds of it. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}")
 
+    def lookup(self, name: str) -> Answer:
+        """A lookup, its versions, and the jobs that need it. Raises NotFound."""
+        return self.get(f"/v1/lookups/{quote(name, safe='')}")
+
+    def delete_lookup(self, name: str) -> Answer:
+        """Delete a lookup that no job needs. Raises NotFound, Conflict."""
+        return self._ask("DELETE", f"/v1/lookups/{quote(name, safe='')}")
+
     def undeclared(self, name: str) -> Answer:
         """What the stream's newest records hold that its schema doesn't declare. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}/undeclared")

@@ -10,6 +10,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
+from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import DocumentModel, FieldSpec, HttpSpec, MqttSpec, PollSpec, StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -20,6 +21,7 @@ from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionErr
 from strandline.processing.pipelines.model import (
     DeadLettersSpec,
     EmitSpec,
+    EnrichSpec,
     EventTimeSpec,
     IndexSpec,
     InputSpec,
@@ -265,13 +267,13 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ("- where: load < 10", "- were: load < 10", ":6: steps[1].were: unknown field 'were'; did you mean 'where'?"),
         (
             "- where: load < 10",
-            "- enrich: {lookup: x}",
-            ":6: steps[1].enrich: 'enrich' is not supported yet; only derive",
+            "- dedupe: {by: [x]}",
+            ":6: steps[1].dedupe: 'dedupe' is not supported yet; only derive",
         ),
         (
             "- where: load < 10",
             "- {}",
-            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, window, emit, and this one has",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, window, emit, and this one has",
         ),
         (
             "- where: load < 10",
@@ -282,7 +284,8 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "where: load < 10",
             "where:",
-            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, window, emit, and this one has none",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, window, emit, and this one has "
+            "none",
         ),
         (
             "where: load < 10",
@@ -850,8 +853,8 @@ def test_a_stream_that_keeps_its_records_forever_covers_every_window() -> None:
 def test_json_schema_describes_what_the_models_accept() -> None:
     schema: Any = json_schema()
     defs = schema["$defs"]
-    assert schema["oneOf"] == [{"$ref": "#/$defs/StreamSpec"}, {"$ref": "#/$defs/PipelineSpec"}]
-    for name, model in (("StreamSpec", StreamSpec), ("PipelineSpec", PipelineSpec)):
+    assert schema["oneOf"] == [{"$ref": f"#/$defs/{name}"} for name in ("StreamSpec", "LookupSpec", "PipelineSpec")]
+    for name, model in (("StreamSpec", StreamSpec), ("LookupSpec", LookupSpec), ("PipelineSpec", PipelineSpec)):
         fields = {field.alias or key for key, field in model.model_fields.items()}
         assert set(defs[name]["properties"]) == fields
         assert defs[name]["additionalProperties"] is False
@@ -882,7 +885,7 @@ def test_the_reference_names_every_field_and_function() -> None:
     text = REFERENCE.read_text() + REFERENCE.with_name("functions.md").read_text()
     models: list[type[DocumentModel]] = [
         StreamSpec, FieldSpec, HttpSpec, MqttSpec, PollSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec,
-        EmitSpec, IndexSpec, DeadLettersSpec, MapSpec,
+        EmitSpec, IndexSpec, DeadLettersSpec, EnrichSpec, MapSpec,
     ]  # fmt: skip
     names = {field.alias or name for model in models for name, field in model.model_fields.items()}
     assert [name for name in sorted(names | set(FUNCTIONS)) if not re.search(rf"[`{{]{name}\b", text)] == []

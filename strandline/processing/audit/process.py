@@ -206,8 +206,9 @@ class Audit:
             yield from zip(slices, reversed(checkpoints), strict=True)
 
     def _tasks(self, span: VersionSpan) -> list[LogTask]:
-        own_format = record_format(span.pipeline.stream)
-        return recorded_tasks(self._ledger, self._job, span.slice_first, span.slice_own, span.slice_last, own_format)
+        pipeline = span.pipeline
+        slices = span.slice_first, span.slice_own, span.slice_last
+        return recorded_tasks(self._ledger, self._job, *slices, record_format(pipeline.stream), pipeline.lookups)
 
     def _recomputations(
         self, plan: AuditPlan, tasks: list[list[LogTask]], directory: Path, compared: Table

@@ -28,7 +28,7 @@ from strandline.processing.emission.result_shapes import document_shape, letter_
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.operators.cascade import each_once, labels_of_results, results_behind_steps
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.row_steps import RowSteps
+from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import plan_branches
 from strandline.processing.pipelines.stages import Emit, RowStep, Stage
@@ -81,14 +81,18 @@ class RecordsPart:
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
                 accepted = chunk.accepted_places()
-                at_windows = [
-                    (query, steps.apply(decoded.arrays, len(accepted)), rows) for query, steps, rows in windows
-                ]
                 at_emissions = [
-                    (one, steps.apply(decoded.arrays, len(accepted))) for one, steps in emissions if self.task.own
+                    (one, steps.apply(decoded.arrays, len(accepted), chunk.tables))
+                    for one, steps in emissions
+                    if self.task.own
                 ]
-                for stepped in (*(one for _, one, _ in at_windows), *(one for _, one in at_emissions)):
-                    rejected |= {accepted[problem.row]: REASON_EXPRESSION for problem in stepped.problems}
+                at_windows = [
+                    (query, steps.apply(decoded.arrays, len(accepted), chunk.tables), rows)
+                    for query, steps, rows in windows
+                ]
+                problems = [one for _, stepped in at_emissions for one in stepped.problems]
+                problems += [one for _, stepped, _ in at_windows for one in stepped.problems]
+                rejected |= {accepted[one.row]: one.reason for one in first_problems(problems)}
                 if self.task.own:
                     account.records += len(offsets)
                     account.rejected.update(rejected.values())

@@ -140,9 +140,8 @@ class ChunkReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         chunk = self._chunk
         with closing(open_ledger(self._ledger_url)) as ledger:
-            tasks = recorded_tasks(
-                ledger, self._job, chunk.slice_first, chunk.slice_first, chunk.slice_last, self._task.decoding.format
-            )
+            decoding, first = self._task.decoding, chunk.slice_first
+            tasks = recorded_tasks(ledger, self._job, first, first, chunk.slice_last, decoding.format, decoding.lookups)
         # Without records, too, one task tells every bucket what was counted.
         return [SourceInputPartition(pieces, is_new=False) for pieces in [task.pieces for task in tasks] or [[]]]
 

@@ -8,7 +8,7 @@ and forgotten; only what open windows need is held. Where records are emitted as
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,6 +28,7 @@ from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults
+from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -230,7 +231,15 @@ class Desk:
         places = np.arange(len(rows.texts)) if rows.places is None else np.asarray(rows.places)
         value_at = partial(self._reader.dead_letter_value, records.values, rows)
         judged = _JudgedRows(
-            self._pipeline.stream.stream, decoded, is_usable, events_ms, of_row, log_ms, value_at, rows.elements
+            self._pipeline.stream.stream,
+            decoded,
+            is_usable,
+            events_ms,
+            of_row,
+            log_ms,
+            value_at,
+            rows.elements,
+            self._pipeline.tables,
         )
         first = 0
         for end, ends_slice in self._cuts(int(places[0]), int(places[-1]) + 1):
@@ -316,6 +325,7 @@ class _JudgedRows:
     log_times_ms: np.ndarray
     value_at: partial[bytes | None]
     elements: Sequence[int | None] | None
+    tables: Mapping[str, LookupTable]
     late: dict[int, RejectedRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -349,6 +359,7 @@ class _JudgedRows:
             decoded,
             lambda at: self.value_at(chosen[at]),
             None if self.elements is None else [self.elements[at] for at in chosen],
+            tables=self.tables,
         )
 
 

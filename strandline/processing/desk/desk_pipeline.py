@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from strandline.core.documents import YamlDocument, did_you_mean, read_documents
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
+from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams, stream_of_results
 
@@ -21,7 +26,9 @@ def pipeline_of(
 ) -> CheckedPipeline:
     """The same of documents that are read already; `source` names what holds them."""
     pipelines = [document for document in documents if document.kind == "pipeline"]
-    return _checked(_chosen(pipelines, name, stream, source), documents, ())
+    lookups = {one.name: read_lookup(one) for one in documents if one.kind == "lookup"}
+    checked = _checked(_chosen(pipelines, name, stream, source), documents, (), shapes_of(lookups))
+    return replace(checked, tables={used: lookups[used].table() for used, _ in checked.lookups})
 
 
 def _chosen(pipelines: list[YamlDocument], name: str | None, stream: str | None, source: str) -> YamlDocument:
@@ -47,7 +54,14 @@ def _stream_of(document: YamlDocument) -> object:
     return reads.get("stream") if isinstance(reads, dict) else None
 
 
-def _checked(document: YamlDocument, documents: list[YamlDocument], above: tuple[str, ...]) -> CheckedPipeline:
+def shapes_of(lookups: Mapping[str, ReadLookup]) -> dict[str, LookupShape]:
+    """What the check needs to know of lookups."""
+    return {name: shape_of(one.spec) for name, one in lookups.items()}
+
+
+def _checked(
+    document: YamlDocument, documents: list[YamlDocument], above: tuple[str, ...], lookups: Mapping[str, LookupShape]
+) -> CheckedPipeline:
     """The pipeline of this document with its stream. `above`: the pipelines that read what comes of it."""
     spec = PipelineSpec.parse(document)
     name = spec.input.stream
@@ -56,14 +70,14 @@ def _checked(document: YamlDocument, documents: list[YamlDocument], above: tuple
         spec = spec.reading_results()
     for one in documents:
         if one.kind == "stream" and one.name == name:
-            return check(spec, StreamSpec.parse(one), document)
+            return check(spec, StreamSpec.parse(one), document, lookups)
     if emitter is None or emitter.name in (*above, document.name):
         known = [one.name for one in documents if one.kind == "stream"]
         message = f"there is no stream '{name}' here{did_you_mean(name, known)}; the file has to hold its document, too"
         raise InvalidDocument([document.problem(("input", "stream"), message)])
-    before = _checked(emitter, documents, (*above, document.name))
+    before = _checked(emitter, documents, (*above, document.name), lookups)
     stage = next(stage for stage in before.stages if name in stage.streams)
-    return check(spec, stream_of_results(before, stage, name), document)
+    return check(spec, stream_of_results(before, stage, name), document, lookups)
 
 
 def _emitter_of(stream: str, documents: list[YamlDocument]) -> YamlDocument | None:

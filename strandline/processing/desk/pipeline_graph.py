@@ -13,7 +13,7 @@ from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.calendars import VERSION
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
-from strandline.processing.pipelines.stages import MapRows, RecordStage, RowStep, Select, Stage, Where
+from strandline.processing.pipelines.stages import Enrich, MapRows, RecordStage, RowStep, Select, Stage, Where
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
@@ -151,6 +151,12 @@ def _step(step: RowStep) -> str:
     if isinstance(step, MapRows):
         given = ", ".join(f"{name}: {kind}" for name, kind in step.columns)
         return f"map {step.function} of {step.package or 'no package'} over {', '.join(step.reads)}: {given}"
+    if isinstance(step, Enrich):
+        by = ", ".join(field if field == name else f"{field}: {name}" for field, name in step.key)
+        added = ", ".join(
+            column.name if column.name == column.sql else f"{column.name}: {column.sql}" for column in step.columns
+        )
+        return f"enrich {added} from {step.lookup} by {by}{' (optional)' if step.optional else ''}"
     return "derive " + ", ".join(f"{column.name}: {column.sql}" for column in step.columns)
 
 

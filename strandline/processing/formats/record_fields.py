@@ -37,6 +37,7 @@ from strandline.processing.formats.timestamps import (
 )
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
+    from strandline.core.lookups.lookup import LookupSpec
     from strandline.core.stream import StreamSpec
 
 NESTING_MAX = 100
@@ -121,8 +122,9 @@ class RecordField:
         return " ".join([f"{'an' if self.type == 'integer' else 'a'} {self.type}", " and ".join(limits)]).strip()
 
 
-def record_fields(stream: StreamSpec) -> tuple[RecordField, ...]:
-    """Return the fields of the stream's schema, in a form that is light to import: it travels to every Python worker."""
+def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
+    """Return the fields of the stream's schema, or the lookup's, in a form that is light to import: it travels to every Python
+    worker."""
     return tuple(
         RecordField(
             name=name,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.processing.operators.row_steps import RowProblem, RowSteps, SteppedRows
+from strandline.processing.operators.row_steps import RowProblem, RowSteps, SteppedRows, Tables, first_problems
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
 
+_NO_TABLES: Tables = {}
 Places = npt.NDArray[np.int64]
 
 
@@ -65,14 +66,14 @@ class RecordChain:
         self._names = [window.name for window in windows]
         self._has_branches = _has_branches(self._whole)
 
-    def apply(self, columns: Mapping[str, pa.Array], rows: int) -> SteppedRecords:
-        """What comes to each first window and to each emission, and what fails on the way."""
+    def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = _NO_TABLES) -> SteppedRecords:
+        """What comes to each first window and to each emission, and what fails on the way. `tables`: lookup -> the rows that are
+        in force."""
         found = SteppedRecords([], [], [])
-        self._apply(self._whole, columns, np.arange(rows), found)
+        self._apply(self._whole, columns, np.arange(rows), tables, found)
         if self._has_branches and found.problems:
-            first = {one.row: one for one in reversed(found.problems)}
-            found.problems[:] = first.values()
-            found.taken_by.update(self._taken_by(found, np.array(list(first))))
+            found.problems[:] = first_problems(found.problems)
+            found.taken_by.update(self._taken_by(found, np.array([one.row for one in found.problems])))
         found.problems.sort(key=lambda problem: problem.row)
         return found
 
@@ -85,18 +86,20 @@ class RecordChain:
                 taken.setdefault(row, []).append(name)
         return {row: ",".join(names) for row, names in taken.items()}
 
-    def _apply(self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, found: SteppedRecords) -> None:
+    def _apply(
+        self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, tables: Tables, found: SteppedRecords
+    ) -> None:
         """`came`: the place of each row among those that came in."""
-        stepped = piece.steps.apply(columns, len(came))
+        stepped = piece.steps.apply(columns, len(came), tables)
         places = came[stepped.rows]
-        found.problems.extend(RowProblem(int(came[one.row]), one.step, one.message) for one in stepped.problems)
+        found.problems.extend(replace(one, row=int(came[one.row])) for one in stepped.problems)
         for stage in piece.stages:
             kept = {name: stepped.columns[name] for name, _ in stage.fields}
             found.at_stages.append(RecordsAtStage(stage, kept, places))
         for window in piece.windows:
             found.at_windows.append((window, SteppedRows(stepped.columns, places, [])))
         for one in piece.further:
-            self._apply(one, stepped.columns, places, found)
+            self._apply(one, stepped.columns, places, tables, found)
 
 
 def _pieces(

@@ -1,29 +1,56 @@
-"""The steps between windows, on columns: derived columns and filters, and the rows for which a value is missing. Pure."""
+"""The steps between windows, on columns: derived columns, filters, fields of lookups, and the rows for which a value is missing.
+Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.core.record_headers import REASON_EXPRESSION, REASON_LOOKUP
 from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.functions.mapped_rows import MappedRows
-from strandline.processing.pipelines.stages import Derive, MapRows, RowStep, Select, Where
+from strandline.processing.operators.lookups.lookup_table import LookupTable
+from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.pipelines.stages import Derive, Enrich, MapRows, RowStep, Select, Where
+
+Tables = Mapping[str, LookupTable]
+_NO_TABLES: Tables = {}
+_SHOWN_CHARACTERS_MAX = 100
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """A row for which a derived column or a filter has no value although all that it reads was there."""
+    """A row for which a derived column or a filter has no value although all that it reads was there, or a lookup has no row."""
 
     row: int
     """Its place among the rows that came in."""
     step: str
     message: str
+    reason: str = REASON_EXPRESSION
+
+
+def first_problems(problems: Iterable[RowProblem]) -> list[RowProblem]:
+    """Of each row the problem of the step that stands first in the document, whichever branch came to it first."""
+    found: dict[int, RowProblem] = {}
+    for one in problems:
+        known = found.setdefault(one.row, one)
+        if _place(one.step) < _place(known.step):
+            found[one.row] = one
+    return list(found.values())
+
+
+def _place(step: str) -> int:
+    """The place of a step that calls itself `steps[3].where`."""
+    found = re.match(r"steps\[(\d+)\]", step)
+    return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +82,9 @@ class RowSteps:
             elif isinstance(step, Select):
                 self._steps.append((step, []))
                 known = {name: known[name] for name in step.names}
+            elif isinstance(step, Enrich):
+                self._steps.append((step, []))
+                known |= {column.name: column.type for column in step.columns}
             else:
                 self._steps.append((step, [ColumnExpression(column.sql, known) for column in step.columns]))
                 known |= {column.name: column.type for column in step.columns}
@@ -64,13 +94,14 @@ class RowSteps:
     @property
     def columns_read(self) -> tuple[str, ...]:
         """The columns that the steps read, derived ones among them."""
-        by_expressions = (name for _, parts in self._steps for one in parts for name in one.columns)
-        by_functions = (name for step in self._mapped for name in step.reads)
-        return tuple(dict.fromkeys((*by_expressions, *by_functions)))
+        names = [name for _, parts in self._steps for one in parts for name in one.columns]
+        names += [name for step in self._mapped for name in step.reads]
+        names += [name for step, _ in self._steps if isinstance(step, Enrich) for name in step.key_columns]
+        return tuple(dict.fromkeys(names))
 
-    def apply(self, columns: Mapping[str, pa.Array], rows: int) -> SteppedRows:
-        """Derive and filter. A row with a problem goes no further, whatever a later filter would say of it. A filter that lacks
-        what it reads leaves the row out, as one that is false."""
+    def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = _NO_TABLES) -> SteppedRows:
+        """Derive, filter and enrich. A row with a problem goes no further, whatever a later filter would say of it. A filter that
+        lacks what it reads leaves the row out, as one that is false. `tables`: lookup -> the rows that are in force."""
         kept, places = dict(columns), np.arange(rows)
         problems: list[RowProblem] = []
         for step, expressions in self._steps:
@@ -83,6 +114,8 @@ class RowSteps:
                 keep = self._filter(step, expressions[0], kept, places, problems)
             elif isinstance(step, MapRows):
                 keep = self._map(step, kept, places, problems)
+            elif isinstance(step, Enrich):
+                keep = _enrich(step, tables[step.lookup], kept, places, problems)
             else:
                 keep = self._derive(step, expressions, kept, places, problems)
             if not keep.all():
@@ -151,6 +184,40 @@ class RowSteps:
             good &= ~failed
         columns.update(computed)
         return good
+
+
+def _enrich(
+    step: Enrich,
+    table: LookupTable,
+    columns: dict[str, pa.Array],
+    places: npt.NDArray[np.int64],
+    problems: list[RowProblem],
+) -> npt.NDArray[np.bool_]:
+    """Add the fields of each row's match; return which rows go on."""
+    keys = [columns[name] for name in step.key_columns]
+    found = table.find(keys)
+    columns.update(
+        (one.name, table.column(one.sql, kind).cast(kind).take(found))
+        for one in step.columns
+        for kind in (arrow_type(one.type),)
+    )
+    if step.optional or not found.null_count:
+        return np.ones(len(places), np.bool_)
+    keep: npt.NDArray[np.bool_] = found.is_valid().to_numpy(zero_copy_only=False)
+    missed = np.flatnonzero(~keep)
+    values = [key.take(pa.array(missed)).to_pylist() for key in keys]
+    for at, key in zip(missed.tolist(), zip(*values, strict=True), strict=True):
+        shown = " and ".join(f"{name} {_shown(value)}" for name, value in zip(step.key_columns, key, strict=True))
+        text = f"{step.step}: lookup {table.name} has no row for {shown} (version {table.version})"
+        problems.append(RowProblem(int(places[at]), step.step, text, REASON_LOOKUP))
+    return keep
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    text = value.isoformat() if isinstance(value, datetime) else repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
 
 
 def _problems(rows: npt.NDArray[np.int64], step: str, sql: str) -> list[RowProblem]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
@@ -26,6 +28,10 @@ class CheckedPipeline:
     """How event time is treated."""
     record_stages: tuple[RecordStage, ...] = ()
     """The emissions of records, in their order; none stands behind a window."""
+    lookups: tuple[tuple[str, int], ...] = ()
+    """The lookups that it uses, each with the version by which slices are enriched that say none."""
+    tables: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Lookup -> its rows (an operator's `LookupTable`), where there are no slices that say by which: at the desk."""
 
     @property
     def job(self) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
 from strandline.core.durations import FOREVER_MS, format_duration
 from strandline.core.errors import PROBLEMS_MAX, FunctionUnusable, InvalidDocument, Problem
-from strandline.core.field_types import JSON_TYPE, normal_type
+from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, normal_type
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
@@ -18,11 +18,13 @@ from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
-from strandline.processing.pipelines.model import EmitSpec, MapSpec, PipelineSpec, StepSpec, WindowSpec
+from strandline.processing.pipelines.lookup_shapes import LookupShape
+from strandline.processing.pipelines.model import EmitSpec, EnrichSpec, MapSpec, PipelineSpec, StepSpec, WindowSpec
 from strandline.processing.pipelines.stages import (
     Column,
     Derive,
     Emit,
+    Enrich,
     MapRows,
     RecordStage,
     RowStep,
@@ -34,13 +36,18 @@ from strandline.processing.pipelines.step_graph import STREAM
 from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
 
 
-def check(pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | None = None) -> CheckedPipeline:
+def check(
+    pipeline: PipelineSpec,
+    stream: StreamSpec,
+    document: YamlDocument | None = None,
+    lookups: Mapping[str, LookupShape] | None = None,
+) -> CheckedPipeline:
     """Return the pipeline with what follows from the stream: types, stages, the columns to read.
 
     Called when a job is submitted and again when its runner starts. `document`, if the pipeline was just read from one,
-    gives the problems their lines. Raises InvalidDocument with every problem found.
+    gives the problems their lines. `lookups`: those that there are. Raises InvalidDocument with every problem found.
     """
-    return _Check(pipeline, stream, document).run()
+    return _Check(pipeline, stream, document, lookups or {}).run()
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,13 @@ class _Place:
 class _Check:
     """One check. Walks the steps in order and keeps the columns that each may use."""
 
-    def __init__(self, pipeline: PipelineSpec, stream: StreamSpec, document: YamlDocument | None) -> None:
+    def __init__(
+        self,
+        pipeline: PipelineSpec,
+        stream: StreamSpec,
+        document: YamlDocument | None,
+        lookups: Mapping[str, LookupShape],
+    ) -> None:
         self.pipeline = pipeline
         self.stream = stream
         self.document = document or YamlDocument("pipeline", pipeline.pipeline, {}, source="<stored>")
@@ -78,6 +91,7 @@ class _Check:
         self.stages: list[Stage] = []
         self.record_stages: list[RecordStage] = []
         self.columns_read: set[str] = set()
+        self.lookups = lookups
 
     def run(self) -> CheckedPipeline:
         """1. The stream and its event time. 2. Each step in order. 3. The windows together. 4. All problems at once."""
@@ -98,6 +112,8 @@ class _Check:
                 self._select((*path, "select"), step.select)
             elif step.drop is not None:
                 self._drop((*path, "drop"), step.drop)
+            elif step.enrich is not None:
+                self._enrich((*path, "enrich"), step.enrich)
             elif step.window is not None:
                 self._window(path, step.window, step.emit or [])
             elif step.emit is not None:
@@ -120,6 +136,7 @@ class _Check:
             event_time_rule=EventTimeRule(
                 event_time.delay, event_time.idle_timeout, event_time.max_ahead, event_time.watermark
             ),
+            lookups=tuple((name, self.lookups[name].version) for name in self.pipeline.lookups()),
         )
 
     def _place(self) -> _Place:
@@ -250,6 +267,66 @@ class _Check:
             if name not in self.columns:
                 self._add((*path, number), f"unknown column '{name}'{did_you_mean(name, self.columns)}")
         self._keep(path, [name for name in self.columns if name not in names])
+
+    def _enrich(self, path: Path, enrich: EnrichSpec) -> None:
+        """The lookup must be there, its whole key be given in columns of its types, and what is added be new."""
+        if (window := self._window_before) is not None:
+            self._add(
+                path,
+                f"stands behind window '{window.name}', and only records are enriched: a replay takes results of many "
+                "slices at once, each of which may go by other rows. Move it before the window, or emit to a stream and enrich "
+                "in a pipeline that reads it",
+            )
+        shape = self.lookups.get(enrich.lookup)
+        if shape is None:
+            self._add(
+                (*path, "lookup"), f"there is no lookup '{enrich.lookup}'{did_you_mean(enrich.lookup, self.lookups)}"
+            )
+            self.columns |= dict.fromkeys(enrich.add)
+            return
+        self._lookup_key((*path, "key"), enrich, shape)
+        added = []
+        before = {name.lower(): name for name in self.columns}
+        for name, field in enrich.add.items():
+            if other := before.get(name.lower()):
+                self._add(
+                    (*path, "add"),
+                    f"there is a column '{other}' already; give the lookup's field another name, as {{{name}_2: {field}}}",
+                )
+            if field not in shape.types:
+                self._add(
+                    (*path, "add"), f"lookup '{shape.name}' has no field '{field}'{did_you_mean(field, shape.types)}"
+                )
+            else:
+                added.append(Column(name, field, shape.types[field]))
+            before.setdefault(name.lower(), name)
+        self.columns |= dict.fromkeys(enrich.add) | {column.name: column.type for column in added}
+        key = tuple((field, enrich.key[field]) for field in shape.key if field in enrich.key)
+        self.pending.append(Enrich(path_text(path), shape.name, key, tuple(added), enrich.optional))
+
+    def _lookup_key(self, path: Path, enrich: EnrichSpec, shape: LookupShape) -> None:
+        """Each field of the lookup's key has a column of its type; whole numbers of both sizes are compared."""
+        if set(enrich.key) != set(shape.key):
+            given = ", ".join(enrich.key)
+            self._add(
+                path,
+                f"the key of lookup '{shape.name}' is {', '.join(shape.key)}, and this gives {given}; where a column has another "
+                f"name, write {{{shape.key[0]}: NAME}}",
+            )
+            return
+        for field, name in enrich.key.items():
+            if name not in self.columns:
+                self._add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
+                continue
+            kind, wanted = self.columns[name], shape.types[field]
+            if kind is not None and kind != wanted and not {kind, wanted} <= WHOLE_RANGES.keys():
+                self._add(
+                    path,
+                    f"'{name}' is a {kind}, and '{field}' of lookup '{shape.name}' a {wanted}; derive a column of that type "
+                    f"first: cast({name} as {wanted})",
+                )
+            if name in self.stream.fields:
+                self.columns_read.add(name)
 
     def _keep(self, path: Path, names: Sequence[str]) -> None:
         """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""

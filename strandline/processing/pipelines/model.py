@@ -23,6 +23,7 @@ from pydantic_core import CoreSchema
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.durations import format_duration
 from strandline.core.field_types import TYPE_NAMES, normal_type
+from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import (
     FIELD_NAMES_SCHEMA,
     DocumentModel,
@@ -385,6 +386,40 @@ class MapSpec(DocumentModel):
                 yield ("columns", name), f"{kind}: {error}"
 
 
+def _as_pairs(value: object) -> object:
+    """`site_id` and `[country, plant]` are short for the mapping of each name to itself."""
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        if len(set(names)) < len(names):
+            raise ValueError("a name stands twice")
+        return {name: name for name in names}
+    return value
+
+
+_PAIRS_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
+        ]
+    }
+)
+
+
+class EnrichSpec(DocumentModel):
+    """Adds fields of a lookup to records, by the row that has their key."""
+
+    lookup: Name
+    """Which."""
+    key: Annotated[dict[str, str], BeforeValidator(_as_pairs), Field(min_length=1), _PAIRS_SCHEMA]
+    """The column that holds the key, which is called as the lookup's; a list of several; or {field of the lookup: column}."""
+    add: Annotated[dict[FieldName, str], BeforeValidator(_as_pairs), Field(min_length=1), _PAIRS_SCHEMA]
+    """The lookup's fields that become columns: a list, or {column: field of the lookup}."""
+    optional: bool = False
+    """Whether a record without a row goes on, with nulls; else it is a dead letter."""
+
+
 EmitKind = Literal["elasticsearch", "stream", "files", "sql", "sink"]
 EMIT_KINDS: tuple[EmitKind, ...] = ("elasticsearch", "stream", "files", "sql", "sink")
 
@@ -440,10 +475,10 @@ class EmitSpec(DocumentModel):
 
 
 class StepSpec(DocumentModel):
-    """One step: `derive`, `where`, `map`, `select`, `drop`, `window` with or without `emit` beside it, or `emit` alone. Each may
-    say by `from` what it takes."""
+    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `window` with or without `emit` beside it, or `emit` alone.
+    Each may say by `from` what it takes."""
 
-    VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "map", "select", "drop", "window")
+    VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "map", "select", "drop", "enrich", "window")
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": [verb]} for verb in VERBS]
@@ -452,8 +487,8 @@ class StepSpec(DocumentModel):
     )
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        verb: f"'{verb}' is not supported yet; only derive, where, map, select, drop, window and emit are"
-        for verb in ("enrich", "dedupe", "join", "lookup", "sort", "distinct")
+        verb: f"'{verb}' is not supported yet; only derive, where, map, select, drop, enrich, window and emit are"
+        for verb in ("dedupe", "join", "lookup", "sort", "distinct")
     }
     derive: dict[FieldName, ExpressionText] | None = Field(
         default=None, min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA
@@ -467,6 +502,8 @@ class StepSpec(DocumentModel):
     """Keeps these fields alone, in this order."""
     drop: list[str] | None = Field(default=None, min_length=1)
     """Leaves these fields out."""
+    enrich: EnrichSpec | None = None
+    """Adds fields of a lookup: {lookup, key, add}."""
     window: WindowSpec | None = None
     """Collects records by time and key."""
     emit: list[EmitSpec] | None = Field(default=None, min_length=1)
@@ -579,6 +616,10 @@ class PipelineSpec(DocumentModel):
             for emit in step.emit or []:
                 yield stages[-1] or step.record_stage_name, emit
 
+    def lookups(self) -> list[str]:
+        """The lookups that it uses, each once."""
+        return list(dict.fromkeys(step.enrich.lookup for step in self.steps if step.enrich is not None))
+
     def stage_names(self) -> list[str]:
         """Of all windows, and of all emissions of records."""
         windows = [step.window.name for step in self.steps if step.window is not None]
@@ -605,14 +646,15 @@ class PipelineSpec(DocumentModel):
 
 
 def json_schema() -> dict[str, object]:
-    """Return the JSON Schema (draft 2020-12) of one document: a stream or a pipeline. For editors and the API.
+    """Return the JSON Schema (draft 2020-12) of one document: a stream, a lookup or a pipeline. For editors and the API.
 
     It tells the form. What fields mean to each other (a window that divides, a column that exists) `check` tells.
     """
-    _, schema = models_json_schema([(StreamSpec, "validation"), (PipelineSpec, "validation")], by_alias=True)
+    specs: list[type[DocumentModel]] = [StreamSpec, LookupSpec, PipelineSpec]
+    _, schema = models_json_schema([(spec, "validation") for spec in specs], by_alias=True)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Strandline document",
-        "oneOf": [{"$ref": "#/$defs/StreamSpec"}, {"$ref": "#/$defs/PipelineSpec"}],
+        "oneOf": [{"$ref": f"#/$defs/{spec.__name__}"} for spec in specs],
         "$defs": schema["$defs"],
     }

@@ -62,7 +62,26 @@ class MapRows:
     """The package that the function is of, with its release. A part of what the pipeline computes."""
 
 
-RowStep = Derive | Where | Select | MapRows
+@dataclass(frozen=True)
+class Enrich:
+    """Adds fields of the row of a lookup that has the record's key."""
+
+    step: str
+    lookup: str
+    key: tuple[tuple[str, str], ...]
+    """(field of the lookup, column whose value it must have), in the order of the lookup's key."""
+    columns: tuple[Column, ...]
+    """The new columns; `sql` names the lookup's field."""
+    optional: bool
+    """Whether a record without a row goes on, with nulls; else it is a dead letter."""
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return tuple(column for _, column in self.key)
+
+
+RowStep = Derive | Where | Select | MapRows | Enrich
 
 
 @dataclass(frozen=True)

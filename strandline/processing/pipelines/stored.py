@@ -9,6 +9,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import RunRow, SliceStatus, StreamVersions
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.lookup_shapes import LookupShape, shape_of_versions
 from strandline.processing.pipelines.model import PipelineSpec
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
@@ -24,7 +25,17 @@ def load_pipeline(ledger: Ledger, job: str, version: int, streams: StreamVersion
     documents = ledger.stream_documents(spec.input.stream)
     if streams is None:
         streams = streams_of_version(ledger, job, version)
-    return check(spec, StreamSpec.from_document(document_of(documents, streams, spec.input.stream)))
+    stream = StreamSpec.from_document(document_of(documents, streams, spec.input.stream))
+    return check(spec, stream, lookups=shapes_of_version(ledger, job, version, spec))
+
+
+def shapes_of_version(ledger: Ledger, job: str, version: int, spec: PipelineSpec) -> dict[str, LookupShape]:
+    """The lookups that this version of the job uses. Raises NotFound."""
+    names = spec.lookups()
+    if not names:
+        return {}
+    bases = ledger.job_version(job, version).lookup_versions
+    return {name: shape_of_versions(ledger.lookup_history(name), bases[name]) for name in names}
 
 
 def document_of(documents: Mapping[int, dict[str, Any]], versions: StreamVersions, stream: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from strandline.ledger.states import (
     CheckpointRow,
     Desired,
     EventTimeRule,
+    LookupVersions,
     Offsets,
     SliceKind,
     SliceRow,
@@ -53,6 +54,8 @@ class PlannerSettings:
     """Whether the stream's log times are what producers say: in any order, and perhaps one of them years ahead of all others."""
     stream_version: int | None = None
     """Of the stream's document by which the run's pipeline is compiled. None: slices don't say by which one they are decoded."""
+    lookups: tuple[str, ...] = ()
+    """Those that the pipeline uses: slices say by which version of each they are enriched."""
 
 
 FILLING_MS = 1_000
@@ -99,7 +102,8 @@ class SlicePlanner:
         if settings.start == "latest" and self._ledger.last_slice(settings.job) is None:
             ends = self._readable(self._index.ends(settings.stream))
             origin = self._empty_slice(None, None, ends, {})
-            self._ledger.plan_slice(replace(origin, stream_versions=self._going_by(settings.stream_version)))
+            origin = replace(origin, stream_versions=self._going_by(settings.stream_version))
+            self._ledger.plan_slice(replace(origin, lookup_versions=self._lookups_in_force()))
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
@@ -113,6 +117,7 @@ class SlicePlanner:
         5. When draining and all is read, plan an empty slice that closes every open window.
         6. Record with it which version of the stream's document is in force: it is asked for after the log's ends, so a record
            that comes when a version is applied is decoded by that one or a later one. Plan nothing when this run can't take it.
+           The same of each lookup that the pipeline uses, of which a run can take any version.
 
         Plans nothing either at a look that missed a partition which was just added, nor while it is in doubt whether the log is
         still there and the one that the job has read. Raises Conflict when it is not. Raises Fenced when a newer run has planned
@@ -153,6 +158,8 @@ class SlicePlanner:
             if version is None:
                 return None
             planned = replace(planned, stream_versions=self._going_by(version))
+        if self._settings.lookups:
+            planned = replace(planned, lookup_versions=self._lookups_in_force())
         failpoint("plan.before_record")
         self._ledger.plan_slice(planned)
         failpoint("plan.recorded")
@@ -160,6 +167,9 @@ class SlicePlanner:
 
     def _going_by(self, version: int | None) -> StreamVersions:
         return {} if version is None else {self._settings.stream: version}
+
+    def _lookups_in_force(self) -> LookupVersions:
+        return self._ledger.present_lookups(self._settings.lookups) if self._settings.lookups else {}
 
     def _lacks_a_partition(self, planned: SliceRow) -> bool:
         """Whether the topic has a partition that the slice, which is not recorded yet, doesn't know of. Asked after the ends: so

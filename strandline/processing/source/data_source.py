@@ -96,6 +96,7 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
         topic_id=run.ledger.stream(run.stream).topic_id,
         has_senders_times=has_senders_times(run.index.settings(run.stream)),
         stream_version=run.row.stream_versions.get(run.stream),
+        lookups=tuple(name for name, _ in pipeline.lookups),
     )
 
 
@@ -220,7 +221,8 @@ class SliceStreamReader(DataSourceStreamReader):
             not slices or slices[-1].number != last
         ):  # a batch that a snapshot's log of offsets asks for is cut as it says
             slices = self._open_ledger().slices(self._config.planner.job, first, last)
-        self._formats = self._formats or StreamFormats(self._open_ledger(), self._config.task.decoding.format)
+        decoding = self._config.task.decoding
+        self._formats = self._formats or StreamFormats(self._open_ledger(), decoding.format, decoding.lookups)
         spread = spread_pieces(slices, self._config.parallelism, self._formats)
         tasks = [SourceInputPartition(pieces, is_new) for pieces in spread]
         tasks[0].work = encode(self._work(first, slices[-1], is_new=is_new))

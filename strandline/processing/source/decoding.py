@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from strandline.processing.source.source_config import DecodingConfig, Piece
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
     from strandline.log.range_reader import RangeReader
+    from strandline.processing.operators.lookups.lookup_table import LookupTable
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 
@@ -33,6 +34,7 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str
         columns=pipeline.columns_needed,
         event_time_source=pipeline.event_time_source,
         ledger_url=ledger_url,
+        lookups=pipeline.lookups,
     )
 
 
@@ -62,6 +64,8 @@ class DecodedChunk:
     """The place of each row's element in the array that was exploded; None where each record is a row."""
     sessions: Sessions | None = None
     """What the records of the partition have declared, where the format keeps that. It goes on with the chunks that follow."""
+    tables: Mapping[str, LookupTable] = field(default_factory=dict)
+    """Lookup -> the version of its rows by which these rows are enriched."""
 
     def accepted_places(self) -> list[int]:
         """The place in the chunk of each accepted row, in their order."""
@@ -80,23 +84,29 @@ class DecodedChunk:
 def decode_pieces(
     config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece], *, is_new: bool = False
 ) -> Iterator[DecodedChunk]:
-    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own.
+    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own. All
+    rows of a chunk are enriched by the same versions of lookups.
 
     `decoder`: `decoder_of` the config. Pieces of another format come as columns of the config's types, too. `is_new`: whether
     they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
     Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
-    for other, runs in groupby(_adjoining(pieces), lambda run: run[0].format):
+    for (other, refs), runs in groupby(_adjoining(pieces), lambda run: (run[0].format, run[0].lookups)):
         schemas = None
         if (other or config.format).uses_registry:
             from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
 
             schemas = schemas_of_process(config.ledger_url, is_new=is_new)
+        tables: Mapping[str, LookupTable] = {}
+        if refs:
+            from strandline.processing.source.kept_lookups import tables_of_process  # only where a pipeline needs it
+
+            tables = tables_of_process(config.ledger_url, refs)
         if other is None:
-            yield from _decode_runs(config, RowReader(config.format, schemas), decoder.decode, runs)
+            yield from _decode_runs(config, RowReader(config.format, schemas), decoder.decode, runs, tables)
         else:
             decode = conforming_decoder(config, other)
-            yield from _decode_runs(config, RowReader(other, schemas), decode, runs)
+            yield from _decode_runs(config, RowReader(other, schemas), decode, runs, tables)
 
 
 Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
@@ -127,7 +137,11 @@ def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
 
 
 def _decode_runs(
-    config: DecodingConfig, row_reader: RowReader, decode: Decode, adjoining: Iterable[list[Piece]]
+    config: DecodingConfig,
+    row_reader: RowReader,
+    decode: Decode,
+    adjoining: Iterable[list[Piece]],
+    tables: Mapping[str, LookupTable],
 ) -> Iterator[DecodedChunk]:
     reader = reader_of_process(config.kafka_bootstrap)
     runs = {_whole(run): run for run in adjoining}
@@ -156,6 +170,7 @@ def _decode_runs(
                 value_at,
                 rows.elements,
                 row_reader.sessions,
+                tables,
             )
 
 
@@ -166,7 +181,8 @@ def _whole(run: Sequence[Piece]) -> OffsetRange:
 
 
 def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Group pieces that follow each other in one partition and have one format: each group is fetched at once."""
+    """Group pieces that follow each other in one partition and have one format and the same lookups: each group is fetched at
+    once."""
     run: list[Piece] = []
     for piece in pieces:
         before = run[-1].offsets if run else None
@@ -174,6 +190,7 @@ def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         if before and (
             (before.stream, before.partition, before.offset_next) != (here.stream, here.partition, here.offset_first)
             or piece.format is not run[-1].format
+            or piece.lookups != run[-1].lookups
         ):
             yield run
             run = []

@@ -25,6 +25,7 @@ from strandline.ledger.states import SliceRow, StreamVersions
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.rewind import RUN_BEGINS, plan_of_job
+from strandline.processing.source.kept_lookups import LookupRef, with_recorded_tables
 from strandline.processing.source.prospects import ACCEPTED, Moment, Prospects
 from strandline.processing.source.stream_formats import StreamFormats
 
@@ -77,8 +78,8 @@ def taken_anew(
     rows = {at: slices.holding(one.partition, one.offset) for at, one in enumerate(rejected)}
     for span in spans:
         own = load_pipeline(ledger, job, span.version, span.streams)
-        formats = StreamFormats(ledger, record_format(own.stream))
-        by_format: dict[int, tuple[Prospects, list[int]]] = {}
+        formats = StreamFormats(ledger, record_format(own.stream), own.lookups)
+        by_format: dict[tuple[int, tuple[LookupRef, ...]], tuple[Prospects, list[int]]] = {}
         for at, row in rows.items():
             if at in found or row is None:
                 continue
@@ -86,8 +87,11 @@ def taken_anew(
                 if span.first <= row:
                     found.add(at)
             elif span.first <= row.number <= span.last:
-                other = formats.of(row, stream)
-                by_format.setdefault(id(other), (Prospects(own, other=other), []))[1].append(at)
+                other, lookups = formats.of(row, stream), formats.lookups_of(row)
+                if (id(other), lookups) not in by_format:
+                    enriched = with_recorded_tables(ledger, own, lookups)
+                    by_format[id(other), lookups] = Prospects(enriched, other=other), []
+                by_format[id(other), lookups][1].append(at)
         for prospects, places in by_format.values():
             outcomes = prospects.at(
                 [rejected[at].value for at in places],

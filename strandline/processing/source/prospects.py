@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from strandline.core.record_headers import HEADER_REPLAY_OF, REASON_EXPRESSION, pack_header_values
+from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE
 from strandline.processing.formats.record_rows import RecordFormat, RowReader
 from strandline.processing.formats.sparkplug.sessions import Sessions
@@ -50,9 +50,9 @@ class Prospects:
         other: RecordFormat | None = None,
         sessions: Sessions | None = None,
     ) -> None:
-        """`watermark_ms`: what is closed already; a record with an earlier event time will be late, whatever the next slice
-        is. `other`: how the records are decoded, if not as the pipeline's own stream is. `sessions`: what records of the stream
-        have declared, where the format keeps that."""
+        """`pipeline`: with the tables of its lookups. `watermark_ms`: what is closed already; a record with an earlier event time
+        will be late, whatever the next slice is. `other`: how the records are decoded, if not as the pipeline's own stream is.
+        `sessions`: what records of the stream have declared, where the format keeps that."""
         config = task_config(pipeline, "", (0,))
         decoding = config.decoding
         self._decode = decoder_of(decoding).decode if other is None else conforming_decoder(decoding, other)
@@ -60,6 +60,7 @@ class Prospects:
         if sessions is not None:
             self._row_reader.begin(sessions)
         self._chain = config.record_chain
+        self._tables = pipeline.tables
         self._watermark_ms = watermark_ms
         self._max_ahead_ms = pipeline.event_time_rule.max_ahead_ms
 
@@ -97,9 +98,9 @@ class Prospects:
             rejects = [(one.index, Prospect(one.reason, one.message)) for one in decoded.rejects]
             rejected = {at for at, _ in rejects}
             accepted = [at for at in range(len(rows.texts)) if at not in rejected]
-            stepped = self._chain.apply(decoded.arrays, len(accepted))
+            stepped = self._chain.apply(decoded.arrays, len(accepted), self._tables)
             rejects += [
-                (accepted[one.row], Prospect(REASON_EXPRESSION, one.message, stepped.taken_by.get(one.row, "")))
+                (accepted[one.row], Prospect(one.reason, one.message, stepped.taken_by.get(one.row, "")))
                 for one in stepped.problems
             ]
             for at, prospect in sorted(rejects, key=lambda reject: reject[0]):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import ReplayMismatch
-from strandline.core.record_headers import REASON_EXPRESSION
+from strandline.core.record_headers import REASONS_OF_STEPS
 from strandline.ledger.states import SliceRow, StreamVersions, offset_count
 from strandline.processing.source.slice_rows import SourceFacts
 
@@ -26,14 +26,14 @@ class RecordedCounts:
     rejected: Mapping[str, int]
     """Reason -> records. Only the reasons that are counted alike now."""
     has_expression: bool
-    """Whether records without a value for an expression are among them."""
+    """Whether records that a step rejected are among them: without a value for an expression, or without a row of a lookup."""
 
     def require_same(self, facts: SourceFacts) -> None:
         """Raise ReplayMismatch unless `facts`, of all that was read of the slices, counts the same records, and as many rejected
         for each reason."""
         found = [("records", self.records, facts.records)]
         for reason in sorted(self.rejected.keys() | facts.rejected.keys()):
-            if reason != REASON_EXPRESSION or self.has_expression:
+            if reason not in REASONS_OF_STEPS or self.has_expression:
                 then, now = self.rejected.get(reason, 0), facts.rejected.get(reason, 0)
                 found.append((f"records rejected as {reason}", then, now))
         differences = [f"{then:,} {what} then, {now:,} now" for what, then, now in found if then != now]
@@ -57,8 +57,9 @@ def recorded_counts(
     """What the checkpoints counted of these slices, all committed, as far as `version` of the job counts alike.
 
     `versions`: those that committed the slices. What a record is rejected for follows from the slice and the version of the
-    stream's document that is recorded with it; only whether an expression has a value follows from the version of the job, from
-    the release of Strandline, and from the types of the fields, which are those of `streams`. Raises LedgerUnavailable.
+    stream's document that is recorded with it; only whether an expression has a value, and whether there is a row of a lookup,
+    follows from the version of the job, from the release of Strandline, and from the types of the fields, which are those of
+    `streams`. Raises LedgerUnavailable.
     """
     first, last = slices[0], slices[-1]
     before, after = ledger.totals(job, first - 1), ledger.totals(job, last)
@@ -68,7 +69,7 @@ def recorded_counts(
     rejected = {
         reason: count - before.rejected.get(reason, 0)
         for reason, count in after.rejected.items()
-        if is_same or reason != REASON_EXPRESSION
+        if is_same or reason not in REASONS_OF_STEPS
     }
     return RecordedCounts(job, first, last, after.records - before.records, rejected, is_same)
 

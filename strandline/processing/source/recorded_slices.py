@@ -70,11 +70,17 @@ class Replay:
 
 
 def recorded_tasks(
-    ledger: Ledger, job: str, slice_first: int, slice_own: int, slice_last: int, own_format: RecordFormat | None = None
+    ledger: Ledger,
+    job: str,
+    slice_first: int,
+    slice_own: int,
+    slice_last: int,
+    own_format: RecordFormat | None = None,
+    lookups: Iterable[tuple[str, int]] = (),
 ) -> list[LogTask]:
-    """The tasks for these slices of a job; those before `slice_own` are not its own. `own_format`: that of who reads them.
-    Raises LedgerUnavailable, and NotFound when some of them were removed."""
-    formats = None if own_format is None else StreamFormats(ledger, own_format)
+    """The tasks for these slices of a job; those before `slice_own` are not its own. `own_format` and `lookups`: of who reads
+    them. Raises LedgerUnavailable, and NotFound when some of them were removed."""
+    formats = None if own_format is None else StreamFormats(ledger, own_format, lookups)
     return cut_tasks(recorded_rows(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS, formats)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from strandline.processing.formats.record_rows import RecordFormat
     from strandline.processing.operators.cascade import Cascade
     from strandline.processing.operators.record_chain import RecordChain
+    from strandline.processing.source.kept_lookups import LookupRef
     from strandline.processing.source.stream_formats import StreamFormats
 
 
@@ -27,7 +28,9 @@ class DecodingConfig:
     """The fields that the pipeline uses, in order."""
     event_time_source: EventTimeSource
     ledger_url: str = ""
-    """Without its password. It keeps the schemas of a registry that records name."""
+    """Without its password. It keeps the schemas of a registry that records name, and the rows of lookups."""
+    lookups: tuple[tuple[str, int], ...] = ()
+    """The lookups that the pipeline uses, each with the version by which slices go that say none."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class Piece:
     """How its records are decoded, where it is not the readers' own way: by another version of the stream's document."""
     sessions: str = ""
     """What the records of the partition before the slice have declared, packed; of a piece that begins with its slice."""
+    lookups: tuple[LookupRef, ...] = ()
+    """By which versions of lookups they are enriched."""
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
@@ -82,6 +87,6 @@ class Piece:
         stream, partition = offsets.stream, offsets.partition
         if offsets.offset_next == row.offsets.get(stream, {}).get(partition):
             offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))
-        other = None if formats is None else formats.of(row, stream)
+        other, lookups = (None, ()) if formats is None else (formats.of(row, stream), formats.lookups_of(row))
         sessions = row.sessions.get(stream, {}).get(partition, "")
-        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms, other, sessions)
+        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms, other, sessions, lookups)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import BadRecord
-from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
+from strandline.core.record_headers import REASON_LATE
 from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.cascade import Chunk
@@ -81,11 +81,11 @@ class SourceTask:
         for chunk in chunks:
             decoded, partition, sequence = chunk.decoded, chunk.partition, chunk.offsets[0]
             rejects = [Reject(one.index, one.reason, one.message, "decode") for one in decoded.rejects]
-            stepped = self._chain.apply(decoded.arrays, len(decoded.event_time))
+            stepped = self._chain.apply(decoded.arrays, len(decoded.event_time), chunk.tables)
             if stepped.problems:
                 places = chunk.accepted_places()
                 rejects += [
-                    Reject(places[one.row], REASON_EXPRESSION, one.message, one.step, stepped.taken_by.get(one.row))
+                    Reject(places[one.row], one.reason, one.message, one.step, stepped.taken_by.get(one.row))
                     for one in stepped.problems
                 ]
                 rejects.sort(key=lambda reject: reject.index)

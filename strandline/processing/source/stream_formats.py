@@ -1,10 +1,12 @@
-"""Which version of its stream's document decodes a recorded slice."""
+"""Which version of its stream's document decodes a recorded slice, and which versions of lookups enrich it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from strandline.processing.formats.record_rows import RecordFormat, record_format
+from strandline.processing.source.kept_lookups import LookupRef, SliceLookups
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -14,10 +16,11 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 class StreamFormats:
     """The formats of recorded slices. Asks the ledger only for versions that it has not seen."""
 
-    def __init__(self, ledger: Ledger, own: RecordFormat) -> None:
-        """`own`: the format that readers have anyway."""
+    def __init__(self, ledger: Ledger, own: RecordFormat, lookups: Iterable[tuple[str, int]] = ()) -> None:
+        """`own`: the format that readers have anyway. `lookups`: those that they use, as `SliceLookups` takes them."""
         self._ledger = ledger
         self._own = own
+        self._lookups = SliceLookups(ledger, lookups)
         self._known: dict[tuple[str, int | None], RecordFormat | None] = {}
 
     @property
@@ -37,3 +40,7 @@ class StreamFormats:
             same = next((one for one in (self._own, *self._known.values()) if one == found), found)
             self._known[stream, version] = None if same is self._own else same
         return self._known[stream, version]
+
+    def lookups_of(self, row: SliceRow) -> tuple[LookupRef, ...]:
+        """By which versions of lookups the records of the slice are enriched."""
+        return self._lookups.of(row)

@@ -182,6 +182,52 @@ def stream_tables(stream: Answer) -> list[Table]:
     return [facts, partitions, *([fields] if undeclared["fields"] else [])]
 
 
+def lookups_table(lookups: list[Answer]) -> Table:
+    return table_of(
+        ("LOOKUP", "#VERSION", "#ROWS", "KEY", "FIELDS", "APPLIED"),
+        (
+            (
+                one["name"],
+                str(one["version"]),
+                show_count(one["rows"]),
+                ", ".join(one["document"].get("key", [])),
+                ", ".join(one["document"].get("schema", {})),
+                show_time(one["applied_ms"]).partition(".")[0],
+            )
+            for one in lookups
+        ),
+    )
+
+
+def lookup_tables(lookup: Answer) -> list[Table]:
+    """One lookup, and its versions."""
+    needed = lookup["version_needed"]
+    facts = facts_table(
+        [
+            ("lookup", lookup["name"]),
+            ("version", str(lookup["version"])),
+            ("rows", show_count(lookup["rows"])),
+            ("key", ", ".join(lookup["document"].get("key", []))),
+            ("jobs", ", ".join(lookup["jobs"]) or "-"),
+            *((f"field: {name}", _field(spec)) for name, spec in lookup["document"].get("schema", {}).items()),
+        ]
+    )
+    versions = table_of(
+        ("#VERSION", "#ROWS", "APPLIED", "DIGEST", "A REPLAY MAY NEED IT"),
+        (
+            (
+                str(one["version"]),
+                show_count(one["rows"]),
+                show_time(one["applied_ms"]).partition(".")[0],
+                one["digest"][:12],
+                "yes" if needed is not None and one["version"] >= needed else "no",
+            )
+            for one in lookup["versions"]
+        ),
+    )
+    return [facts, versions]
+
+
 def dead_letters_table(letters: list[Answer]) -> Table:
     return table_of(
         ("#NUMBER", "STREAM", "#PARTITION", "#OFFSET", "REASON", "STEP", "MESSAGE", "VALUE"),

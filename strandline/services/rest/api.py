@@ -29,6 +29,7 @@ from strandline.services.rest.routes import (
     documents,
     health,
     jobs,
+    lookups,
     results,
     streams,
     tokens,
@@ -82,7 +83,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.dependencies = dependencies
-    for one in (documents, streams, jobs, dead_letters, results, audits, backfills, tokens, health):
+    for one in (documents, streams, lookups, jobs, dead_letters, results, audits, backfills, tokens, health):
         app.include_router(one.router)
     install_problem_handlers(app, methods_of)
     app.add_middleware(HostGuard, names=names)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents
+from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
+from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.result_shapes import document_shape
+from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import (
     emissions_to_streams,
@@ -30,11 +33,13 @@ from strandline.processing.pipelines.result_streams import (
 )
 from strandline.processing.pipelines.schema_changes import refused_changes
 from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stored import shapes_of_version
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import generation_of
 from strandline.services.rest.job_status import input_stream, rewind_view
+from strandline.services.rest.lookup_changes import LookupChanges, outcome_of
 from strandline.services.rest.views import Applied, JobPlan
 
 _SENDERS_TIMES = (
@@ -59,15 +64,21 @@ class Batch:
     """Documents that are valid, and fit each other and the streams in the ledger."""
 
     streams: list[StreamSpec]
+    lookups: list[ReadLookup]
     pipelines: list[CheckedPipeline]
+    """With the tables of lookups that come from the same text."""
 
 
 def check_documents(
-    text: bytes | str, source: str, registered: Mapping[str, dict[str, Any]], emitted: Collection[str] = ()
+    text: bytes | str,
+    source: str,
+    registered: Mapping[str, dict[str, Any]],
+    emitted: Collection[str] = (),
+    lookups: Mapping[str, LookupShape] | None = None,
 ) -> Batch:
     """Read and check documents without changing anything. A stream may come from the same text, or from `registered`; `emitted`
     are those of them to which jobs emit results of windows. A pipeline that reads one of these, or what another pipeline of the
-    text emits, gets the defaults of one that reads results.
+    text emits, gets the defaults of one that reads results. `lookups`: those that are registered.
 
     Raises InvalidDocument with the problems of all documents.
     """
@@ -75,6 +86,8 @@ def check_documents(
     problems: list[Problem] = list(_repeated(documents))
     streams: dict[str, StreamSpec] = {}
     pipelines: list[tuple[YamlDocument, PipelineSpec]] = []
+    read: dict[str, ReadLookup] = {}
+    shapes = dict(lookups or {})
     for document in documents:
         try:
             if document.kind == "stream":
@@ -82,17 +95,19 @@ def check_documents(
             elif document.kind == "pipeline":
                 pipelines.append((document, PipelineSpec.parse(document)))
             else:
-                problems.append(document.problem((), f"a {document.kind} document is not supported yet; remove it"))
+                read[document.name] = read_lookup(document)
+                shapes[document.name] = shape_of(read[document.name].spec)
         except InvalidDocument as error:
             problems.extend(error.problems)
     problems.extend(_shared_entrances(documents, streams, registered))
     broken = {document.name for document in documents if document.kind == "stream"} - set(streams)
+    broken_lookups = {document.name for document in documents if document.kind == "lookup"} - set(read)
     checked: list[CheckedPipeline] = []
     emitted = {stream for _, pipeline in pipelines for stream in streams_of_windows(pipeline)}.union(emitted)
     for document, spec in _emitters_first(pipelines):
         name = spec.input.stream
         pipeline = spec.reading_results() if name in emitted else spec
-        if name in broken:
+        if name in broken or broken_lookups.intersection(spec.lookups()):
             continue  # the problems of the stream are listed; their consequences here would only hide them
         if name not in streams and name not in registered:
             hint = did_you_mean(name, streams.keys() | registered.keys())
@@ -101,14 +116,16 @@ def check_documents(
             continue
         try:
             stream = streams.get(name) or StreamSpec.from_document(registered[name])
-            checked.append(check(pipeline, stream, document))
+            fitting = check(pipeline, stream, document, shapes)
+            tables = {used: read[used].table() for used, _ in fitting.lookups if used in read}
+            checked.append(replace(fitting, tables=tables))
             problems.extend(_fit_streams(document, checked[-1], streams, registered, broken))
         except InvalidDocument as error:
             problems.extend(error.problems)
             broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
     if problems:
         raise InvalidDocument(problems)
-    return Batch(list(streams.values()), checked)
+    return Batch(list(streams.values()), list(read.values()), checked)
 
 
 def _emitters_first(pipelines: list[tuple[YamlDocument, PipelineSpec]]) -> list[tuple[YamlDocument, PipelineSpec]]:
@@ -167,12 +184,16 @@ class Applier:
         self._ensure_templates = ensure_templates
         self._log_starts = log_starts
         self._origin = origin
+        self._lookup_changes = LookupChanges(ledger)
 
     def check(self, text: bytes | str, source: str) -> Batch:
         """Check documents against each other and the ledger. Raises InvalidDocument."""
         registered = {row.name: row.document for row in self._ledger.streams()}
         emitted = {stream for spec in present_pipelines(self._ledger).values() for stream in streams_of_windows(spec)}
-        return check_documents(text, source, registered, emitted)
+        lookups = {
+            row.name: shape_of(LookupSpec.described(row.document), row.version) for row in self._ledger.lookups()
+        }
+        return check_documents(text, source, registered, emitted, lookups)
 
     def plan(self, text: bytes, source: str) -> list[JobPlan]:
         """Return what applying would mean for each job. Changes nothing.
@@ -185,7 +206,7 @@ class Applier:
         """Make the changes, for `principal`, and return what changed.
 
         1. Check every document; refuse changes that a job with results, or the stream it reads, can't take.
-        2. Make or widen the topics, then register the streams.
+        2. Make or widen the topics, then register the streams, then the lookups.
         3. Make the dead-letter topics and index templates, have the topics that the jobs write to take the largest record, then
            submit the jobs: a new job starts.
 
@@ -194,6 +215,7 @@ class Applier:
         versions = {row.name: row.version for row in self._ledger.streams()}
         batch = self.check(text, source)
         notes = {stream.stream: self._check_schema_change(stream, batch) for stream in batch.streams}
+        changes = {one.spec.lookup: self._lookup_changes.check(one, batch.pipelines) for one in batch.lookups}
         self._refuse_other_logs(batch)
         bases = {pipeline.job: self._check_job(pipeline) for pipeline in batch.pipelines}
         self._refuse_shared_places(batch.pipelines)
@@ -202,8 +224,12 @@ class Applier:
         applied = [
             self._apply_stream(one, versions.get(one.stream, 0), notes[one.stream], principal) for one in batch.streams
         ]
-        written = text.decode("utf-8")
-        return applied + [self._apply_pipeline(pipeline, written, bases, principal) for pipeline in batch.pipelines]
+        applied += [self._lookup_changes.apply(one, changes[one.spec.lookup], principal) for one in batch.lookups]
+        lookups = {one.name: one.version for one in applied if one.kind == "lookup"}
+        written = without_packed(text).decode("utf-8")
+        return applied + [
+            self._apply_pipeline(pipeline, written, bases, lookups, principal) for pipeline in batch.pipelines
+        ]
 
     def _apply_stream(self, stream: StreamSpec, base: int, notes: list[str], principal: str | None) -> Applied:
         """`base`: the version that the document was checked against, 0 for none."""
@@ -212,7 +238,7 @@ class Applier:
         row = self._ledger.put_stream(stream.stream, stream.as_document(), base)
         if row.topic_id is None:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
-        outcome = _outcome(base or None, row.version)
+        outcome = outcome_of(base or None, row.version)
         notes = notes + [_SENDERS_TIMES] * topic.has_senders_times
         if outcome == "changed" or (principal is not None and outcome != "unchanged"):
             message = f"stream {row.name} {outcome}: version {row.version}"
@@ -221,9 +247,15 @@ class Applier:
         return Applied(kind="stream", name=row.name, outcome=outcome, version=row.version, notes=notes)
 
     def _apply_pipeline(
-        self, pipeline: CheckedPipeline, written: str, bases: Mapping[str, JobBase], principal: str | None
+        self,
+        pipeline: CheckedPipeline,
+        written: str,
+        bases: Mapping[str, JobBase],
+        lookups: Mapping[str, int],
+        principal: str | None,
     ) -> Applied:
-        """`bases`: what the jobs of the same text were checked against."""
+        """`bases`: what the jobs of the same text were checked against. `lookups`: those of the same text, with the versions that
+        they have got."""
         before = self._job(pipeline.job)
         streams_before = self._emitted_streams(before)
         self._topics.ensure_dead_letter_topic(pipeline.job)
@@ -239,8 +271,9 @@ class Applier:
             bases.keys(),
             bases[pipeline.job],
             self._origin_of_life(pipeline) if before is None else None,
+            {name: lookups.get(name, version) for name, version in pipeline.lookups},
         )
-        outcome = _outcome(before.version if before else None, row.version)
+        outcome = outcome_of(before.version if before else None, row.version)
         if outcome != "unchanged":
             message = f"job {row.name} {outcome}: version {row.version}"
             facts = {"version": row.version}
@@ -283,9 +316,11 @@ class Applier:
 
     def _note_of_reader(self, job: JobRow, known: StreamSpec, stream: StreamSpec, batch: Batch) -> str:
         spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
-        before = check(spec, known)
+        lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
+        before = check(spec, known, lookups=lookups)
         try:
-            after = next((one for one in batch.pipelines if one.job == job.name), None) or check(spec, stream)
+            in_batch = next((one for one in batch.pipelines if one.job == job.name), None)
+            after = in_batch or check(spec, stream, lookups=lookups)
         except InvalidDocument as error:
             raise Conflict(
                 f"stream {stream.stream} can't change so while job {job.name} reads it: "
@@ -308,7 +343,8 @@ class Applier:
         for job, spec in present_pipelines(self._ledger).items():
             of_job = {stage for stage, name in emissions_to_streams(spec) if name == stream.stream}
             if of_job and all(one.job != job for one in batch.pipelines):
-                emitter = check(spec, self._stream(spec.input.stream))
+                lookups = shapes_of_version(self._ledger, job, self._ledger.job(job).version, spec)
+                emitter = check(spec, self._stream(spec.input.stream), lookups=lookups)
                 reasons = [
                     why
                     for stage in emitter.all_stages
@@ -334,7 +370,8 @@ class Applier:
         if document == pipeline.spec.as_document():
             return JobPlan(job=job.name, outcome="unchanged", version=job.version, changes=[], rewind=None)
         spec = PipelineSpec.from_document(document)
-        changes = changes_between(check(spec, self._stream(spec.input.stream)), pipeline)
+        lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
+        changes = changes_between(check(spec, self._stream(spec.input.stream), lookups=lookups), pipeline)
         plan = plan_of_job(self._ledger, pipeline)
         cost = rewind_cost(self._ledger, plan, job.name)
         if not any(change.effect is Effect.FORBIDDEN for change in changes):
@@ -490,9 +527,3 @@ def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
 def _step_number(step: str) -> tuple[int, ...]:
     """The number in a stage's place in its document: 1 of `steps[1]`."""
     return (int(step.removeprefix("steps[").removesuffix("]")),)
-
-
-def _outcome(before: int | None, now: int) -> Literal["created", "changed", "unchanged"]:
-    if before is None:
-        return "created"
-    return "unchanged" if before == now else "changed"

@@ -25,12 +25,16 @@ def approval(batch: Batch) -> CheckView:
 
 
 def check_without_stack(text: bytes, source: str) -> CheckView | None:
-    """Check documents without a ledger; None when a pipeline's stream is not among them, so that the ledger is needed."""
+    """Check documents without a ledger; None when a pipeline's stream, or a lookup that it uses, is not among them, so that the
+    ledger is needed."""
     try:
         documents = read_documents(text, source)
         streams = {document.name for document in documents if document.kind == "stream"}
         streams |= {str(emit) for document in documents for emit in _emitted(document.data)}
+        lookups = {document.name for document in documents if document.kind == "lookup"}
         for document in documents:
+            if any(lookup not in lookups for lookup in _used(document.data)):
+                return None
             stream = document.data.get("input")
             if document.kind == "pipeline" and isinstance(stream, dict) and stream.get("stream") not in streams:
                 return None
@@ -40,13 +44,25 @@ def check_without_stack(text: bytes, source: str) -> CheckView | None:
 
 
 def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
-    """The streams that a pipeline's document says it emits to. The document may be wrong: it is not checked yet."""
-    steps = pipeline.get("steps")
-    for step in steps if isinstance(steps, list) else []:
-        emits = step.get("emit") if isinstance(step, dict) else None
+    """The streams that a pipeline's document says it emits to."""
+    for step in _steps(pipeline):
+        emits = step.get("emit")
         for emit in emits if isinstance(emits, list) else []:
             if isinstance(emit, dict) and "stream" in emit:
                 yield emit["stream"]
+
+
+def _used(pipeline: dict[str, object]) -> Iterator[object]:
+    """The lookups that a pipeline's document says it uses."""
+    for step in _steps(pipeline):
+        if isinstance(enrich := step.get("enrich"), dict):
+            yield enrich.get("lookup")
+
+
+def _steps(pipeline: dict[str, object]) -> Iterator[dict[str, object]]:
+    """The steps of a document. It may be wrong: it is not checked yet."""
+    steps = pipeline.get("steps")
+    yield from (step for step in (steps if isinstance(steps, list) else []) if isinstance(step, dict))
 
 
 def _stages(pipeline: CheckedPipeline) -> list[StageView]:

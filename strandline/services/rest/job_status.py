@@ -15,6 +15,7 @@ from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.stored import shapes_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.explanation import JobFacts, explain
 from strandline.services.rest.views import (
@@ -114,8 +115,12 @@ def _warning(left_ms: int, retention_ms: int) -> str:
 
 def present_pipeline(ledger: Ledger, job: JobRow, stream: str) -> CheckedPipeline:
     """The job's present version, which reads this stream."""
-    document = ledger.stream(stream).document
-    return _checked(json.dumps(ledger.job_version(job.name, job.version).document), json.dumps(document))
+    document, row = ledger.stream(stream).document, ledger.job_version(job.name, job.version)
+    if row.lookup_versions:
+        spec = PipelineSpec.from_document(row.document)
+        lookups = shapes_of_version(ledger, job.name, job.version, spec)
+        return check(spec, StreamSpec.from_document(document), lookups=lookups)
+    return _checked(json.dumps(row.document), json.dumps(document))
 
 
 @lru_cache(maxsize=256)

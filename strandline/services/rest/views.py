@@ -15,6 +15,7 @@ from strandline.ledger.states import (
     Desired,
     EventRow,
     JobState,
+    LookupRow,
     Role,
     SliceRow,
     StreamRow,
@@ -39,12 +40,12 @@ class Link(View):
 class Applied(View):
     """What became of one document."""
 
-    kind: Literal["stream", "pipeline"]
+    kind: Literal["stream", "lookup", "pipeline"]
     name: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
     notes: list[str] = []
-    """What else is to be known: what the change of a stream means for each job that reads it."""
+    """What else is to be known: what the change of a stream, or of a lookup, means for each job that uses it."""
 
 
 class AppliedList(View):
@@ -126,6 +127,41 @@ class StreamView(View):
     records: int
     """In the log now, all partitions together."""
     partitions: list[PartitionView]
+
+
+class LookupList(View):
+    lookups: list[LookupRow]
+
+
+class LookupVersionView(View):
+    """One version of a lookup."""
+
+    version: int
+    rows: int
+    digest: str
+    applied_ms: int
+
+
+class LookupView(View):
+    """A lookup in its present version, and the versions before."""
+
+    name: str
+    version: int
+    digest: str
+    document: dict[str, Any]
+    """The lookup's document without its rows."""
+    rows: int
+    applied_ms: int
+    jobs: list[str]
+    """Those that need it: because their present versions use it, or slices that a replay may read went by it."""
+    version_needed: int | None
+    """The oldest version whose rows a replay may need; null: no job needs the lookup."""
+    versions: list[LookupVersionView]
+    """The oldest first."""
+
+
+class DeletedLookupView(View):
+    lookup: str
 
 
 class UndeclaredFieldView(View):

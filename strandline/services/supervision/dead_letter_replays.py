@@ -36,6 +36,7 @@ from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import input_of, load_pipeline
 from strandline.processing.slices.watermark import greatest
 from strandline.processing.source.judged_anew import OF_THE_SLICE, RejectedPlace, taken_anew
+from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.processing.source.kept_sessions import sessions_of_partitions
 from strandline.processing.source.prospects import ACCEPTED, Prospect, Prospects
 from strandline.processing.source.slice_rows import row_identity
@@ -352,7 +353,8 @@ class DeadLetters:
         watermark_ms = greatest(last.watermark_ms if last else None, checkpoint.closes_ms if checkpoint else None)
         packed = checkpoint.sessions.get(pipeline.stream.stream, {}) if checkpoint else {}
         sessions = sessions_of_partitions(self._ledger, packed.values()) if packed else None
-        return Prospects(pipeline, watermark_ms, sessions=sessions).of_records(
+        enriched = with_present_tables(self._ledger, pipeline)
+        return Prospects(enriched, watermark_ms, sessions=sessions).of_records(
             values, headers, time.time_ns() // 1_000_000
         )
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from strandline.core.errors import InvalidDocument
+from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.rest.checking import approval, refusal
 from strandline.services.rest.dependencies import Caller, Control
 from strandline.services.rest.previews import RECORDS_MAX, SECONDS_MAX, chosen_pipeline, preview
@@ -73,6 +74,7 @@ def preview_pipeline(
     """Run a pipeline over the newest records of a stream, or over those that come within some seconds, and close all windows.
     Writes nothing."""
     chosen = chosen_pipeline(control.applier.check(body, source), pipeline, source)
+    chosen = with_present_tables(control.ledger, chosen)
     return preview(control.log, chosen, stream or chosen.stream.stream, records, seconds)
 
 

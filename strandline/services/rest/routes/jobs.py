@@ -14,6 +14,7 @@ from strandline.core.errors import Conflict
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange
 from strandline.processing.desk.pipeline_graph import pipeline_graph
+from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.job_status import explanation, input_stream, job_view, present_pipeline
 from strandline.services.rest.previews import preview
@@ -100,6 +101,7 @@ def preview_job(
     windows. Writes nothing; the job itself goes on."""
     job = control.ledger.job(name)
     pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    pipeline = with_present_tables(control.ledger, pipeline)
     return preview(control.log, pipeline, stream or pipeline.stream.stream, records, seconds)
 
 

@@ -1,0 +1,83 @@
+"""The `lookup:` document: a table by whose key records are enriched, its fields, and its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, Field
+
+from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
+from strandline.core.field_types import JSON_TYPE
+from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, FieldName, FieldSpec, Name, names_alike
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class LookupSpec(DocumentModel):
+    """A table whose rows are found by a key. Each version of it stays, for every replay that needs it."""
+
+    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
+        "table": "rows of a SQL table are not supported yet; write them to a file and name it with 'file'",
+        "stream": "the latest records of a stream are not supported yet as a lookup; write rows to a file",
+        "refresh": "rows come with the document; apply it again when they have changed",
+    }
+    lookup: Name
+    """The name."""
+    fields: dict[FieldName, FieldSpec] = Field(
+        alias="schema", min_length=1, max_length=COLUMNS_MAX, json_schema_extra=FIELD_NAMES_SCHEMA
+    )
+    """Field name -> type, or {type, required, min, max, unit, text}, as of a stream."""
+    key: Annotated[list[str], BeforeValidator(_as_list)] = Field(min_length=1, json_schema_extra={"minItems": 1})
+    """The field, or the fields, by which a row is found. No two rows have the same."""
+    rows: list[dict[str, Any]] | None = None
+    """The rows: field -> value."""
+    file: str | None = None
+    """A file of rows beside the document: `.csv`, `.ndjson` or `.parquet`. The command line reads it."""
+    packed: str | None = None
+    """The rows of a file as the command line sends them: JSON objects, one a line, compressed by zlib, in base64."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        given = [name for name in ("rows", "file", "packed") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = f"has {' and '.join(given)}" if given else "has none"
+            yield (), f"a lookup has exactly one of rows and file, and this one {found}"
+        elif self.file is not None:
+            yield (
+                ("file",),
+                "is read by the command line, and nobody has read it here; apply the document with strandline apply",
+            )
+        for name, message in names_alike(self.fields):
+            yield ("schema", name), message
+        for name, field in self.fields.items():
+            if field.type == JSON_TYPE or field.path is not None:
+                yield ("schema", name), "a row is flat: remove 'json' and 'from', and name its members as the fields"
+        for number, name in enumerate(self.key):
+            path: Path = ("key", number) if len(self.key) > 1 else ("key",)
+            if name not in self.fields:
+                yield path, f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"
+            elif name in self.key[:number]:
+                yield path, f"'{name}' stands twice"
+            elif self.fields[name].type == "double":
+                yield (
+                    path,
+                    f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal",
+                )
+            elif not self.fields[name].required:
+                yield path, f"'{name}' is optional, and a row without its key is never found; require it"
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Field name -> type in expressions, in the order of the schema."""
+        return {name: field.type for name, field in self.fields.items()}
+
+    def without_rows(self) -> dict[str, object]:
+        """The document as the ledger keeps it of each version: its rows are kept by their content."""
+        return {name: value for name, value in self.as_document().items() if name not in ("rows", "file", "packed")}
+
+    @classmethod
+    def described(cls, document: dict[str, Any]) -> Self:
+        """The model of what `without_rows` gave: a lookup without rows. Raises InvalidDocument."""
+        return cls.from_document({**document, "rows": []})

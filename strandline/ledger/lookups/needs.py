@@ -1,0 +1,88 @@
+"""Which versions of lookups replays may still need.
+
+A slice says by which version of each lookup it is enriched, and a version of a job by which one slices are that say none.
+Versions never fall from slice to slice, so what the oldest slice of a job goes by is the oldest that the job can need: the
+lookup's *floor* is the least of these of all jobs. Rows are kept by their digest, once, and go when all versions that have them
+are below the floor and none of them is the present one. Documents without rows stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from strandline.core.errors import Conflict
+from strandline.ledger.models import job_versions, jobs, lookup_tables, lookup_versions, lookups, slices
+from strandline.ledger.states import LookupVersions
+
+
+def lookups_of_version(
+    connection: sa.Connection, job: str, before: int | None, checked: Mapping[str, int]
+) -> LookupVersions:
+    """What a new version of a job goes by where slices say none: for a lookup that the version before used what that went by, so
+    that all its slices keep what they had; else the present version. `checked`: lookup -> the version that the job was checked
+    against. Raises Conflict when a lookup has another one by now."""
+    known: LookupVersions = {}
+    if checked and before is not None:
+        of_before = (job_versions.c.job == job) & (job_versions.c.version == before)
+        known = connection.execute(sa.select(job_versions.c.lookup_versions).where(of_before)).scalar() or {}
+    for name, version in sorted(checked.items()):
+        if lock_lookup(connection, name) != version:
+            raise Conflict(f"Lookup {name} has just got another version; apply the documents again.")
+    return {name: known.get(name, version) for name, version in checked.items()}
+
+
+def forget_tables(connection: sa.Connection) -> None:
+    """Remove the rows that no replay needs any more. Cheap where there are no lookups."""
+    versions = connection.execute(
+        sa.select(
+            lookup_versions.c.lookup, lookup_versions.c.version, lookup_versions.c.digest, lookups.c.version
+        ).join(lookups, lookups.c.name == lookup_versions.c.lookup)
+    ).all()
+    kept = set(connection.execute(sa.select(lookup_tables.c.digest)).scalars())
+    if len(kept) <= 1 and versions:
+        return
+    floors = floors_of(connection) if versions else {}
+    needed = {
+        digest
+        for name, version, digest, present in versions
+        if version >= min((present, *floors.get(name, {}).values()))
+    }
+    for digest in kept - needed:
+        connection.execute(sa.delete(lookup_tables).where(lookup_tables.c.digest == digest))
+
+
+def floor_of(connection: sa.Connection, name: str) -> int | None:
+    """The oldest version that a replay of any job may need."""
+    return min(floors_of(connection).get(name, {}).values(), default=None)
+
+
+def floors_of(connection: sa.Connection) -> dict[str, dict[str, int]]:
+    """Lookup -> job -> the oldest version that a replay of the job may need."""
+    using = sa.select(job_versions.c.job, job_versions.c.version, job_versions.c.lookup_versions).join(
+        jobs, jobs.c.name == job_versions.c.job
+    )
+    using = using.where(job_versions.c.lookup_versions != {}, jobs.c.deleted_ms.is_(None))
+    bases: dict[str, dict[int, LookupVersions]] = {}
+    for job, version, versions in connection.execute(using):
+        bases.setdefault(job, {})[version] = versions
+    floors: dict[str, dict[str, int]] = {}
+    for job, of_versions in bases.items():
+        of_job = slices.c.job == job
+        live = set(connection.execute(sa.select(slices.c.version).where(of_job).distinct()).scalars())
+        live |= {connection.execute(sa.select(jobs.c.version).where(jobs.c.name == job)).scalar()}
+        oldest = sa.select(slices.c.lookup_versions).where(of_job).order_by(slices.c.number).limit(1)
+        said: LookupVersions = connection.execute(oldest).scalar() or {}
+        for version in live & of_versions.keys():
+            for name, base in of_versions[version].items():
+                found = said.get(name, base)
+                of_lookup = floors.setdefault(name, {})
+                of_lookup[job] = min(found, of_lookup.get(job, found))
+    return floors
+
+
+def lock_lookup(connection: sa.Connection, name: str) -> int:
+    """Lock the lookup until the transaction ends, and return its present version; 0 when there is none."""
+    wanted = sa.select(lookups.c.version).where(lookups.c.name == name).with_for_update()
+    return int(connection.execute(wanted).scalar() or 0)

@@ -1,0 +1,140 @@
+"""Each version of the lookups' documents, and the rows of those that a replay may still need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.errors import Conflict, NotFound
+from strandline.ledger.database import Part
+from strandline.ledger.lookups.needs import floor_of, floors_of, forget_tables, lock_lookup
+from strandline.ledger.models import lookup_tables, lookup_versions, lookups
+from strandline.ledger.states import LookupRow, LookupVersions
+
+_PRESENT = (
+    sa.select(
+        lookups.c.name,
+        lookups.c.version,
+        lookup_versions.c.digest,
+        lookup_versions.c.document,
+        lookup_versions.c.rows,
+        lookup_versions.c.applied_ms,
+    )
+    .join(
+        lookup_versions, (lookup_versions.c.lookup == lookups.c.name) & (lookup_versions.c.version == lookups.c.version)
+    )
+    .order_by(lookups.c.name)
+)
+
+
+class Lookups(Part):
+    """Each method is one transaction."""
+
+    def put_lookup(
+        self,
+        name: str,
+        document: dict[str, Any],
+        digest: str,
+        packed: str,
+        rows: int,
+        base: int | None = None,
+        floor: int | None = None,
+    ) -> LookupRow:
+        """Register a lookup, or give it a new version. The same content again changes nothing.
+
+        `document`: without the rows, which are `packed`. `base`: the version that the document was checked against, 0 for none,
+        and `floor` what the lookup's floor was then. Raises Conflict when the lookup has another one.
+        """
+        with self._database.writing(f"register lookup {name}") as connection:
+            present = lock_lookup(connection, name)
+            known = connection.execute(_PRESENT.where(lookups.c.name == name)).first() if present else None
+            if known is not None and known.digest == digest:
+                return LookupRow(*known)
+            if base is not None and (base != present or floor != floor_of(connection, name)):
+                raise Conflict(
+                    f"Lookup {name} has just got another version, or another job that uses it; apply the documents again."
+                )
+            now_ms, version = self._clock_ms(), present + 1
+            if present:
+                connection.execute(sa.update(lookups).where(lookups.c.name == name).values(version=version))
+            else:
+                connection.execute(sa.insert(lookups).values(name=name, version=version, created_ms=now_ms))
+            row = {"digest": digest, "document": document, "rows": rows, "applied_ms": now_ms}
+            connection.execute(sa.insert(lookup_versions).values(lookup=name, version=version, **row))
+            table = {"digest": digest, "packed": packed, "kept_ms": now_ms}
+            connection.execute(self._database.insert_new(lookup_tables).values(table))
+            forget_tables(connection)
+            return LookupRow(name, version, digest, document, rows, now_ms)
+
+    def lookups(self) -> list[LookupRow]:
+        """All lookups in their present versions, by name."""
+        with self._database.reading("list the lookups") as connection:
+            return [LookupRow(*row) for row in connection.execute(_PRESENT)]
+
+    def lookup(self, name: str) -> LookupRow:
+        """A lookup in its present version. Raises NotFound."""
+        with self._database.reading(f"read lookup {name}") as connection:
+            row = connection.execute(_PRESENT.where(lookups.c.name == name)).first()
+            if row is None:
+                raise _no_lookup(name)
+            return LookupRow(*row)
+
+    def present_lookups(self, names: tuple[str, ...]) -> LookupVersions:
+        """The present version of each of these lookups. Raises NotFound."""
+        wanted = sa.select(lookups.c.name, lookups.c.version).where(lookups.c.name.in_(names))
+        with self._database.reading("read the versions of lookups") as connection:
+            found = {name: version for name, version in connection.execute(wanted)}
+        for name in names:
+            if name not in found:
+                raise _no_lookup(name)
+        return {name: found[name] for name in names}
+
+    def lookup_history(self, name: str) -> dict[int, LookupRow]:
+        """Version -> what it is, of each version that there was, the oldest first. Raises NotFound."""
+        wanted = sa.select(lookup_versions).where(lookup_versions.c.lookup == name)
+        with self._database.reading(f"read the versions of lookup {name}") as connection:
+            found = connection.execute(wanted.order_by(lookup_versions.c.version)).all()
+        if not found:
+            raise _no_lookup(name)
+        return {
+            one.version: LookupRow(name, one.version, one.digest, one.document, one.rows, one.applied_ms)
+            for one in found
+        }
+
+    def lookup_table(self, digest: str) -> str:
+        """The rows with this digest, packed. Raises NotFound when they are not kept any more."""
+        wanted = sa.select(lookup_tables.c.packed).where(lookup_tables.c.digest == digest)
+        with self._database.reading(f"read the rows {digest[:12]} of a lookup") as connection:
+            found = connection.execute(wanted).scalar()
+            if found is None:
+                raise NotFound(f"The ledger does not keep the rows {digest[:12]} of a lookup any more.")
+            return str(found)
+
+    def lookup_floor(self, name: str) -> int | None:
+        """The oldest version that a replay of any job may need; None when no job needs the lookup."""
+        with self._database.reading(f"find which versions of lookup {name} are needed") as connection:
+            return floor_of(connection, name)
+
+    def jobs_with_lookup(self, name: str) -> list[str]:
+        """The jobs whose slices, or whose present version, need the lookup."""
+        with self._database.reading(f"find which jobs need lookup {name}") as connection:
+            return sorted(floors_of(connection).get(name, {}))
+
+    def delete_lookup(self, name: str) -> None:
+        """Delete a lookup that no job needs. Raises Conflict while one does; NotFound."""
+        with self._database.writing(f"delete lookup {name}") as connection:
+            if not lock_lookup(connection, name):
+                raise _no_lookup(name)
+            if needing := sorted(floors_of(connection).get(name, {})):
+                raise Conflict(
+                    f"Lookup {name} is needed by job {', '.join(needing)}: its present version uses it, or slices that a replay "
+                    "may read went by it. Delete the job first, or let it go on without the lookup until these slices are old."
+                )
+            connection.execute(sa.delete(lookup_versions).where(lookup_versions.c.lookup == name))
+            connection.execute(sa.delete(lookups).where(lookups.c.name == name))
+            forget_tables(connection)
+
+
+def _no_lookup(name: str) -> NotFound:
+    return NotFound(f"There is no lookup {name}; register it with `strandline apply FILE`.")

@@ -1,0 +1,55 @@
+"""A file of a lookup's rows: CSV with a head, JSON objects one a line, or Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from strandline.core.errors import InvalidDocument, PermanentError, Problem
+from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.lookups.packed_rows import ROWS_MAX, TEXT_BYTES_MAX
+from strandline.processing.desk.record_files import read_records
+from strandline.processing.formats.lookups.rows import read_rows
+from strandline.processing.formats.record_fields import record_fields
+from strandline.processing.formats.record_rows import RecordFormat
+
+KINDS = (".csv", ".tsv", ".ndjson", ".jsonl", ".json", ".parquet", ".pq")
+
+
+def read_lookup_file(spec: LookupSpec, path: Path) -> bytes:
+    """The rows as JSON objects, one a line. Raises InvalidDocument with the places of what is wrong; PermanentError for a file
+    that can't be read, or holds more than a lookup may."""
+    if not {suffix.lower() for suffix in path.suffixes}.intersection(KINDS):
+        raise PermanentError(f"rows come as {', '.join(KINDS)}")
+    rows: list[bytes] = []
+    size = 0
+    for piece in read_records(path, RecordFormat("json", record_fields(spec), {})):
+        rows += (
+            b" ".join(row.splitlines()) for row in piece
+        )  # a line of JSON may hold a carriage return between two values
+        size += sum(map(len, piece))
+        if len(rows) > ROWS_MAX or size > TEXT_BYTES_MAX:
+            raise PermanentError(f"holds more than {ROWS_MAX:,} rows, or {TEXT_BYTES_MAX:,} bytes of them as JSON")
+    found = read_rows(spec, rows)
+    if isinstance(found, pa.RecordBatch):
+        return b"\n".join(rows)
+    place_of, line_of = _places(path)
+    raise InvalidDocument([Problem(one.told(place_of), "file", str(path), line_of(one.row)) for one in found])
+
+
+def _places(path: Path) -> tuple[Callable[[int], str], Callable[[int], int | None]]:
+    """How the place of a row is called, and its line; None: a file without lines."""
+    suffixes = {suffix.lower() for suffix in path.suffixes}
+    if suffixes.intersection((".parquet", ".pq")):
+        return (lambda row: f"row {row + 1}"), (lambda row: None)
+    with pa.input_stream(str(path), compression="detect") as file:
+        lines = file.read().split(b"\n")
+    filled = [number for number, line in enumerate(lines, 1) if line.removesuffix(b"\r")]
+    head = 1 if suffixes.intersection((".csv", ".tsv")) else 0
+
+    def line_of(row: int) -> int:
+        return filled[row + head]
+
+    return (lambda row: f"line {line_of(row)}"), line_of

@@ -1,0 +1,1 @@
+"""Lookups from their documents to columns."""

@@ -1,0 +1,1 @@
+"""The hash join of records with the rows of a lookup."""

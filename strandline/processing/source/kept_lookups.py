@@ -1,0 +1,121 @@
+"""The rows of lookups that recorded slices are enriched by, as the ledger keeps them: which version a slice goes by, and its
+rows, once in each process."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandline.core.errors import NotFound, PermanentError
+from strandline.processing.source.opened_ledger import open_ledger
+
+if TYPE_CHECKING:  # a worker whose pipeline has no lookup starts sooner without what computes
+    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.states import SliceRow
+    from strandline.processing.operators.lookups.lookup_table import LookupTable
+    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+
+HELD_BYTES_MAX = 64 << 20
+"""Of the tables that a process holds beside those that it needs at once."""
+
+
+class LookupRef(NamedTuple):
+    """One version of a lookup; travels pickled inside Spark, with each piece of the log that is enriched by it."""
+
+    name: str
+    version: int
+    digest: str
+
+
+class SliceLookups:
+    """By which versions recorded slices are enriched. Asks the ledger only for versions that it has not seen."""
+
+    def __init__(self, ledger: Ledger, bases: Iterable[tuple[str, int]]) -> None:
+        """`bases`: the lookups that the pipeline uses, each with the version by which slices go that say none."""
+        self._ledger = ledger
+        self._bases = tuple(bases)
+        self._digests: dict[tuple[str, int], str] = {}
+
+    def of(self, row: SliceRow) -> tuple[LookupRef, ...]:
+        """The version of each lookup. Raises LedgerUnavailable."""
+        found = []
+        for name, base in self._bases:
+            version = row.lookup_versions.get(name, base)
+            if (name, version) not in self._digests:
+                for number, one in self._ledger.lookup_history(name).items():
+                    self._digests[name, number] = one.digest
+            found.append(LookupRef(name, version, self._digests[name, version]))
+        return tuple(found)
+
+
+Tables = dict[str, "LookupTable"]
+
+
+class KeptTables:
+    """The tables of one ledger for one process. Holds a bounded amount of those that it needed before."""
+
+    def __init__(self, open_ledger: Callable[[], Ledger], held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._open_ledger = open_ledger
+        self._held_bytes_max = held_bytes_max
+        self._held: OrderedDict[LookupRef, LookupTable] = OrderedDict()
+
+    def tables(self, refs: Sequence[LookupRef]) -> Tables:
+        """Lookup -> its table. Raises LedgerUnavailable; PermanentError when the ledger no longer keeps one."""
+        missing = [ref for ref in refs if ref not in self._held]
+        if missing:
+            with closing(self._open_ledger()) as ledger:
+                self._held |= {ref: _table(ledger, ref) for ref in missing}
+        found = {ref.name: self._held[ref] for ref in refs}
+        for ref in refs:
+            self._held.move_to_end(ref)
+        while len(self._held) > len(refs) and self._bytes_held() > self._held_bytes_max:
+            self._held.popitem(last=False)
+        return found
+
+    def _bytes_held(self) -> int:
+        return sum(table.bytes_held for table in self._held.values())
+
+
+def _table(ledger: Ledger, ref: LookupRef) -> LookupTable:
+    from strandline.processing.formats.lookups.rows import kept_table
+
+    try:
+        packed = ledger.lookup_table(ref.digest)
+    except NotFound as error:
+        raise PermanentError(
+            f"Version {ref.version} of lookup {ref.name} is not kept any more, and slices that are read again went by it. "
+            "Nothing that follows from them was emitted. Submit the pipeline under another name."
+        ) from error
+    return kept_table(ref.name, ref.version, ledger.lookup_history(ref.name)[ref.version].document, packed)
+
+
+_kept: dict[str, KeptTables] = {}
+
+
+def tables_of_process(ledger_url: str, refs: Sequence[LookupRef]) -> Tables:
+    """The tables from this process's store: Python workers are reused. `ledger_url`: without its password."""
+    if ledger_url not in _kept:
+        _kept[ledger_url] = KeptTables(lambda: open_ledger(ledger_url))
+    return _kept[ledger_url].tables(refs)
+
+
+def present_tables(ledger: Ledger, names: Iterable[str]) -> Tables:
+    """Lookup -> the table of its present version: by which the next slice would be enriched. Raises NotFound,
+    LedgerUnavailable."""
+    present: list[Any] = [ledger.lookup(name) for name in names]
+    return {row.name: _table(ledger, LookupRef(row.name, row.version, row.digest)) for row in present}
+
+
+def with_present_tables(ledger: Ledger, pipeline: CheckedPipeline) -> CheckedPipeline:
+    """The pipeline with the tables that it holds not yet: for a desk, which has no slices."""
+    missing = [name for name, _ in pipeline.lookups if name not in pipeline.tables]
+    return replace(pipeline, tables={**pipeline.tables, **present_tables(ledger, missing)}) if missing else pipeline
+
+
+def with_recorded_tables(ledger: Ledger, pipeline: CheckedPipeline, refs: Sequence[LookupRef]) -> CheckedPipeline:
+    """The pipeline with the tables by which a recorded slice is enriched. Raises LedgerUnavailable; PermanentError when the
+    ledger no longer keeps one."""
+    return replace(pipeline, tables={ref.name: _table(ledger, ref) for ref in refs}) if refs else pipeline

@@ -1,0 +1,1 @@
+"""Lookups on the command line: their verbs, and the files of their rows."""

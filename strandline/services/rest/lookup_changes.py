@@ -1,0 +1,98 @@
+"""Changes of lookups: which are refused, what they mean for the jobs that use them, and how they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from strandline.core.errors import Conflict, InvalidDocument, NotFound
+from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.lookups.packed_rows import pack_rows
+from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.processing.formats.lookups.documents import ReadLookup
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.lookup_shapes import refused_changes, shape_of
+from strandline.processing.pipelines.result_streams import present_pipelines
+from strandline.processing.pipelines.stored import shapes_of_version
+from strandline.services.rest.views import Applied
+
+
+@dataclass(frozen=True)
+class LookupChange:
+    """A change that was checked. It holds only for a lookup that is still as it was then."""
+
+    base: int
+    """The version that it was checked against; 0: there was none."""
+    floor: int | None = None
+    """The oldest version that a job needed."""
+    notes: list[str] = field(default_factory=list)
+
+
+class LookupChanges:
+    """Checks and makes them. Blocking."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def check(self, lookup: ReadLookup, pipelines: Sequence[CheckedPipeline]) -> LookupChange:
+        """Refuse what a replay, or a job that uses the lookup, can't take. `pipelines`: those that are applied together with it,
+        which are checked against it already. Raises Conflict."""
+        name = lookup.spec.lookup
+        try:
+            known = self._ledger.lookup(name)
+        except NotFound:
+            return LookupChange(0)
+        floor = self._ledger.lookup_floor(name)
+        if known.digest == lookup.digest or floor is None:
+            return LookupChange(known.version, floor)
+        needed = [row for version, row in self._ledger.lookup_history(name).items() if version >= floor]
+        if refused := refused_changes([LookupSpec.described(row.document) for row in needed], lookup.spec):
+            jobs = ", ".join(self._ledger.jobs_with_lookup(name))
+            raise Conflict(f"lookup {name} can't change so while job {jobs} needs it: {'; '.join(refused)}")
+        together = {one.job for one in pipelines}
+        using = {job: spec for job, spec in present_pipelines(self._ledger).items() if name in spec.lookups()}
+        for job, spec in using.items():
+            if job not in together:
+                shapes = shapes_of_version(self._ledger, job, self._ledger.job(job).version, spec)
+                stream = StreamSpec.from_document(self._ledger.stream(spec.input.stream).document)
+                try:
+                    check(spec, stream, lookups={**shapes, name: shape_of(lookup.spec)})
+                except InvalidDocument as error:
+                    raise Conflict(
+                        f"lookup {name} can't change so while job {job} uses it: "
+                        f"{'; '.join(f'its {one.path} {one.message}' for one in error.problems)}. Apply a pipeline that fits it "
+                        "together with it"
+                    ) from error
+        return LookupChange(
+            known.version, floor, [f"job {job} goes by it from its next slice on" for job in sorted(using)]
+        )
+
+    def apply(self, lookup: ReadLookup, change: LookupChange, principal: str | None) -> Applied:
+        """Make a change, for `principal`. Raises Conflict when the lookup, or who needs it, is not as it was when it was
+        checked."""
+        spec = lookup.spec
+        row = self._ledger.put_lookup(
+            spec.lookup,
+            spec.without_rows(),
+            lookup.digest,
+            pack_rows(lookup.text),
+            lookup.rows.num_rows,
+            change.base,
+            change.floor,
+        )
+        outcome = outcome_of(change.base or None, row.version)
+        if outcome == "changed" or (principal is not None and outcome != "unchanged"):
+            message = f"lookup {row.name} {outcome}: version {row.version}, {row.rows:,} rows"
+            facts = {"lookup": row.name, "version": row.version, "rows": row.rows}
+            self._ledger.record_event(f"lookup_{outcome}", message, facts=facts, principal=principal)
+        return Applied(kind="lookup", name=row.name, outcome=outcome, version=row.version, notes=change.notes)
+
+
+def outcome_of(before: int | None, now: int) -> Literal["created", "changed", "unchanged"]:
+    """What became of a document. `before`: the version that there was; None: none."""
+    if before is None:
+        return "created"
+    return "unchanged" if before == now else "changed"
