@@ -17,7 +17,7 @@ import pyarrow as pa
 from strandline.core.stream import StreamSpec
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.lookup_shapes import LookupShape
+from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source.data_source import task_config
 from strandline.processing.source.decoding import DecodedChunk, decoder_of

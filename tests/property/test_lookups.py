@@ -28,7 +28,7 @@ from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.lookup_shapes import shape_of
+from strandline.processing.pipelines.lookups.lookup_shapes import shape_of
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source import decoding
 from strandline.processing.source.data_source import spread_pieces, task_config
@@ -241,7 +241,7 @@ def test_a_record_gets_what_the_version_of_its_slice_says_in_every_replay(
     ledger_url = f"sqlite:///{tmp_path}/ledger.sqlite"
     ledger = Ledger.open(ledger_url)
     world = World(seed, ledger, ledger_url)
-    monkeypatch.setattr(decoding, "_log_reader", lambda bootstrap: Reader(world.log))
+    monkeypatch.setattr(decoding, "reader_of_process", lambda bootstrap: Reader(world.log))
     first = world.run([[one] for one in world.slices])
     records, letters = world.expected()
     assert first[0] == records

@@ -11,7 +11,7 @@ from strandline.core.stream import StreamSpec
 from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.lookup_shapes import LookupShape, shape_of
+from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams, stream_of_results
 

@@ -18,7 +18,7 @@ from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
-from strandline.processing.pipelines.lookup_shapes import LookupShape
+from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import EmitSpec, EnrichSpec, MapSpec, PipelineSpec, StepSpec, WindowSpec
 from strandline.processing.pipelines.stages import (
     Column,

@@ -9,7 +9,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import RunRow, SliceStatus, StreamVersions
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.lookup_shapes import LookupShape, shape_of_versions
+from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of_versions
 from strandline.processing.pipelines.model import PipelineSpec
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import

@@ -14,7 +14,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.processing.formats.lookups.documents import ReadLookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.lookup_shapes import refused_changes, shape_of
+from strandline.processing.pipelines.lookups.lookup_shapes import refused_changes, shape_of
 from strandline.processing.pipelines.result_streams import present_pipelines
 from strandline.processing.pipelines.stored import shapes_of_version
 from strandline.services.rest.views import Applied
