@@ -61,3 +61,13 @@ def test_sessions_that_share_no_field_are_computed_in_one_bucket() -> None:
     graph = graph_of("sessions", "by: [machine]", "by: []")
     assert graph["exchange"] == {"by": [], "exchanges": 1, "buckets": "one"}
     assert any("one bucket does all of the work" in hint for hint in graph["hints"])
+
+
+def test_with_other_rules_of_time_zones_no_snapshot_of_days_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its panes are days by the old rules. Where no day is of a zone, the rules change nothing."""
+    days, hours = (
+        read_pipeline((ROOT / "examples" / f"{kind}.yaml").read_bytes(), kind) for kind in ("days", "cumulative")
+    )
+    before = days.digest, hours.digest
+    monkeypatch.setattr("strandline.processing.pipelines.calendars.VERSION", "2099a")
+    assert (days.digest == before[0], hours.digest == before[1]) == (False, True)
