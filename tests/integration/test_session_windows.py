@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from random import Random
 
+import pytest
+
 from strandline.ledger.states import BackfillState
 from tests.integration.test_record_emissions import run_killed_at
 from tests.support.audit_lab import AuditLab
@@ -63,6 +65,7 @@ def sessions(times_ms: list[int]) -> Iterator[tuple[int, int, int]]:
             cut = (cut // MAX_MS + 1) * MAX_MS
 
 
+@pytest.mark.long
 def test_sessions_are_there_once_through_a_kill_and_in_a_backfill(audit_lab: AuditLab) -> None:
     lab, random = audit_lab, Random(7)
     times_ms = times(random)

@@ -79,7 +79,7 @@ def test_windows_of_each_kind_are_those_of_the_operators(
     """Over days in which clocks are set, and a time without any record."""
     random = Random(3)
     starts_ms = [int(datetime(2026, month, day, tzinfo=UTC).timestamp() * 1000) for month, day in ((3, 27), (10, 23))]
-    times_ms = [random.choice(starts_ms) + random.randrange(5 * DAY_MS) for _ in range(300)]
+    times_ms = [random.choice(starts_ms) + random.randrange(5 * 144) * 600_000 for _ in range(300)]
     keys = [random.choice("aab") for _ in times_ms]
     whole = Stage("some", 0, ("key",), ("string",), (Column("n", "count(*)", "long"),), (), (), "steps[0]")
     stage, types = replace(whole, **kind), {"key": "string"}

@@ -123,3 +123,13 @@ def test_a_job_without_a_window_waits_for_none() -> None:
     facts = replace(READ, pipeline=check(PipelineSpec.from_document(document), STREAM))
     assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).sentence.endswith("with each slice (all 28)")
     assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 0}))).cause == "filtered"
+
+
+def test_a_session_ends_unless_records_follow() -> None:
+    window = replace(PIPELINE.stages[0], name="visits", size_ms=3_600_000, gap_ms=30_000)
+    told = explain(replace(READ, pipeline=replace(PIPELINE, stages=(window,))))
+    assert told.cause == "window_open"
+    assert told.sentence.startswith(
+        "the session of stage visits that ends at 1970-01-01T00:01:35.000Z unless records follow is still open: it closes when "
+        "event time reaches 1970-01-01T00:01:45.000Z"
+    )

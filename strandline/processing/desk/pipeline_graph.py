@@ -193,10 +193,15 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 "for each aggregate, pane, key and partition, or more where texts are counted"
             )
         if told["state"]["panes_open"] > _MANY_PARTIALS:
-            yield (
-                f"'{stage.name}' keeps {told['state']['panes_open']:,} partial results a key, one for each "
-                f"{format_duration(told['state']['pane_ms'])}; a longer distance between windows, or a shorter delay, keeps fewer"
-            )
+            many = f"{told['state']['panes_open']:,} partial results"
+            each = f"one for each {format_duration(told['state']['pane_ms'])}"
+            if stage.gap_ms is not None:
+                yield f"'{stage.name}' keeps {many} of a key that never pauses, {each}; a shorter 'max' keeps fewer"
+            else:
+                yield (
+                    f"'{stage.name}' keeps {many} a key, {each}; a longer distance between windows, or a shorter delay, "
+                    "keeps fewer"
+                )
         if stage.overlaps:
             times = -(-stage.size_ms // stage.every_ms)
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"

@@ -9,6 +9,7 @@ from typing import Any
 
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
+from strandline.processing.pipelines import calendars
 from strandline.processing.pipelines.event_time import RECORDS, EventTimeSource, WindowShape, places_taken, reach_of
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stages import MapRows, RecordStage, Stage
@@ -80,7 +81,8 @@ class CheckedPipeline:
         """All that results depend on, besides what is recorded with the slices: equal of two pipelines that compute the same."""
         types = self.stream.types
         columns = tuple(sorted((name, types[name]) for name in self.columns_needed))
-        return self.stages, self.record_stages, columns, self.event_time_source
+        rules = calendars.VERSION if any(stage.zone for stage in self.stages) else None
+        return self.stages, self.record_stages, columns, self.event_time_source, rules
 
     @property
     def digest(self) -> str:
