@@ -272,7 +272,8 @@ def test_a_secret_planted_in_every_setting_is_found_nowhere(
         "a record of planted-lines",
     ):
         assert expected in places, f"{expected} was looked at"
-    found = leaks(stack.planted, [*stack.given, *files_below(stack.meant, []), *files_below(secured.directory, [])])
+    in_files = [(str(secret.file), secret.file.read_bytes()) for secret in secured.planted]
+    found = leaks(stack.planted, [*stack.given, *in_files, *files_below(stack.meant, [])])
     settings_planted = {name for kind in all_settings() for name in secret_names(kind)}
     assert settings_planted <= {one.partition(" in ")[0] for one in found}, "every secret was given to some process"
     assert leaks(stack.planted, stack.seen) == []

@@ -552,3 +552,22 @@ def test_every_route_stands_in_the_reference() -> None:
 def test_a_number_that_no_database_can_hold_is_refused(api: Api, method: str, target: str, number: int) -> None:
     api.apply(BOTH)
     problem_of(api.ask(method, target.format(number)), 422, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/v1/jobs/power/backfills?from_ms={}"),
+        ("POST", "/v1/jobs/power/backfills?from_ms=0&to_ms={}"),
+        ("POST", "/v1/jobs/power/audit?after_ms={}"),
+        ("GET", "/v1/jobs/power/dead-letters?since_ms={}"),
+        ("GET", "/v1/results/turbine-minute?from_ms={}"),
+    ],
+)
+def test_a_time_that_can_not_be_written_is_refused_and_the_last_one_that_can_is_not(
+    api: Api, method: str, target: str
+) -> None:
+    last_ms = 253_402_300_799_999
+    api.apply(BOTH)
+    problem_of(api.ask(method, target.format(last_ms + 1)), 422, "invalid_request")
+    assert api.ask(method, target.format(last_ms)).status_code in (200, 202, 404, 409, 503)

@@ -163,7 +163,11 @@ def main(requests: int) -> int:
     while found.total() < requests:
         with tempfile.TemporaryDirectory() as made:
             output, report = fuzz(Path(made), ROUND_S, examples_max=1_000)
-            found.update(statuses(report))
+            answered = statuses(report)
+            if not answered:
+                print(output, "not one request was made", sep="\n")
+                return 1
+            found.update(answered)
             faults = sum(count for status, count in found.items() if status >= 500)
             print(output.partition("= SUMMARY =")[2])
             print(

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
+from strandline.services.rest.dependencies import TIME_MS_MAX, Caller, Control
 from strandline.services.supervision.audit_jobs import AuditState
 
 router = APIRouter(tags=["jobs"])
 
-End = Annotated[int | None, Query(ge=0, le=INTEGER_MAX)]
+End = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX)]
 
 
 @router.post("/v1/jobs/{name}/audit", status_code=202)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
+from strandline.services.rest.dependencies import INTEGER_MAX, TIME_MS_MAX, Caller, Control
 from strandline.services.rest.views import BackfillList, BackfillView, backfill_view
 
 router = APIRouter(tags=["jobs"])
@@ -20,8 +20,8 @@ def start_backfill(
     caller: Caller,
     name: str,
     response: Response,
-    from_ms: Annotated[int, Query(ge=0, le=INTEGER_MAX)],
-    to_ms: Annotated[int | None, Query(ge=0, le=INTEGER_MAX)] = None,
+    from_ms: Annotated[int, Query(ge=0, le=TIME_MS_MAX)],
+    to_ms: Annotated[int | None, Query(ge=0, le=TIME_MS_MAX)] = None,
 ) -> BackfillView:
     """Compute the windows again that end after `from_ms`, up to `to_ms` or to what is emitted now. One at a time a job."""
     row = control.backfills.request(name, from_ms, to_ms, caller)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, Path, Query
 
 from strandline.core.errors import NotFound
 from strandline.log.kafka_status import StoredDeadLetter
-from strandline.services.rest.dependencies import INTEGER_MAX, Control
+from strandline.services.rest.dependencies import INTEGER_MAX, TIME_MS_MAX, Control
 from strandline.services.rest.views import (
     DeadLetterCounts,
     DeadLetterFull,
@@ -28,8 +28,8 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 After = Annotated[int, Query(ge=-1, le=INTEGER_MAX, description="Only those with a higher number.")]
 Reason = Annotated[str | None, Query(description="Only those with this reason.")]
 Step = Annotated[str | None, Query(description="Only those of this step.")]
-Since = Annotated[int | None, Query(ge=0, le=INTEGER_MAX, description="Only those written at this time (ms) or later.")]
-Until = Annotated[int | None, Query(ge=0, le=INTEGER_MAX, description="Only those written before this time (ms).")]
+Since = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX, description="Only those written at this time (ms) or later.")]
+Until = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX, description="Only those written before this time (ms).")]
 
 
 @router.get("/v1/jobs/{name}/dead-letters")

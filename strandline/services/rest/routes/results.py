@@ -12,7 +12,7 @@ from strandline.ledger.states import JobRow
 from strandline.results.charts.lens import Field
 from strandline.results.charts.saved_objects import Measure, ResultView, operation_of
 from strandline.results.charts.series import SeriesQuery, read_series
-from strandline.services.rest.dependencies import INTEGER_MAX, Control
+from strandline.services.rest.dependencies import TIME_MS_MAX, Control
 from strandline.services.rest.job_status import input_stream, present_pipeline
 from strandline.services.rest.result_records import result_records
 from strandline.services.rest.result_views import result_views
@@ -28,10 +28,10 @@ def show_results(
     value: Annotated[str | None, Query(description="A number among the aggregates; default: the first one.")] = None,
     by: Annotated[str | None, Query(description="The key that makes the series; default: the last one.")] = None,
     from_ms: Annotated[
-        int | None, Query(ge=0, le=INTEGER_MAX, description="Windows that start at this time or later.")
+        int | None, Query(ge=0, le=TIME_MS_MAX, description="Windows that start at this time or later.")
     ] = None,
     to_ms: Annotated[
-        int | None, Query(ge=0, le=INTEGER_MAX, description="Windows that start no later; default: all.")
+        int | None, Query(ge=0, le=TIME_MS_MAX, description="Windows that start no later; default: all.")
     ] = None,
     windows: Annotated[int, Query(ge=1, le=100_000, description="How far back, without from_ms.")] = 240,
     series: Annotated[int, Query(ge=1, le=50)] = 10,
