@@ -198,6 +198,7 @@ def drain(job: ClusterJob) -> None:
     assert job.wait_until_ended() == EXIT_DONE, job.log_tail()
 
 
+@pytest.mark.long
 def test_a_job_runs_in_the_executors_and_one_that_is_killed_costs_no_run(
     cluster: SparkCluster, new_job: NewJob
 ) -> None:

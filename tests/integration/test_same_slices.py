@@ -161,7 +161,10 @@ def rejected(lab: AuditLab, job: str) -> dict[str, int]:
     return lab.ledger.totals(job).rejected
 
 
-@pytest.mark.parametrize(("shuffle_partitions", "restarts"), [(4, 3), pytest.param(16, 2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("shuffle_partitions", "restarts"),
+    [(4, 1), *(pytest.param(*case, marks=pytest.mark.long) for case in ((4, 3), (16, 2)))],
+)
 def test_the_same_slices_give_the_same_documents(
     audit_lab: AuditLab, log: str, shuffle_partitions: int, restarts: int
 ) -> None:
