@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.frontends.document_files import JoinedTexts
+from strandline.frontends.joined_texts import JoinedTexts
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import AnsweredError, print_json, show, waiting
