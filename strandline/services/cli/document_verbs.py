@@ -104,14 +104,15 @@ def show_documents(
     from strandline.frontends.sql.printer import as_sql
     from strandline.processing.pipelines.model import PipelineSpec
 
+    models: dict[str, type[StreamSpec | PipelineSpec]] = {"stream": StreamSpec, "pipeline": PipelineSpec}
     text, name_source = join_files([file])
     try:
         documents = read_documents(text, str(file))
-        specs = [(StreamSpec if one.kind == "stream" else PipelineSpec).parse(one) for one in documents]
+        canonical = [models[one.kind].parse(one).as_document() if one.kind in models else one.data for one in documents]
     except InvalidDocument as error:
         raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
     if as_json:
-        print_json({"documents": [spec.as_document() for spec in specs]})
+        print_json({"documents": canonical})
         return
     writers = {Form.YAML: write_documents, Form.SQL: as_sql, Form.PYTHON: as_python}
     print(writers[form]([document.data for document in documents]), end="")
