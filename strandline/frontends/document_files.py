@@ -1,14 +1,11 @@
-"""Files of documents, in YAML or SQL, several of them as one text; each problem keeps its own file and line.
-
-Files beside a document that it names, as `schema_file: meter.avsc`: their content is written into it, so that what is
-registered needs no file. Who reads documents for a user does this; nobody else opens a file that a document names.
-"""
+"""Files beside a document that it names, as `schema_file: meter.avsc`: their content is written into it, so that what is
+registered needs no file. Who reads documents for a user does this; nobody else opens a file that a document names."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,51 +19,6 @@ _FILES = {("avro", "schema_file"): "schema", ("protobuf", "descriptor_file"): "d
 """Where a file may be named -> where its content belongs: text as it is, descriptors in base64."""
 _ROWS = ("lookup", "file")
 """Of a lookup, where the file of its rows is named."""
-
-
-Place = Callable[[Problem], Problem]
-"""Gives a problem of a text the place where its author wrote it."""
-
-
-class JoinedTexts:
-    """Documents from several places as one YAML text, so that they are checked together."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._places: list[tuple[int, Place]] = []
-        """The line before each part, and the places in it."""
-        self._line = 0
-
-    def add(self, text: bytes, place: Place) -> None:
-        """Add a text behind the others. `place` takes problems with the lines of this text."""
-        self._places.append((self._line, place))
-        self._parts.append(text)
-        self._line += text.count(b"\n") + 2
-
-    def add_file(self, file: Path) -> None:
-        """Add a file of YAML or SQL, with the files that it names. Raises InvalidDocument where that can't be."""
-        text = file.read_bytes()
-        if file.suffix.lower() != ".sql":
-            self.add(
-                with_files(text, file), lambda problem: Problem(problem.message, problem.path, str(file), problem.line)
-            )
-            return
-        from strandline.frontends.sql.translation import translate  # only where there is some
-
-        translation = translate(text, str(file))
-        self.add(with_files(translation.yaml.encode(), file), translation.place_in_sql)
-
-    @property
-    def text(self) -> bytes:
-        """All of them."""
-        return b"\n---\n".join(self._parts)
-
-    def placed(self, problem: Problem) -> Problem:
-        """A problem of the whole text, with its own file and line."""
-        if problem.line is None:
-            return problem
-        before, place = next(one for one in reversed(self._places) if problem.line > one[0])
-        return place(Problem(problem.message, problem.path, problem.source, problem.line - before))
 
 
 def with_files(text: bytes, document: Path) -> bytes:

@@ -280,3 +280,32 @@ def test_the_client_of_an_embedded_stack_finds_its_addresses_and_token(tmp_path:
         assert client._gateway is not None and str(client._gateway.base_url) == "http://127.0.0.1:8781"
     with pytest.raises(StackError, match="no stack was ever started"):
         Client.of_stack(tmp_path / "none")
+
+
+def test_a_replay_goes_on_until_all_pieces_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {
+        "matched": 3,
+        "put_back": 2,
+        "already": 1,
+        "left_out": {"late": 1},
+        "outcomes": {"accepted": 2},
+        "next": "/n",
+    }
+    last = {
+        "matched": 2,
+        "put_back": 2,
+        "already": 0,
+        "left_out": {},
+        "outcomes": {"accepted": 1, "schema": 1},
+        "next": None,
+    }
+    asked: list[object] = []
+    with Client() as client:
+        monkeypatch.setattr(
+            client._control, "replay_dead_letters", lambda *job, **wanted: asked.append((*job, wanted)) or first
+        )
+        monkeypatch.setattr(client._control, "post", lambda path: asked.append(path) or last)
+        replayed = client.replay_dead_letters("power", reason="decode", dry_run=True)
+    assert asked == [("power", {"reason": "decode", "dry_run": "true"}), "/n"]
+    assert (replayed.matched, replayed.put_back, replayed.already) == (5, 4, 1)
+    assert (replayed.left_out, replayed.outcomes) == ({"late": 1}, {"accepted": 3, "schema": 1})

@@ -1,15 +1,19 @@
 """docs/python.md and docs/sql.md: their code is run. What needs a platform is in tests/integration/test_client.py."""
 
-from __future__ import annotations
-
 import re
+from contextlib import closing
 from typing import Any
+
+from fastapi import FastAPI, Request
 
 from strandline.core.documents import read_documents
 from strandline.frontends.python.flow import Flow
 from strandline.frontends.sql.queries import _ARGUMENTS as WINDOW_FUNCTIONS
 from strandline.frontends.sql.translation import translate
+from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.rest.checking import check_without_stack
+from tests.support.control import Api, ObedientSupervisor, serving
 from tests.support.page_blocks import DOCS, blocks_of
 
 
@@ -72,3 +76,37 @@ def test_each_windowing_function_of_the_sql_page_gives_the_window_beside_it():
             )
             shown = fields if isinstance(fields, str) else "{" + ", ".join(f"{k}: {v}" for k, v in fields.items()) + "}"
             assert f"{kind}: {shown}" == wanted
+
+
+def test_the_programs_with_a_client_run_against_the_api_without_servers(tmp_path, capsys):
+    """What they do to a real platform is in tests/integration/test_client.py."""
+    gateway = FastAPI()
+
+    @gateway.post("/v1/streams/turbines/records")
+    async def take(request: Request) -> dict[str, int]:
+        lines = request.headers["content-type"] == "application/x-ndjson"
+        return {"accepted": len((await request.body()).splitlines()) if lines else 1}
+
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    api = Api(ledger, ObedientSupervisor(ledger))
+    headers = {
+        "stream": "turbines",
+        "partition": "0",
+        "offset": "90",
+        "reason": "decode",
+        "step": "decode",
+        "message": "m",
+    }
+    api.log.letters = [StoredDeadLetter(0, 1_000, headers, b"not JSON")]
+    said = []
+    with closing(ledger), serving(api.app) as url, serving(gateway) as ingest_url:
+        names: dict[str, Any] = {"url": url, "ingest_url": ingest_url, "token": None}
+        for program in blocks_of("python.md", "python"):
+            without_kafka = "".join(line for line in program.splitlines(True) if "replay_dead_letters" not in line)
+            exec(compile(without_kafka, "python.md", "exec"), names)
+            said.append(capsys.readouterr().out)
+    *_, applied, sent, ended = said
+    assert applied == "stream turbines created\npipeline turbine-health created\n"
+    assert sent == "91\n"
+    state, letters, sentence = ended.splitlines()
+    assert state.startswith("drained ") and letters == "[('decode', 90)]" and sentence

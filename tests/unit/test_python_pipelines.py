@@ -174,6 +174,8 @@ def test_a_file_of_records_can_be_run(tmp_path: Path):
     file = tmp_path / "records.csv"
     file.write_text("turbine,ts,power,rated_power\nT1,2026-11-01 12:00:00,1,2\n")
     assert [one["load"] for one in health().run(file).of("per_minute")] == [0.5]
+    with pytest.raises(TypeError, match="Path of a file"):
+        health().run(str(file))
 
 
 def test_to_import_what_builds_pipelines_loads_nothing_that_computes():

@@ -338,11 +338,22 @@ def test_event_time_may_be_the_time_of_arrival():
         ("select turbine", (2, 14), "expected 'from', and the text ends here"),
         ("select (((power from turbines", (2, 29), "expected 'from'"),
         ("select turbine from s.turbines", (2, 22), "names without a dot"),
+        (
+            f"select sum(n) as n from table(tumble(table (select turbine, count(*) as n from {TUMBLE} {GROUPED}), window_time, '1h')) "
+            "as h group by window_start",
+            (2, 80),
+            "the window needs a name",
+        ),
+        (
+            "with a as (select * from b), a as (select * from b) select * from a",
+            (2, 30),
+            "there is a query 'a' already",
+        ),
         ("with recursive a as (select 1) select * from a", (2, 6), "a recursive query has no end"),
         (
-            f"select sum(n) as n from table(tumble(table (select turbine, count(*) as n from {TUMBLE} {GROUPED}), descriptor(ts), "
+            f"select sum(n) as n from table(tumble(table (select turbine, count(*) as n from {TUMBLE} as m {GROUPED}), descriptor(ts), "
             "interval '1' hour)) group by window_start",
-            (2, 203),
+            (2, 208),
             "write descriptor(window_time)",
         ),
     ],

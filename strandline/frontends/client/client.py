@@ -30,8 +30,8 @@ from strandline.frontends.client.answers import (
     StreamStatus,
 )
 from strandline.frontends.client.sending import Sender
-from strandline.frontends.document_files import JoinedTexts, Place
 from strandline.frontends.document_text import write_documents
+from strandline.frontends.joined_texts import JoinedTexts, Place
 from strandline.frontends.python.pipeline import Documents, Record
 from strandline.services.client import ControlClient, Trust, authorization, job_path
 

@@ -110,6 +110,8 @@ class Pipeline:
         from strandline.processing.desk.records import RECORDS_AT_ONCE, DeskRecords, Placement
         from strandline.processing.formats.record_rows import record_format
 
+        if isinstance(records, str | bytes | Mapping):
+            raise TypeError("expected several records, or the Path of a file; one record stands in a list")
         checked = self.check(*known)
         desk = Desk(checked, slice_records, log_time=log_time)
         placement = Placement(checked.stream, partitions)

@@ -139,18 +139,24 @@ class Relations:
         return node
 
     def _query(self, query: Query, known: Mapping[str, Node], name: str) -> Node:
-        for one in query.named:
+        for number, one in enumerate(query.named):
+            if any(one.name == other.name for other in query.named[:number]):
+                raise self._sql.error(one.at, f"there is a query '{one.name}' already; choose another name")
             known = {**known, one.name: self._named(one, known)}
         source = query.source
         if isinstance(source, WindowRelation):
             before = self._relation(source.source, known)
+            if not (source.alias or name):
+                raise self._sql.error(
+                    source.at, "the window needs a name, which its results have: write table(...) as NAME"
+                )
             return self._windowed(query, source, before, source.alias or name)
         before = self._relation(source, known)
         return self._plain(query, before)
 
     def _relation(self, relation: Relation, known: Mapping[str, Node]) -> Node:
         if isinstance(relation, QueryRelation):
-            return self._query(relation.query, known, relation.alias or "window")
+            return self._query(relation.query, known, relation.alias or "")
         if isinstance(relation, WindowRelation):
             raise self._sql.error(relation.at, "a windowing function of windows; group the rows of the inner one first")
         if isinstance(relation, StepRelation):

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.frontends.document_files import JoinedTexts
+from strandline.frontends.joined_texts import JoinedTexts
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import AnsweredError, print_json, show, waiting
@@ -104,14 +104,15 @@ def show_documents(
     from strandline.frontends.sql.printer import as_sql
     from strandline.processing.pipelines.model import PipelineSpec
 
+    models: dict[str, type[StreamSpec | PipelineSpec]] = {"stream": StreamSpec, "pipeline": PipelineSpec}
     text, name_source = join_files([file])
     try:
         documents = read_documents(text, str(file))
-        specs = [(StreamSpec if one.kind == "stream" else PipelineSpec).parse(one) for one in documents]
+        canonical = [models[one.kind].parse(one).as_document() if one.kind in models else one.data for one in documents]
     except InvalidDocument as error:
         raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
     if as_json:
-        print_json({"documents": [spec.as_document() for spec in specs]})
+        print_json({"documents": canonical})
         return
     writers = {Form.YAML: write_documents, Form.SQL: as_sql, Form.PYTHON: as_python}
     print(writers[form]([document.data for document in documents]), end="")
