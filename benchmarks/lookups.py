@@ -25,6 +25,7 @@ from strandline.processing.source.source_task import SourceTask
 
 CHUNK_RECORDS, CHUNKS, DEVICES = 25_000, 8, 1_000
 REPETITIONS = 7
+BEGIN_MS = 1_700_000_000_000
 STREAM = StreamSpec.from_document(
     {"stream": "devices", "schema": {"device": "string", "ts": {"type": "timestamp", "unit": "ms"}, "temp": "double"}}
 )
@@ -63,8 +64,9 @@ class Measured:
         task, decoder = SourceTask(self.config), decoder_of(self.config.decoding)
         began = time.process_time()
         for number, values in enumerate(chunks):
-            log_ms = [0] * len(values)
+            log_ms = [BEGIN_MS] * len(values)
             decoded = decoder.decode(values, log_ms, None)
+            assert not decoded.rejects, decoded.rejects[0]
             offsets = range(number * len(values), (number + 1) * len(values))
             chunk = DecodedChunk("devices", 0, offsets, log_ms, decoded, lambda _: None, tables=self.tables)
             for _ in task.rows([chunk], is_new=True, work=None):
@@ -76,7 +78,7 @@ def main() -> None:
     dice = np.random.default_rng(1)
     chunks = [
         [
-            json.dumps({"device": f"device-{device:05}", "ts": 1_700_000_000_000 + at, "temp": float(temp)}).encode()
+            json.dumps({"device": f"device-{device:05}", "ts": BEGIN_MS + at, "temp": float(temp)}).encode()
             for at, (device, temp) in enumerate(
                 zip(dice.integers(0, DEVICES, CHUNK_RECORDS), dice.normal(20, 3, CHUNK_RECORDS), strict=True)
             )

@@ -15,7 +15,6 @@ from strandline.ledger.states import (
     CheckpointRow,
     Desired,
     EventTimeRule,
-    LookupVersions,
     Offsets,
     SliceKind,
     SliceRow,
@@ -26,6 +25,7 @@ from strandline.ledger.states import (
 from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
 from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.lookups_in_force import LookupsInForce, UsedLookups
 from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.slices.silence import SilenceMeter, Vector
 from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_after
@@ -54,7 +54,7 @@ class PlannerSettings:
     """Whether the stream's log times are what producers say: in any order, and perhaps one of them years ahead of all others."""
     stream_version: int | None = None
     """Of the stream's document by which the run's pipeline is compiled. None: slices don't say by which one they are decoded."""
-    lookups: tuple[str, ...] = ()
+    lookups: UsedLookups = ()
     """Those that the pipeline uses: slices say by which version of each they are enriched."""
 
 
@@ -89,6 +89,7 @@ class SlicePlanner:
             self._schema = SchemaInForce(
                 ledger, settings.job, settings.version, settings.stream, settings.stream_version
             )
+        self._lookups = LookupsInForce(ledger, settings.lookups)
         self._continuity = continuity or LogContinuity(settings.job, settings.stream, settings.topic_id, index)
         self._drain_ends: Vector | None = None
 
@@ -103,7 +104,7 @@ class SlicePlanner:
             ends = self._readable(self._index.ends(settings.stream))
             origin = self._empty_slice(None, None, ends, {})
             origin = replace(origin, stream_versions=self._going_by(settings.stream_version))
-            self._ledger.plan_slice(replace(origin, lookup_versions=self._lookups_in_force()))
+            self._ledger.plan_slice(replace(origin, lookup_versions=self._lookups.versions() or {}))
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
@@ -117,7 +118,7 @@ class SlicePlanner:
         5. When draining and all is read, plan an empty slice that closes every open window.
         6. Record with it which version of the stream's document is in force: it is asked for after the log's ends, so a record
            that comes when a version is applied is decoded by that one or a later one. Plan nothing when this run can't take it.
-           The same of each lookup that the pipeline uses, of which a run can take any version.
+           The same of each lookup that the pipeline uses.
 
         Plans nothing either at a look that missed a partition which was just added, nor while it is in doubt whether the log is
         still there and the one that the job has read. Raises Conflict when it is not. Raises Fenced when a newer run has planned
@@ -158,8 +159,11 @@ class SlicePlanner:
             if version is None:
                 return None
             planned = replace(planned, stream_versions=self._going_by(version))
-        if self._settings.lookups:
-            planned = replace(planned, lookup_versions=self._lookups_in_force())
+        lookups = self._lookups.versions()
+        if lookups is None:
+            return None
+        if lookups:
+            planned = replace(planned, lookup_versions=lookups)
         failpoint("plan.before_record")
         self._ledger.plan_slice(planned)
         failpoint("plan.recorded")
@@ -167,9 +171,6 @@ class SlicePlanner:
 
     def _going_by(self, version: int | None) -> StreamVersions:
         return {} if version is None else {self._settings.stream: version}
-
-    def _lookups_in_force(self) -> LookupVersions:
-        return self._ledger.present_lookups(self._settings.lookups) if self._settings.lookups else {}
 
     def _lacks_a_partition(self, planned: SliceRow) -> bool:
         """Whether the topic has a partition that the slice, which is not recorded yet, doesn't know of. Asked after the ends: so

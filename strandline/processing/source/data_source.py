@@ -19,6 +19,8 @@ from pyspark.sql.types import StructType
 from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
+from strandline.processing.pipelines.stages import Enrich
+from strandline.processing.slices.lookups_in_force import used_lookups
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
@@ -96,7 +98,11 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
         topic_id=run.ledger.stream(run.stream).topic_id,
         has_senders_times=has_senders_times(run.index.settings(run.stream)),
         stream_version=run.row.stream_versions.get(run.stream),
-        lookups=tuple(name for name, _ in pipeline.lookups),
+        lookups=used_lookups(
+            (step.lookup, [column.sql for column in step.columns])
+            for step in pipeline.record_steps
+            if isinstance(step, Enrich)
+        ),
     )
 
 

@@ -1,0 +1,45 @@
+"""Which versions of the lookups that a pipeline uses a run records with the next slice that it cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # this module travels to every Python worker, which needs neither SQL nor pydantic
+    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.states import LookupVersions
+
+UsedLookups = tuple[tuple[str, tuple[str, ...]], ...]
+"""The lookups that a pipeline uses, each with the fields that it adds."""
+
+
+class LookupsInForce:
+    """The versions in force, for one run. Any version will do that has the fields: types and key are the same in all."""
+
+    def __init__(self, ledger: Ledger, used: UsedLookups) -> None:
+        self._ledger = ledger
+        self._used = dict(used)
+        self._fits: dict[tuple[str, int], bool] = {}
+
+    def versions(self) -> LookupVersions | None:
+        """The present version of each lookup; None when one lacks a field that the pipeline adds: then the run may plan nothing,
+        because a version of the pipeline that does without comes in a moment. What was in the log before this call may be
+        enriched by them. Raises LedgerUnavailable, NotFound."""
+        if not self._used:
+            return {}
+        present = self._ledger.present_lookups(tuple(self._used))
+        return present if all([self._has_fields(name, version) for name, version in present.items()]) else None
+
+    def _has_fields(self, name: str, version: int) -> bool:
+        if (name, version) not in self._fits:
+            for number, row in self._ledger.lookup_history(name).items():
+                self._fits[name, number] = row.document["schema"].keys() >= set(self._used[name])
+        return self._fits[name, version]
+
+
+def used_lookups(adds: Iterable[tuple[str, Iterable[str]]]) -> UsedLookups:
+    """What several steps use. `adds`: (lookup, fields) of each."""
+    found: dict[str, dict[str, None]] = {}
+    for name, fields in adds:
+        found.setdefault(name, {}).update(dict.fromkeys(fields))
+    return tuple((name, tuple(fields)) for name, fields in found.items())
