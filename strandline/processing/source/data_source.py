@@ -100,7 +100,8 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
         stream_version=run.row.stream_versions.get(run.stream),
         lookups=used_lookups(
             (step.lookup, [column.sql for column in step.columns])
-            for step in pipeline.record_steps
+            for stage in pipeline.all_stages
+            for step in stage.pre_steps
             if isinstance(step, Enrich)
         ),
     )
