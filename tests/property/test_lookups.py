@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from strandline.core.lookups.packed_rows import pack_rows
@@ -20,6 +22,9 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceRow
 from strandline.log.range_reader import FetchedRecords
+from strandline.processing.audit.recomputation import RecordsPart
+from strandline.processing.audit.stores import ROWS_SCHEMA
+from strandline.processing.audit.table import Table
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.formats.lookups.documents import read_lookup
 from strandline.processing.operators.blobs import unpack
@@ -32,6 +37,7 @@ from strandline.processing.pipelines.lookups.lookup_shapes import shape_of
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source import decoding
 from strandline.processing.source.data_source import spread_pieces, task_config
+from strandline.processing.source.recorded_slices import cut_tasks
 from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, RECORDS, REJECTED, decode_facts
 from strandline.processing.source.source_task import SourceTask
 from strandline.processing.source.stream_formats import StreamFormats
@@ -198,6 +204,34 @@ class World:
         results = cascade.step(state, [], Closing(None, 10**13)).results[0].rows.to_pylist()
         return records, rejected, letters, results
 
+    def audited(self, directory: Path) -> tuple[Counter[str], set[Any]]:
+        """What an audit counts as rejected, and the dead letters that it asks for: it reads the slices in tasks of its own."""
+        formats = StreamFormats(self.ledger, self.config.decoding.format, self.config.decoding.lookups)
+        compared = Table(directory / "compared", ROWS_SCHEMA)
+        compared.create()
+        rejected: Counter[str] = Counter()
+        for number, task in enumerate(cut_tasks(self.slices, 1, self.dice.randrange(20, 200), formats)):
+            part = RecordsPart(
+                name=f"part-{number}",
+                decoding=self.config.decoding,
+                stage=None,
+                steps=self.pipeline.record_steps,
+                types=STREAM.types,
+                events_from_ms=0,
+                events_before_ms=10**14,
+                has_late_letters=True,
+                task=task,
+                records=None,
+                compared=compared,
+            )
+            rejected += part.run().rejected
+        letters = set()
+        for file in compared.directory.iterdir():
+            for row in pq.read_table(file).to_pylist():
+                _, partition, offset = row["id"].split("/")
+                letters.add(((int(partition), int(offset)), row["body"].decode()))
+        return rejected, letters
+
     def expected(self) -> tuple[dict[Any, Any], dict[Any, Any]]:
         """Records with what they get, and dead letters with their reason: by plain Python."""
         records, letters = {}, {}
@@ -251,6 +285,7 @@ def test_a_record_gets_what_the_version_of_its_slice_says_in_every_replay(
         places = sorted({0, len(world.slices), *world.dice.choices(range(len(world.slices) + 1), k=2)})
         batches = [world.slices[at:after] for at, after in pairwise(places)]
         assert world.run(batches) == first, f"seed {seed}: in batches of {list(map(len, batches))} slices"
+    assert world.audited(tmp_path) == (first[1], set(letters.items()))
     ledger.close()
 
 

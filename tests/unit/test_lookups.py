@@ -32,6 +32,7 @@ from strandline.processing.source.slice_rows import SourceFacts
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.rest.checking import check_without_stack
 from tests.support.control import Topics
+from tests.support.growing_log import GrowingLog
 from tests.support.ledgers import a_checkpoint, a_slice
 
 LOOKUP = """\
@@ -318,39 +319,12 @@ def test_who_applied_a_change_in_between_is_not_overwritten(ledger: Ledger) -> N
         ledger.submit_job("k", "", {"pipeline": "k"}, lookups={"sites": 7})
 
 
-class Log:
-    """One partition, which grows by five records at each look; at the second look something happens."""
-
-    def __init__(self, happens: Any) -> None:
-        self.looks, self.happens = 0, happens
-
-    def starts(self, stream: str) -> dict[int, int]:
-        return {0: 0}
-
-    def ends(self, stream: str) -> dict[int, int]:
-        self.looks += 1
-        if self.looks == 2:
-            self.happens()
-        return {0: 5 * self.looks}
-
-    ends_with_open = ends
-
-    def partitions(self, stream: str) -> list[int]:
-        return [0]
-
-    def topic_id(self, stream: str) -> str:
-        return "id-1"
-
-    def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
-        return dict(offsets)
-
-
 def test_a_record_that_comes_when_a_version_is_applied_is_enriched_by_it(ledger: Ledger) -> None:
     apply(ledger, STREAM, LOOKUP, PIPELINE)
     epoch = begin(ledger)
     rule = EventTimeRule(delay_ms=1_000, idle_timeout_ms=None)
     settings = PlannerSettings("j", 1, epoch, "turbines", "earliest", 100, rule, (), lookups=(("sites", ("rated",)),))
-    index: Any = Log(lambda: apply(ledger, rated(2)))
+    index: Any = GrowingLog(lambda: apply(ledger, rated(2)))
     planner = SlicePlanner(settings, ledger, index, filling_ms=0)
     first = planner.next_slice()
     assert first is not None
@@ -368,7 +342,7 @@ def test_a_run_takes_no_version_that_lacks_what_its_pipeline_adds(ledger: Ledger
     settings = PlannerSettings(
         "j", 1, begin(ledger), "turbines", "earliest", 100, rule, (), lookups=(("sites", ("rated", "site")),)
     )
-    index: Any = Log(lambda: None)
+    index: Any = GrowingLog(lambda: None)
     planner = SlicePlanner(settings, ledger, index, filling_ms=0)
     row = ledger.lookup("sites")
     fields = {name: one for name, one in row.document["schema"].items() if name != "rated"}

@@ -28,6 +28,7 @@ from strandline.processing.source.source_config import Piece
 from strandline.processing.source.stream_formats import StreamFormats
 from strandline.services.rest.apply_documents import Applier
 from tests.support.control import Topics
+from tests.support.growing_log import GrowingLog
 from tests.support.ledgers import a_checkpoint, a_slice
 
 SCHEMA: dict[str, Any] = {
@@ -271,36 +272,11 @@ def test_a_slice_is_decoded_by_its_own_version_into_the_columns_of_the_run(ledge
 def test_a_record_that_comes_when_a_version_is_applied_is_decoded_by_it(ledger: Ledger) -> None:
     """It is applied, and a record comes, just when the planner looks where the log ends."""
 
-    class Log:
-        """One partition; at the second look something happens."""
-
-        looks = 0
-
-        def starts(self, stream: str) -> dict[int, int]:
-            return {0: 0}
-
-        def ends(self, stream: str) -> dict[int, int]:
-            self.looks += 1
-            if self.looks == 2:
-                apply(ledger, new)
-            return {0: 5 * self.looks}
-
-        ends_with_open = ends
-
-        def partitions(self, stream: str) -> list[int]:
-            return [0]
-
-        def topic_id(self, stream: str) -> str:
-            return "id-1"
-
-        def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
-            return dict(offsets)
-
     new = stream({"wind": "double?"})
     run = ledger.begin_run("j", 1)
     rule = EventTimeRule(delay_ms=1_000, idle_timeout_ms=None)
     settings = PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, rule, (), stream_version=1)
-    index: Any = Log()
+    index: Any = GrowingLog(lambda: apply(ledger, new))
     planner = SlicePlanner(settings, ledger, index, filling_ms=0)
     first = planner.next_slice()
     assert first is not None
