@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from strandline.ledger.states import Desired
 from strandline.results.sinks.files_writer import committed_files
-from tests.integration.test_record_emissions import BASE_MS, run_killed_at
+from tests.integration.test_record_emissions import BASE_MS
 from tests.support.audit_lab import AuditLab
 
 NAME = "million"
@@ -86,7 +86,7 @@ def test_a_million_records_are_in_each_store_once_through_ten_kills(
     began = time.monotonic()
     for number in range(KILLS):
         if number % 2:
-            run_killed_at(lab, NAME, KILLED_AT[number // 2 % len(KILLED_AT)])
+            lab.run_killed_at(NAME, KILLED_AT[number // 2 % len(KILLED_AT)])
         else:
             run_killed_while_it_writes(lab, files)
         print(f"kill {number + 1} after {time.monotonic() - began:.0f} s", flush=True)

@@ -11,7 +11,6 @@ from random import Random
 import pytest
 
 from strandline.ledger.states import BackfillState
-from tests.integration.test_record_emissions import run_killed_at
 from tests.support.audit_lab import AuditLab
 
 NAME = "visits"
@@ -76,7 +75,7 @@ def test_sessions_are_there_once_through_a_kill_and_in_a_backfill(audit_lab: Aud
     ]
     lab.apply(DOCUMENTS)
     lab.send(STREAM, lines[: len(lines) * 2 // 3])
-    run_killed_at(lab, NAME, "commit.before_checkpoint")
+    lab.run_killed_at(NAME, "commit.before_checkpoint")
     lab.send(STREAM, lines[len(lines) * 2 // 3 :])
     lab.drain(NAME)
 

@@ -92,7 +92,7 @@ def bad_ones(rows: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
 
 
 def identity(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["@window_start_ms"], row.get("machine"), row.get("site")
+    return row["@window_start_ms"], row["@window_end_ms"], row.get("machine"), row.get("site")
 
 
 def assert_as_single_jobs(steps: Steps, history: History, buckets: int, chunk_rows: int) -> None:
@@ -116,7 +116,7 @@ def assert_as_single_jobs(steps: Steps, history: History, buckets: int, chunk_ro
         assert all(row["@problem"] for row in rows)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(histories(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 7))
 def test_each_branch_gives_what_it_gives_as_a_job_of_its_own(
     history: History, seed: int, buckets: int, chunk_rows: int
@@ -151,7 +151,7 @@ def test_windows_are_computed_once_where_one_bucket_key_does() -> None:
     assert not Cascade(wide.stages, STREAM.types, 1).is_split
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(histories(), st.integers(0, 2**32), st.none() | st.integers(0, 2**32), st.data())
 def test_a_rewind_of_all_branches_computes_just_what_is_not_emitted(
     history: History, seed: int, new_seed: int | None, data: st.DataObject
@@ -209,14 +209,14 @@ def at_the_desk(
             place = json.dumps(one.place)
             if one.reason == "expression" and "index" in one.place:
                 document = json.loads(one.value or b"")
-                names = [document["strandline"]["stage"], document["window"]["start"]]
+                names = [document["strandline"]["stage"], document["window"]["start"], document["window"]["end"]]
                 place = json.dumps([*names, document.get("machine"), document.get("site")])
             assert place not in letters, "one record, or result, has one dead letter"
             letters[place] = (one.reason, re.sub(r"steps\[\d+\]", "steps[]", one.message))
     return results, letters
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.none() | st.sampled_from([1, 7, 30]))
 def test_documents_and_dead_letters_are_those_of_the_branches(seed: int, slice_records: int | None) -> None:
     """Documents are the same byte for byte. A record, or a result, that fails in several branches has one dead letter; one that

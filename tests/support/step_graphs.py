@@ -72,9 +72,20 @@ class SomeGraph:
         self._by[name] = by
         self._every_s[name] = self._every_s[source] * random.choice([1, 2, 3])
         shape: dict[str, Any] = {"tumbling": f"{self._every_s[name]}s"}
-        if random.random() < 0.2:
+        kind = random.random()
+        if kind < 0.2:
+            shape = {"session": {"gap": f"{self._every_s[name] + 1}s", "max": f"{3 * self._every_s[name] + 3}s"}}
+        elif kind < 0.3:
+            every_s = self._every_s[name]
+            shape = {"cumulative": {"size": f"{3 * every_s}s", "step": f"{every_s}s"}}
+        elif kind < 0.4:
             shape = {"sliding": {"size": f"{2 * self._every_s[name]}s", "every": f"{self._every_s[name]}s"}}
         aggregate = {"n": "count(*)" if is_first else "sum(n)", "power": "sum(power)"}
+        aggregate |= (
+            {"one": "first(power)", "other": "last(power)"}
+            if is_first
+            else {"one": "first(one)", "other": "last(other)"}
+        )
         step = {"window": {"name": name, **shape, "by": by, "aggregate": aggregate}}
         self._behind[name] = BEHIND_WINDOWS
         behind = random.random()
@@ -90,7 +101,12 @@ class SomeGraph:
         if behind < 0.8:  # behind the emission, which has no name
             last = f"w{len(self.steps)}"
             every_s = self._every_s[name] * 2
-            window = {"name": last, "tumbling": f"{every_s}s", "by": by[:1], "aggregate": {"n": "sum(n)"}}
+            window = {
+                "name": last,
+                "tumbling": f"{every_s}s",
+                "by": by[:1],
+                "aggregate": {"n": "sum(n)", "other": "last(other)"},
+            }
             self.steps.append({"window": window, "emit": [{"elasticsearch": last}]})
 
     def _emit(self, source: str) -> None:

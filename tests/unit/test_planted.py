@@ -22,6 +22,7 @@ SECRET = new_secret("a")
         b"Authorization: Basic " + base64.b64encode(f"you:{SECRET}!".encode()),
         SECRET.encode().hex().encode(),
     ],
+    ids=["as it is", "in a URL", "in base64", "in base64, one further", "in base64, two further", "in hex"],
 )
 def test_a_secret_is_found_in_every_form(leaked: bytes) -> None:
     planted = {"a": SECRET, "b": new_secret("b")}

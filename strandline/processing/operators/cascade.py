@@ -298,7 +298,7 @@ def each_once(failed: Sequence[pa.RecordBatch], shown: pa.RecordBatch, by: Seque
     emitted. `shown`: all that are emitted."""
     if not failed:
         return shown.slice(0, 0)
-    names = [WINDOW_START, *by]
+    names = [WINDOW_START, WINDOW_END, *by]
     found: set[tuple[object, ...]] = set()
     kept = []
     for rows in [shown.filter(shown.column(PROBLEM).is_valid()), *failed]:
