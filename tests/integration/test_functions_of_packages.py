@@ -24,15 +24,15 @@ BASE_MS = 1_790_000_000_000 // 60_000 * 60_000
 DOCUMENTS = f"""
 stream: {NAME}-words
 partitions: 2
-schema: {{device: string, ts: {{type: timestamp, unit: ms}}, word: string}}
+schema: {{device: string, ts: {{type: timestamp, unit: ms}}, text: string}}
 key: device
 ---
 pipeline: {NAME}
 input: {{stream: {NAME}-words}}
 event_time: {{field: ts, delay: 0s, max_ahead: null}}
 steps:
-  - derive: {{said: "lower(split_part(word, ':', 2))", second: second(ts)}}
-  - map: {{function: "acme_quality:spelled", reads: [said], columns: {{n: long}}, deterministic: true}}
+  - derive: {{word: "lower(split_part(text, ':', 2))", second: second(ts)}}
+  - map: {{function: "acme_quality:spelled", reads: [word], columns: {{n: long}}, deterministic: true}}
   - window: {{name: minutes, tumbling: 1m, by: [device], aggregate: {{count: count(*), n: sum(n), last: max(second)}}}}
     emit: [{{elasticsearch: {NAME}-minutes}}]
 """
@@ -49,7 +49,7 @@ def test_a_function_of_a_package_runs_in_the_workers_and_a_bad_record_is_a_dead_
     lab.apply(DOCUMENTS)
     words = [WORDS[number % 4] if number != 7 else "seven" for number in range(60)]
     readings = [
-        {"device": "d", "ts": BASE_MS + number * 1_000, "word": f"said:{word.upper()}"}
+        {"device": "d", "ts": BASE_MS + number * 1_000, "text": f"said:{word.upper()}"}
         for number, word in enumerate(words)
     ]
     lab.send(f"{NAME}-words", [json.dumps(one).encode() for one in readings])
