@@ -25,12 +25,14 @@ from strandline.log.range_reader import FetchedRecords
 from strandline.processing.audit.recomputation import RecordsPart
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Table
+from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.formats.lookups.documents import read_lookup
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows
+from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.lookup_shapes import shape_of
@@ -209,19 +211,21 @@ class World:
         formats = StreamFormats(self.ledger, self.config.decoding.format, self.config.decoding.lookups)
         compared = Table(directory / "compared", ROWS_SCHEMA)
         compared.create()
+        stage = self.pipeline.stages[0]
+        query = WindowQuery(stage, RowSteps(stage.pre_steps, STREAM.types).types)
+        rows = Table(directory / "rows", query.row_schema)
+        rows.create()
         rejected: Counter[str] = Counter()
         for number, task in enumerate(cut_tasks(self.slices, 1, self.dice.randrange(20, 200), formats)):
             part = RecordsPart(
                 name=f"part-{number}",
                 decoding=self.config.decoding,
-                stage=None,
-                steps=self.pipeline.record_steps,
+                first=((stage, rows),),
                 types=STREAM.types,
                 events_from_ms=0,
                 events_before_ms=10**14,
                 has_late_letters=True,
                 task=task,
-                records=None,
                 compared=compared,
             )
             rejected += part.run().rejected

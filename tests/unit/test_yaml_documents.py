@@ -173,7 +173,7 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
             "format: json",
             "format: xml",
             ":3: format: expected 'json', 'value', 'raw', 'csv', 'msgpack', 'cbor', 'influx', 'avro', 'protobuf', 'debezium', "
-            "'otlp' or 'prometheus', got 'xml'",
+            "'otlp', 'prometheus' or 'sparkplug', got 'xml'",
         ),
         ("turbine: string", "turbine: text", ":5: schema.turbine: 'text' is not a type; expected one of: boolean"),
         ("turbine: string", "turbine: sting", ":5: schema.turbine: 'sting' is not a type; did you mean 'string'?"),
