@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from strandline.ledger.states import BackfillState
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
@@ -88,6 +90,7 @@ def assert_clean(lab: AuditLab) -> dict[str, dict[str, int]]:
     return {one["store"]: one["counts"] for one in report["stores"]}
 
 
+@pytest.mark.long
 def test_branches_give_each_result_once_through_a_kill_an_upgrade_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab
     lab.apply(DOCUMENTS)

@@ -291,6 +291,7 @@ def test_a_driver_that_is_killed_goes_on_from_a_snapshot_and_a_backfill_has_exec
     job.require_clean_audit()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("secrets", [{}], indirect=False)
 def test_an_executor_without_the_secrets_says_what_is_missing(
     cluster: SparkCluster, new_job: NewJob, secrets: dict[str, str]

@@ -75,6 +75,7 @@ def writes_and_reads(settings: Settings, topic: str) -> None:
         assert index.checksums(topic, {0: 0}).keys() == {0}
 
 
+@pytest.mark.long
 def test_kafka_takes_a_certificate_or_a_token_instead_of_a_password(secured, monkeypatch):
     """Every client of both libraries, by a certificate alone and by tokens of a provider; and what a wrong one comes to."""
     made, no_password = secured.certificates, {"KAFKA_PASSWORD_FILE": None, "KAFKA_USERNAME": None}
@@ -113,6 +114,7 @@ def test_kafka_takes_a_certificate_or_a_token_instead_of_a_password(secured, mon
                 assert "wrong-one" not in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.long
 def test_elasticsearch_takes_an_api_key_and_asks_for_a_certificate(tmp_path, monkeypatch):
     """A node that wants a certificate of every client: with one, and an API key that has the rights of docs/security.md, a
     template, an index and documents are made; without either, one sentence says what is missing."""
