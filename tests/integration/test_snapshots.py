@@ -149,7 +149,6 @@ def newest(work: Work) -> Path:
     return max(work.snapshots.iterdir(), key=lambda one: int(one.name)) / "checkpoint"
 
 
-@pytest.mark.long
 def test_after_each_kill_a_run_goes_on_from_the_snapshot(work: Work) -> None:
     """No slice is read again but the one that was interrupted, and nothing of a committed one is emitted again."""
     work.run_until_killed("checkpoint.committed=kill-family:3")
