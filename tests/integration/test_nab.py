@@ -187,7 +187,6 @@ def _data_is_there():
     )
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_in_order_every_document_is_right(platform, tmp_path):
     """All series interleaved by time: 0 missing, 0 extra, 0 different, nothing refused."""
