@@ -40,6 +40,12 @@ _ROW_BYTES = 256
 """Fewer, where rows are longer than this: those with lists may be."""
 
 
+def merged_rows_max(groups: pa.RecordBatch) -> int:
+    """So many rows of these may be merged into windows at once. `groups`: at least one."""
+    bytes_max = _ROW_BYTES * int(groups.num_rows)
+    return _MERGED_ROWS_MAX // max(1, int(groups.nbytes) // bytes_max)
+
+
 @dataclass(frozen=True)
 class Rows:
     """New rows of one input partition, in their order."""
@@ -250,7 +256,7 @@ class WindowOperator:
         if closing.after_ms is not None:
             first_window = max(first_window, self._last_window_closed(closing.after_ms) + 1)
         last_window = min(self._last_window_closed(closing.up_to_ms), int(panes[-1]) // every)
-        rows_max = _MERGED_ROWS_MAX // max(1, groups.nbytes // (_ROW_BYTES * groups.num_rows))
+        rows_max = merged_rows_max(groups)
         ranks = key_ranks(keys)
         window = first_window
         while window <= last_window:

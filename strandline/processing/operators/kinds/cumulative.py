@@ -33,7 +33,7 @@ class CumulativeOperator(WindowOperator):
         if its whole window has something by then."""
         if closing.up_to_ms is None or not groups.num_rows:
             return
-        panes, ranks = groups.column(0).to_numpy(), key_ranks(keys)
+        panes, ranks, rows_max = groups.column(0).to_numpy(), key_ranks(keys), windows.merged_rows_max(groups)
         after = -1 if closing.after_ms is None else self._panes.at(closing.after_ms)
         last_closed = self._panes.at(closing.up_to_ms) - 1
         for whole in np.unique(panes // self._size_panes).tolist():
@@ -44,7 +44,7 @@ class CumulativeOperator(WindowOperator):
             begin = int(np.searchsorted(panes, first_pane))
             while low <= high:
                 end, rows = low, 0
-                while end <= high and (end == low or rows <= windows._MERGED_ROWS_MAX):
+                while end <= high and (end == low or rows <= rows_max):
                     rows += int(np.searchsorted(panes, end, "right")) - begin
                     end += 1
                 yield self._merge(groups, keys, ranks, begin, range(low, end))
