@@ -60,7 +60,7 @@ test: $(VENV)/.test-ready
 	@$(call run-tests,)
 
 test-all: $(VENV)/.test-ready
-	@$(call run-tests,-m 'long or not long')
+	@$(call run-tests,-m 'long or not long' --hypothesis-profile untimed)
 	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS) --failpoints 1)
 	@$(if $(filter-out fault,$(KIND)),:,$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS) --at-once 2)
 

@@ -164,6 +164,7 @@ def rejected(lab: AuditLab, job: str) -> dict[str, int]:
     return lab.ledger.totals(job).rejected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shuffle_partitions", "restarts"),
     [(4, 1), *(pytest.param(*case, marks=pytest.mark.long) for case in ((4, 3), (16, 2)))],

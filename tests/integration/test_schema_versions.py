@@ -125,6 +125,7 @@ class Story:
         self.ledger.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("changes", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_the_document_changes_under_load_and_no_record_is_decoded_by_another_version_than_its_slices(platform, changes):
