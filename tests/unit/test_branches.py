@@ -6,8 +6,10 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
+from strandline.core.record_headers import REASON_LOOKUP
 from strandline.core.stream import StreamSpec
 from strandline.processing.desk.pipeline_graph import pipeline_graph
+from strandline.processing.operators.row_steps import RowProblem, first_problems
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX
@@ -212,6 +214,18 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
 def test_mistakes_are_told(steps: list[str], sentences: list[str]):
     told = refused(*steps)
     assert all(sentence in told for sentence in sentences), told
+
+
+def test_of_several_steps_that_fail_the_first_of_the_document_says_why():
+    """Whichever branch came to its step first: the audit goes through them in another order."""
+    problems = [
+        RowProblem(3, "steps[10].where", "no value"),
+        RowProblem(3, "steps[2].enrich", "no row", REASON_LOOKUP),
+        RowProblem(1, "steps[5].derive.load", "no value"),
+    ]
+    expected = {3: "steps[2].enrich", 1: "steps[5].derive.load"}
+    assert {one.row: one.step for one in first_problems(problems)} == expected
+    assert {one.row: one.step for one in first_problems(problems[::-1])} == expected
 
 
 def test_the_graph_says_what_is_computed_where():

@@ -204,8 +204,9 @@ class Recomputation:
         self._compared = compared
         self._stages: list[tuple[RowSteps, WindowQuery, Table]] = []
         pipeline = span.pipeline
+        self._branches, self._taken = plan_branches(pipeline.stages), places_taken(pipeline.windows)
         first = []
-        for stage, taken in zip(pipeline.stages, places_taken(pipeline.windows), strict=True):
+        for stage, taken in zip(pipeline.stages, self._taken, strict=True):
             before = None if taken == RECORDS else pipeline.stages[taken]
             types = pipeline.stream.types
             if before is not None:
@@ -305,10 +306,9 @@ class Recomputation:
         last_us = pc.subtract(pc.multiply(stepped.columns[WINDOW_END], 1000), 1)
         places = []
         if query.needs_places:
-            pipeline = self.span.pipeline
-            branch = next(one for one in plan_branches(pipeline.stages) if at in one.stages)
+            branch = next(one for one in self._branches if at in one.stages)
             labels = np.broadcast_to(labels_of_results(branch, at, stepped.columns), len(last_us))
-            before = pipeline.stages[places_taken(pipeline.windows)[at]]
+            before = self.span.pipeline.stages[self._taken[at]]
             places = [pa.array(labels), *(stepped.columns[name] for name in before.by)]
         return query.rows(last_us, stepped.columns, places), failed
 

@@ -10,11 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.processing.operators.row_steps import RowProblem, RowSteps, SteppedRows, Tables, first_problems
+from strandline.processing.operators.row_steps import (
+    NO_TABLES,
+    RowProblem,
+    RowSteps,
+    SteppedRows,
+    Tables,
+    first_problems,
+)
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
 
-_NO_TABLES: Tables = {}
 Places = npt.NDArray[np.int64]
 
 
@@ -66,7 +72,7 @@ class RecordChain:
         self._names = [window.name for window in windows]
         self._has_branches = _has_branches(self._whole)
 
-    def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = _NO_TABLES) -> SteppedRecords:
+    def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = NO_TABLES) -> SteppedRecords:
         """What comes to each first window and to each emission, and what fails on the way. `tables`: lookup -> the rows that are
         in force."""
         found = SteppedRecords([], [], [])

@@ -22,7 +22,7 @@ from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import Derive, Enrich, MapRows, RowStep, Select, Where
 
 Tables = Mapping[str, LookupTable]
-_NO_TABLES: Tables = {}
+NO_TABLES: Tables = {}
 _SHOWN_CHARACTERS_MAX = 100
 
 
@@ -99,7 +99,7 @@ class RowSteps:
         names += [name for step, _ in self._steps if isinstance(step, Enrich) for name in step.key_columns]
         return tuple(dict.fromkeys(names))
 
-    def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = _NO_TABLES) -> SteppedRows:
+    def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = NO_TABLES) -> SteppedRows:
         """Derive, filter and enrich. A row with a problem goes no further, whatever a later filter would say of it. A filter that
         lacks what it reads leaves the row out, as one that is false. `tables`: lookup -> the rows that are in force."""
         kept, places = dict(columns), np.arange(rows)
