@@ -1,5 +1,5 @@
-"""The rows of a lookup as they travel and are kept: JSON objects, one a line, compressed, in base64. What they may take is
-bounded, whoever wrote them."""
+"""The rows of a lookup as they travel and are kept: JSON objects, one a line, compressed, in base64. Their size is
+checked when they are packed, and again when they are unpacked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pack_rows(text: bytes) -> str:
 
 
 def unpack_rows(packed: str) -> bytes:
-    """The opposite of `pack_rows`. Bounded, whoever wrote it. Raises ValueError; TooLarge."""
+    """The opposite of `pack_rows`. Refuses what is too large before it is unpacked whole. Raises ValueError; TooLarge."""
     data = base64.b64decode(packed, validate=True)
     if len(data) > PACKED_BYTES_MAX:
         raise TooLarge(f"the rows are more than {PACKED_BYTES_MAX:,} bytes when they are compressed")

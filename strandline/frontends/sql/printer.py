@@ -124,7 +124,7 @@ class _Job:
         return [*self._views, f"{head}begin\n{body}end"]
 
     def _run(self, steps: Sequence[Mapping[str, Any]], name: str | None) -> None:
-        """Steps of which each takes from the one before. `name`: by which others take what the last one gives."""
+        """Write steps in a row: each takes what the one before it gives. `name`: by which others take what the last one gives."""
         while steps:
             taken = _taken(steps)
             here, steps = steps[:taken], steps[taken:]
