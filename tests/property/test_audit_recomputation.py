@@ -287,7 +287,7 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
                 records_emitted |= {one.id: encode_result(json.loads(one.source)) for one in documents}
             of_piece |= {accepted[problem.row]: "expression" for problem in came.problems}
             rejected |= {f"machines/{partition}/{offsets[at]}": reason for at, reason in of_piece.items()}
-            for first, stepped in came.at_windows:
+            for first, stepped, _ in came.at_windows:
                 event_us = decoded.event_time.take(pa.array(stepped.rows)).cast(pa.int64())
                 chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, stepped.columns, first)]
         stepped = cascade.step(state, chunks, Closing(watermark_ms, after_ms))

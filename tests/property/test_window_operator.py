@@ -166,7 +166,7 @@ def run(
             for sequence, first in enumerate(range(0, len(mine), chunk_rows)):
                 part = mine[first : first + chunk_rows]
                 columns = chunk_columns(part)
-                for first, came in chain.apply(columns, len(part)).at_windows:
+                for first, came, _ in chain.apply(columns, len(part)).at_windows:
                     event_us = pa.array(np.array([row.ts_ms * 1000 for row in part], np.int64)[came.rows])
                     for bucket, chunk in cascade.cut(partition, sequence, event_us, came.columns, first):
                         chunks[bucket].append(chunk)
