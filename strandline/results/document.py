@@ -33,7 +33,14 @@ import pyarrow.compute as pc
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.field_types import SIMPLE_TYPES, digits_of
-from strandline.results.names import ROWS_JOINED, WINDOW_FIELDS, check_emit_name, check_field_name, index_name, index_stem
+from strandline.results.names import (
+    ROWS_JOINED,
+    WINDOW_FIELDS,
+    check_emit_name,
+    check_field_name,
+    index_name,
+    index_stem,
+)
 from strandline.results.text_columns import TIME_OUT_OF_RANGE, decimal_text, id_parts, join_texts, read_column
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START, Refused
 

@@ -285,7 +285,10 @@ def _alias(cursor: Cursor) -> str | None:
 
 def step_functions() -> tuple[str, ...]:
     """The steps of the model that no clause of a query says: each is a function of a relation, with its fields by name."""
-    return tuple(verb for verb in StepSpec.VERBS if verb not in ("derive", "where", "select", "drop", "window"))
+    return tuple(verb for verb in StepSpec.VERBS if verb not in _NO_FUNCTIONS)
+
+
+_NO_FUNCTIONS = ("derive", "where", "select", "drop", "window", "join")
 
 
 def _function(cursor: Cursor, depth: int) -> WindowRelation | StepRelation:

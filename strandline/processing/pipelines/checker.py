@@ -19,7 +19,7 @@ from strandline.processing.pipelines.expressions import ExpressionError, parse_e
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
 from strandline.processing.pipelines.graph.join_check import SIDE_NAMES, join_problems, joined_columns
-from strandline.processing.pipelines.graph.join_spec import JoinSpec
+from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import EmitSpec, EnrichSpec, MapSpec, PipelineSpec, StepSpec, WindowSpec
 from strandline.processing.pipelines.stages import (
@@ -430,7 +430,9 @@ class _Check:
         for place, message in join_problems(join, columns):
             self._add((*inner, *place), message)
         added = joined_columns(join, columns)
-        self.columns_read.update(name for name in (*join.on, *(one.column for one in added)) if name in self.stream.fields)
+        self.columns_read.update(
+            name for name in (*join.on, *(one.column for one in added)) if name in self.stream.fields
+        )
         by_types = {name: columns[LEFT].get(name) for name in join.on}
         before_ms, after_ms = join.before_ms, join.after_ms
         self.stages.append(

@@ -37,7 +37,7 @@ from strandline.core.stream import (
 from strandline.ledger.states import WatermarkPolicy
 from strandline.processing.pipelines.calendars import DAY_MS, zone_names
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.pipelines.graph.join_spec import JoinSpec
+from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
 from strandline.results.names import check_emit_name
@@ -525,7 +525,10 @@ class StepSpec(DocumentModel):
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         verbs = [verb for verb in self.VERBS if getattr(self, verb) is not None]
         if self.emit is not None and verbs and verbs not in (["window"], ["join"]):
-            yield ("emit",), f"'emit' stands beside 'window' or 'join', or in a step of its own, not beside '{verbs[0]}'"
+            yield (
+                ("emit",),
+                f"'emit' stands beside 'window' or 'join', or in a step of its own, not beside '{verbs[0]}'",
+            )
         elif len(verbs) != 1 and not (self.emit is not None and not verbs):
             found = f"has {' and '.join(verbs)}" if verbs else "has none"
             yield (), f"a step is exactly one of {', '.join(self.VERBS)}, emit, and this one {found}"

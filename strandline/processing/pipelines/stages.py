@@ -4,13 +4,14 @@ to import: every Python worker needs it."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, JoinShape, SessionShape, WindowShape
 from strandline.results.index_settings import IndexSettings
 from strandline.results.names import ROWS_JOINED
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
+    from strandline.processing.pipelines.joins.join_spec import JoinType
     from strandline.processing.pipelines.model import EmitKind
 
 
@@ -222,7 +223,6 @@ class Stage:
         return {name: kind for name, kind in self.field_types.items() if name not in self.by}
 
 
-JoinType = Literal["inner", "left", "full"]
 LEFT, RIGHT = 0, 1
 """The sides of a join."""
 

@@ -9,8 +9,8 @@ Rows are *settled* in the step that closes their millisecond. Then, and only the
 rows of the other side before it; so each pair is made once, and no result depends on how the log was sliced.
 
 Contracts:
-- Identity. Every row carries where it stands in the log. Pairs are told apart by both places, and ordered by end, key, the place
-  of the left row, the place of the right one: so what comes behind adds them in one order, whatever the slices and buckets.
+- Identity. Every row carries where it stands in the log. Results are told apart by the places of their rows, and leave by end,
+  key, and these places as text: so what comes behind adds them in one order, whatever the slices and buckets.
 - Nulls. A key with a null equals none. Such a row of a side that is kept without partners is a result; any other is dropped.
 - Bound. Of one key and side at most `max_rows` rows are joined of those within reach of each other: a row before which, in the
   order of event time and place, `max_rows` others of its key and side lie within the time that the state holds such rows is
@@ -63,11 +63,11 @@ class IntervalJoinOperator(WindowOperator):
         """`sides`: the columns in sight on each side."""
         super().__init__(stage, {})
         self.join = stage
-        self._columns = [
-            sorted({one.column for one in stage.columns if one.side == side}) for side in (LEFT, RIGHT)
-        ]
+        self._columns = [sorted({one.column for one in stage.columns if one.side == side}) for side in (LEFT, RIGHT)]
         values = [
-            pa.field(f"{side}_{name}", arrow_type(sides[side][name])) for side in (LEFT, RIGHT) for name in self._columns[side]
+            pa.field(f"{side}_{name}", arrow_type(sides[side][name]))
+            for side in (LEFT, RIGHT)
+            for name in self._columns[side]
         ]
         self._value_types = [one.type for one in values]
         self.state_schema = pa.schema([*[pa.field(*place) for place in _PLACES], *values])
@@ -138,7 +138,9 @@ class IntervalJoinOperator(WindowOperator):
 
     def _table(self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows]) -> pa.RecordBatch:
         """The state's rows with their new keys, and the new rows."""
-        old = state.set_column(1, self.state_schema.field(1), pa.array(numbers[0][state.column(1).to_numpy()], pa.int64()))
+        old = state.set_column(
+            1, self.state_schema.field(1), pa.array(numbers[0][state.column(1).to_numpy()], pa.int64())
+        )
         new = [
             pa.RecordBatch.from_arrays(
                 [
@@ -221,7 +223,9 @@ class IntervalJoinOperator(WindowOperator):
         for side in (LEFT, RIGHT):
             of_side = is_settled & (held.side == side)
             beyond = np.flatnonzero(of_side & settles & (held.mark & _BEYOND != 0))
-            parts.append(_Results.of_side(side, beyond, held.event_ms[beyond], held.event_ms[beyond] + 1, is_beyond=True))
+            parts.append(
+                _Results.of_side(side, beyond, held.event_ms[beyond], held.event_ms[beyond] + 1, is_beyond=True)
+            )
             if self.join.keeps(side):
                 hold_ms = self.join.hold_ms(side)
                 alone = np.flatnonzero(of_side & (held.mark == 0) & (held.event_ms + hold_ms < up_to_ms))
@@ -233,17 +237,22 @@ class IntervalJoinOperator(WindowOperator):
         self, table: pa.RecordBatch, held: _Held, keys: pa.RecordBatch, results: _Results
     ) -> Sequence[ClosedWindows]:
         """The results in their order, in pieces of bounded size."""
-        ranks = key_ranks(keys)
-        row = np.where(results.left == _NONE, results.right, results.left)
-        places = [np.where(rows == _NONE, -1, held.place[rows]) for rows in (results.right, results.left)]
-        order = np.lexsort((*places, ranks[held.key[row]], results.end_ms))
+        keys_of = held.key[np.where(results.left == _NONE, results.right, results.left)]
+        sides = [pa.array(rows, mask=rows == _NONE) for rows in (results.left, results.right)]
+        places = pc.binary_join_element_wise(*[self._places(table, side, rows) for side, rows in enumerate(sides)], "|")
+        ranks = pa.array(key_ranks(keys)[keys_of])
+        sortable = pa.table([pa.array(results.end_ms), ranks, places], names=["end", "key", "places"])
+        order = pc.sort_indices(sortable, sort_keys=[(name, "ascending") for name in sortable.column_names])
         made = []
         for first in range(0, len(order), _RESULTS_AT_ONCE):
-            chosen = results.taken(order[first : first + _RESULTS_AT_ONCE])
-            made.append(ClosedWindows(keys, self._batch(table, held, keys, chosen)))
+            chosen = order.slice(first, _RESULTS_AT_ONCE)
+            batch = self._batch(table, held, keys, results.taken(chosen.to_numpy()), places.take(chosen))
+            made.append(ClosedWindows(keys, batch))
         return made
 
-    def _batch(self, table: pa.RecordBatch, held: _Held, keys: pa.RecordBatch, results: _Results) -> pa.RecordBatch:
+    def _batch(
+        self, table: pa.RecordBatch, held: _Held, keys: pa.RecordBatch, results: _Results, places: pa.Array
+    ) -> pa.RecordBatch:
         sides = [pa.array(rows, mask=rows == _NONE) for rows in (results.left, results.right)]
         key_rows = pa.array(held.key[np.where(results.left == _NONE, results.right, results.left)])
         values = []
@@ -260,7 +269,7 @@ class IntervalJoinOperator(WindowOperator):
                 pa.array(results.end_ms),
                 *[column.take(key_rows) for column in keys.columns],
                 *values,
-                pc.binary_join_element_wise(*[self._places(table, side, rows) for side, rows in enumerate(sides)], "|"),
+                places,
                 pc.if_else(pa.array(results.is_beyond), bound, pa.scalar(None, pa.string())),
             ],
             schema=self.result_schema,
@@ -372,13 +381,15 @@ class _Results:
     def of_side(side: int, rows: Codes, start_ms: Codes, end_ms: Codes, *, is_beyond: bool) -> _Results:
         """Rows of one side, without a row of the other."""
         none = np.full(len(rows), _NONE, np.int64)
-        sides = (rows, none) if side == LEFT else (none, rows)
-        return _Results(*sides, start_ms, end_ms, np.full(len(rows), is_beyond, np.bool_))
+        left, right = (rows, none) if side == LEFT else (none, rows)
+        return _Results(left, right, start_ms, end_ms, np.full(len(rows), is_beyond, np.bool_))
 
     @staticmethod
     def together(parts: Sequence[_Results]) -> _Results:
-        columns = zip(*[vars(one).values() for one in parts], strict=True)
-        return _Results(*[np.concatenate(column) for column in columns])
+        left, right, start_ms, end_ms, is_beyond = (
+            np.concatenate(column) for column in zip(*[vars(one).values() for one in parts], strict=True)
+        )
+        return _Results(left, right, start_ms, end_ms, is_beyond)
 
     def taken(self, rows: Codes) -> _Results:
         return _Results(*[column[rows] for column in vars(self).values()])
@@ -396,4 +407,5 @@ def _ranges(firsts: Codes, counts: Codes) -> Codes:
     """The numbers of all ranges in a row: `counts` from each of `firsts` on."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(firsts - (ends - counts), counts)
+    numbers: Codes = np.arange(total) + np.repeat(firsts - (ends - counts), counts)
+    return numbers

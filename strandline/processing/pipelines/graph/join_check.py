@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.field_types import JSON_TYPE
-from strandline.processing.pipelines.graph.join_spec import JoinSpec
+from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn
 
 Columns = Mapping[str, str | None]
@@ -49,9 +49,12 @@ def join_problems(spec: JoinSpec, sides: tuple[Columns, Columns]) -> Iterator[tu
                 f"'{name}' is json, of which two texts may mean the same; declare the member that is the key",
             )
     for name, text in spec.add.items():
-        side, column = source_of(text)
-        if column not in sides[side]:
-            yield ("add", name), f"the {text.partition('.')[0]} side has no column '{column}'{did_you_mean(column, sides[side])}"
+        place, column = source_of(text)
+        if column not in sides[place]:
+            yield (
+                ("add", name),
+                f"the {text.partition('.')[0]} side has no column '{column}'{did_you_mean(column, sides[place])}",
+            )
 
 
 def joined_columns(spec: JoinSpec, sides: tuple[Columns, Columns]) -> tuple[JoinedColumn, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from strandline.core.documents import Path
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, names_alike
-from strandline.processing.pipelines.stages import JoinType
 
+JoinType = Literal["inner", "left", "full"]
 JOINED_ROWS_MAX = 1_000_000
 
 
@@ -41,7 +41,7 @@ class JoinSpec(DocumentModel):
     on: Annotated[list[str], Field(min_length=1)]
     """The fields in which both are equal; they have them under one name. A null equals nothing."""
     within: Annotated[WithinSpec, BeforeValidator(_within)] | None = None
-    """How far apart they may be: {before, after}, of the row on the right seen from that on the left, both included; or `tumbling`."""
+    """How far apart they may be: {before, after}, of the row on the right seen from that on the left, both included."""
     tumbling: Duration | None = None
     """Instead: they are in one window of this size."""
     type: JoinType = "inner"
