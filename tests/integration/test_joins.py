@@ -35,7 +35,8 @@ steps:
     emit: [{{elasticsearch: {NAME}-shipped}}, {{stream: {NAME}-shipped}}]
   - window: {{name: minutes, tumbling: 1m, by: [carrier], aggregate: {{n: count(*), amount: sum(amount)}}}}
     emit: [{{elasticsearch: {NAME}-minutes}}]
-  - join: {{name: meetings, left: orders, right: shipments, on: [order], tumbling: 20s, type: full, add: {{carrier: right.carrier}}}}
+  - join: {{name: meetings, left: orders, right: shipments, on: [order], tumbling: 20s, type: full,
+            add: {{carrier: right.carrier}}}}
     emit: [{{elasticsearch: {NAME}-meetings}}]
 """
 

@@ -39,7 +39,7 @@ STREAM = StreamSpec.from_document(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(histories(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 7))
 def test_joins_do_not_depend_on_slices_buckets_or_chunks(
     history: History, seed: int, buckets: int, chunk_rows: int
@@ -49,7 +49,7 @@ def test_joins_do_not_depend_on_slices_buckets_or_chunks(
     assert digest(run(pipeline, history, buckets, chunk_rows)) == digest(at_once)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(histories(), st.integers(0, 2**32), st.none() | st.integers(0, 2**32), st.data())
 def test_a_rewind_of_a_join_computes_just_what_is_not_emitted(
     history: History, seed: int, new_seed: int | None, data: st.DataObject
@@ -230,8 +230,8 @@ def seconds(text: str) -> int:
     return int(text[:-2]) if text.endswith("ms") else 1000 * int(text[:-1])
 
 
-@settings(max_examples=150, phases=(Phase.explicit, Phase.generate))
-@given(st.integers(0, 2**32), st.none() | st.sampled_from([1, 7, 30]))
+@settings(max_examples=50, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32), st.none() | st.sampled_from([7, 30]))
 def test_joined_rows_are_those_of_an_oracle(seed: int, slice_records: int | None) -> None:
     """Disorder, late and broken records, null keys, rows beyond the bound; at once, in slices, and restarted all the time."""
     random = Random(seed)

@@ -427,7 +427,7 @@ class _Check:
                     "pipeline that reads it",
                 )
         columns = sides[LEFT].columns, sides[RIGHT].columns
-        for place, message in join_problems(join, columns):
+        for place, message in join_problems(join, columns, self._is_json):
             self._add((*inner, *place), message)
         added = joined_columns(join, columns)
         self.columns_read.update(
@@ -462,6 +462,9 @@ class _Check:
         places: list[tuple[str, Path]] = [(name, ("join", "on", number)) for number, name in enumerate(join.on)]
         places += [(name, ("join", "add", name)) for name in join.add]
         self._emits(path, emits, places)
+
+    def _is_json(self, name: str) -> bool:
+        return name in self.stream.fields and self.stream.fields[name].type == JSON_TYPE
 
     def _own_names_free(self, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
         """Files and tables hold the platform's own columns beside the fields."""
@@ -502,7 +505,7 @@ class _Check:
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
         elif not self._window_before and name in self.stream.fields:
-            if self.stream.fields[name].type == JSON_TYPE:
+            if self._is_json(name):
                 self._add(
                     path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
                 )

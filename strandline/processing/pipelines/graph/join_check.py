@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from strandline.core.documents import Path, did_you_mean
-from strandline.core.field_types import JSON_TYPE
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn
 
@@ -20,8 +19,11 @@ def source_of(text: str) -> tuple[int, str]:
     return SIDE_NAMES[side], column
 
 
-def join_problems(spec: JoinSpec, sides: tuple[Columns, Columns]) -> Iterator[tuple[Path, str]]:
-    """What is wrong with the fields that it names: the path in the join, and a sentence."""
+def join_problems(
+    spec: JoinSpec, sides: tuple[Columns, Columns], is_json: Callable[[str], bool]
+) -> Iterator[tuple[Path, str]]:
+    """What is wrong with the fields that it names: the path in the join, and a sentence. `is_json`: whether a column is a field
+    of a stream that holds JSON."""
     for number, name in enumerate(spec.on):
         missing = [side for side, place in SIDE_NAMES.items() if name not in sides[place]]
         for side in missing:
@@ -43,7 +45,7 @@ def join_problems(spec: JoinSpec, sides: tuple[Columns, Columns]) -> Iterator[tu
                 ("on", number),
                 f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal",
             )
-        elif JSON_TYPE in (left, right):
+        elif is_json(name):
             yield (
                 ("on", number),
                 f"'{name}' is json, of which two texts may mean the same; declare the member that is the key",
