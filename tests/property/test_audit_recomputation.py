@@ -399,7 +399,7 @@ def test_so_they_do_where_steps_make_branches(seed: int) -> None:
     assert_both_agree(check(PipelineSpec.from_document(document_of(some_graph(random))), STREAM), some_log(random))
 
 
-@settings(max_examples=15, phases=(Phase.explicit, Phase.generate))
+@examples(40, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_so_they_do_where_rows_are_joined(seed: int) -> None:
     random = Random(seed)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
-from hypothesis import Phase, assume, given, settings
+from hypothesis import Phase, assume, given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
@@ -24,6 +24,7 @@ from strandline.results.document import document_id, format_timestamp
 from tests.property.test_branches import checked
 from tests.property.test_rewind_windows import later, rewound
 from tests.property.test_window_operator import END, Record, digest, histories, run
+from tests.support.examples import examples
 from tests.support.join_graphs import a_join, some_join
 from tests.support.step_graphs import document_of
 
@@ -39,7 +40,7 @@ STREAM = StreamSpec.from_document(
 )
 
 
-@settings(max_examples=20)
+@examples(50)
 @given(histories(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 7))
 def test_joins_do_not_depend_on_slices_buckets_or_chunks(
     history: History, seed: int, buckets: int, chunk_rows: int
@@ -49,7 +50,7 @@ def test_joins_do_not_depend_on_slices_buckets_or_chunks(
     assert digest(run(pipeline, history, buckets, chunk_rows)) == digest(at_once)
 
 
-@settings(max_examples=20)
+@examples(50)
 @given(histories(), st.integers(0, 2**32), st.none() | st.integers(0, 2**32), st.data())
 def test_a_rewind_of_a_join_computes_just_what_is_not_emitted(
     history: History, seed: int, new_seed: int | None, data: st.DataObject
@@ -230,7 +231,7 @@ def seconds(text: str) -> int:
     return int(text[:-2]) if text.endswith("ms") else 1000 * int(text[:-1])
 
 
-@settings(max_examples=50, phases=(Phase.explicit, Phase.generate))
+@examples(120, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32), st.none() | st.sampled_from([7, 30]))
 def test_joined_rows_are_those_of_an_oracle(seed: int, slice_records: int | None) -> None:
     """Disorder, late and broken records, null keys, rows beyond the bound; at once, in slices, and restarted all the time."""

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.index_reader import EndRange, encode_result
-from strandline.processing.audit.join_query import JoinQuery
+from strandline.processing.audit.joins.join_query import JoinQuery
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETTERS, STREAM_STORE, Row, Side
