@@ -21,7 +21,7 @@ def some_join(random: Random) -> Steps:
         steps.append({"derive": {"both": "power + load"}})
     if random.random() < 0.3:
         steps.append({"where": "power is null or power > 1"})
-    if random.random() < 0.3 and "emit" not in steps[3]:
+    if random.random() < 0.3 and len(steps) > 4 and "emit" not in steps[3]:
         steps.append({"emit": [{"elasticsearch": "behind"}]})
     by = random.choice([join["on"], join["on"][:1], ["site_right"], []])
     aggregate = {
