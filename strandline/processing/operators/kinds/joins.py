@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -166,13 +167,18 @@ class IntervalJoinOperator(WindowOperator):
     def _mark_beyond(self, held: _Held, is_settled: Flags, settles: Flags) -> None:
         """Mark the rows that the step settles and that are beyond the bound."""
         for side in (LEFT, RIGHT):
-            rows, _ = self._counted(held, is_settled, side)
-            if len(rows) <= self.join.max_rows:
+            if not self._may_be_beyond(held, is_settled, side):
                 continue
+            rows, _ = self._counted(held, is_settled, side)
             before = rows[: -self.join.max_rows]
             here = rows[self.join.max_rows :]
             is_beyond = (held.key[before] == held.key[here]) & self._is_within(held, before, here, side)
             held.mark[here[is_beyond & settles[here]]] |= _BEYOND
+
+    def _may_be_beyond(self, held: _Held, is_settled: Flags, side: int) -> bool:
+        """Whether a key has more rows on this side than the bound. Cheap: so it is for most steps."""
+        counts = np.bincount(held.key[is_settled & (held.side == side)])
+        return bool(len(counts)) and int(counts.max()) > self.join.max_rows
 
     def _counted(self, held: _Held, is_settled: Flags, side: int) -> tuple[Codes, Codes]:
         """The settled rows of a side with a key, in the order in which they are counted, and for each how many stand behind it
@@ -190,6 +196,10 @@ class IntervalJoinOperator(WindowOperator):
     def _pairs(self, held: _Held, is_settled: Flags, settles: Flags) -> tuple[Codes, Codes]:
         """The pairs of which the step settles the later row: the places of their left and of their right rows."""
         joins = is_settled & ~held.has_null & (held.mark & _BEYOND == 0)
+        # Only what has the key of a row that settles is sorted: of all that is held that is little.
+        has_key = np.zeros(int(held.key.max()) + 1, np.bool_)
+        has_key[held.key[joins & settles]] = True
+        joins &= has_key[held.key]
         times = np.unique(held.event_us[joins])
         before_us, after_us = 1000 * self.join.before_ms, 1000 * self.join.after_ms
 
@@ -288,6 +298,8 @@ class IntervalJoinOperator(WindowOperator):
         needed = ~is_settled
         for side in (LEFT, RIGHT):
             needed |= (held.side == side) & (held.event_us + 1000 * self.join.hold_ms(side) >= 1000 * up_to_ms)
+            if not (held.mark & _BEYOND).any():
+                continue
             rows, behind = self._counted(held, is_settled, side)
             too_old = rows[(behind >= self.join.max_rows) & (held.mark[rows] & _BEYOND != 0)]
             needed[too_old] = False
@@ -353,17 +365,23 @@ class _Held:
     """Changes while the step goes on."""
     has_null: Flags
     """Whether the key has a null."""
-    place: Codes
-    """The row's place among all in the order in which they stand in the log: by stream, partition, offset, element."""
+    stands: tuple[Codes, ...]
+    """Partition, offset, element."""
+
+    @cached_property
+    def place(self) -> Codes:
+        """The row's place among all in the order in which they stand in the log: by side, partition, offset, element."""
+        place = np.empty(len(self.key), np.int64)
+        place[np.lexsort((*self.stands[::-1], self.side))] = np.arange(len(self.key))
+        return place
 
     @staticmethod
     def of(table: pa.RecordBatch, has_null: Flags) -> _Held:
         event_us, key, partition, side, offset, element, mark = (
             column.to_numpy(zero_copy_only=False) for column in table.columns[: len(_PLACES)]
         )
-        place = np.empty(table.num_rows, np.int64)
-        place[np.lexsort((element, offset, partition, side))] = np.arange(table.num_rows)
-        return _Held(event_us, event_us // 1000, key, side, mark.copy(), has_null[key], place)
+        stands = partition, offset, element
+        return _Held(event_us, event_us // 1000, key, side, mark.copy(), has_null[key], stands)
 
 
 @dataclass(frozen=True)
