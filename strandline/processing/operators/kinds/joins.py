@@ -365,14 +365,15 @@ class _Held:
     """Changes while the step goes on."""
     has_null: Flags
     """Whether the key has a null."""
-    stands: tuple[Codes, ...]
+    stands: tuple[Codes, Codes, Codes]
     """Partition, offset, element."""
 
     @cached_property
     def place(self) -> Codes:
         """The row's place among all in the order in which they stand in the log: by side, partition, offset, element."""
         place = np.empty(len(self.key), np.int64)
-        place[np.lexsort((*self.stands[::-1], self.side))] = np.arange(len(self.key))
+        partition, offset, element = self.stands
+        place[np.lexsort((element, offset, partition, self.side))] = np.arange(len(self.key))
         return place
 
     @staticmethod
