@@ -199,7 +199,7 @@ def by_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         rows,
         key=lambda row: (
             *(row[one] for one in times),
-            *(str(row.get(one)) for one in ("machine", "site", "n", ROWS_JOINED)),
+            *(str(row.get(one)) for one in ("machine", "site", "site_right", "n", ROWS_JOINED)),
         ),
     )
 
