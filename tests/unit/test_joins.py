@@ -29,6 +29,7 @@ STREAM = StreamSpec.from_document(
             "weight": "double?",
             "ts": {"type": "timestamp", "unit": "ms"},
             "more": "json",
+            "parts": "array<long>?",
         },
     }
 )
@@ -151,6 +152,7 @@ def test_a_window_join_meets_in_one_window_and_its_results_are_of_that() -> None
         ({"on": ["ordr"]}, "the left side has no column 'ordr'; did you mean 'order'?"),
         ({"on": ["weight"]}, "'weight' is a double, which makes no reliable key"),
         ({"on": ["more"]}, "'more' is json"),
+        ({"on": ["parts"]}, "'parts' is of type array<long>, and a key is one value"),
         ({"on": ["order", "order"]}, "'order' stands twice"),
         ({"add": {"order": "left.order"}}, "'order' is a field of 'on'"),
         ({"add": {"x": "right.nothing"}}, "the right side has no column 'nothing'"),

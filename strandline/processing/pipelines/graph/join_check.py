@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from strandline.core.documents import Path, did_you_mean
+from strandline.core.field_types import is_nested
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn
 
@@ -44,6 +45,11 @@ def join_problems(
             yield (
                 ("on", number),
                 f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal",
+            )
+        elif is_nested(left or right or ""):
+            yield (
+                ("on", number),
+                f"'{name}' is of type {left or right}, and a key is one value; derive the part that is the key",
             )
         elif is_json(name):
             yield (
