@@ -411,7 +411,7 @@ def with_dedupe(pipeline: CheckedPipeline, random: Random) -> CheckedPipeline:
     return check(PipelineSpec.from_document(document), STREAM)
 
 
-@settings(max_examples=25, phases=(Phase.explicit, Phase.generate))
+@examples(25, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_so_they_do_where_records_come_again(seed: int) -> None:
     random = Random(seed)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
@@ -33,6 +33,7 @@ from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, branch_o
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.writer import ELEMENT, OFFSET, PARTITION, WINDOW_END
+from tests.support.examples import examples
 
 PARTITIONS = 3
 END_MS = 10**9
@@ -333,7 +334,7 @@ COMES: dict[str, Callable[[Record], bool]] = {"two fields, and a regrouping": la
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-@settings(max_examples=6)
+@examples(6)
 @given(st.integers(0, 2**32))
 def test_results_are_those_of_the_log_without_its_repeats(name: str, seed: int) -> None:
     """The same pipeline without the dedupe, over the log from which a plain reading has taken the repeats, gives the same bits.
@@ -360,7 +361,7 @@ def test_results_are_those_of_the_log_without_its_repeats(name: str, seed: int) 
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-@settings(max_examples=4)
+@examples(4)
 @given(st.integers(0, 2**32))
 def test_other_slices_chunks_and_buckets_change_no_bit(name: str, seed: int) -> None:
     random = Random(seed)
@@ -371,7 +372,7 @@ def test_other_slices_chunks_and_buckets_change_no_bit(name: str, seed: int) -> 
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-@settings(max_examples=6)
+@examples(6)
 @given(st.integers(0, 2**32))
 def test_a_rewind_needs_no_more_than_the_reach(name: str, seed: int) -> None:
     """From the first slice that brought an event in reach of what is not emitted, everything else is as it was."""
@@ -404,7 +405,7 @@ def test_a_rewind_needs_no_more_than_the_reach(name: str, seed: int) -> None:
         assert again.records[record_stage.name] == whole.records[record_stage.name] & later
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(0, 2**32))
 def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed: int) -> None:
     """Also where two values have one of their hashes in common, and rows come far out of order."""
