@@ -284,8 +284,8 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "where: load < 10",
             "where:",
-            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, window, emit, and this one has "
-            "none",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, dedupe, window, emit, "
+            "and this one has none",
         ),
         (
             "where: load < 10",
