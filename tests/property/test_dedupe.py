@@ -378,7 +378,24 @@ def test_a_rewind_needs_no_more_than_the_reach(name: str, seed: int) -> None:
     """From the first slice that brought an event in reach of what is not emitted, everything else is as it was."""
     random = Random(seed)
     pipeline, slices = checked(PIPELINES[name]), some_slices(random)
-    committed = random.randint(0, len(slices) - 1)
+    assert_the_same_behind_a_rewind(pipeline, slices, random.randint(0, len(slices) - 1), random)
+
+
+@pytest.mark.parametrize("apart_ms", [9_999, 10_000])
+def test_a_rewind_reads_what_is_just_in_the_horizon(apart_ms: int) -> None:
+    """The window of the first one is emitted, and nothing else would need it."""
+    first = {"pump": "p1", "site": "north", "id": "a", "number": 1, "ts": 4_000, "flow": 1.0, "count": 1}
+    later = [Record(0, at, {**first, "ts": 4_000 + at * apart_ms}) for at in range(2)]
+    slices = [Slice(later[:1], None, 13_000), Slice(later[1:], 13_000, END_MS)]
+    for name in ("windows of another key", "records alone"):
+        pipeline = checked(PIPELINES[name])
+        assert_the_same_behind_a_rewind(pipeline, slices, 1, Random(1))
+        assert run(pipeline, slices, Random(1)).duplicates == (apart_ms < 10_000)
+
+
+def assert_the_same_behind_a_rewind(
+    pipeline: CheckedPipeline, slices: Sequence[Slice], committed: int, random: Random
+) -> None:
     whole = run(pipeline, slices, random)
     closes_ms = slices[committed - 1].closes_ms if committed else None
     emitted = emitted_up_to(pipeline.kept.items(), closes_ms)
