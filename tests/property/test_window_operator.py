@@ -174,7 +174,7 @@ def run(
                 columns |= {OFFSET: pa.array([row.offset for row in part]), ELEMENT: pa.nulls(len(part), pa.int32())}
                 for first, came, side in chain.apply(columns, len(part)).at_windows:
                     event_us = pa.array(np.array([row.ts_ms * 1000 for row in part], np.int64)[came.rows])
-                    for bucket, chunk in cascade.cut(partition, sequence, event_us, came.columns, first, side):
+                    for bucket, chunk in cascade.cut(partition, sequence, event_us, came.columns, first, side=side):
                         chunks[bucket].append(chunk)
         parts: dict[tuple[int, int], list[bytes]] = defaultdict(list)
         for bucket in range(buckets):

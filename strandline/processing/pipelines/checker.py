@@ -21,11 +21,20 @@ from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_br
 from strandline.processing.pipelines.graph.join_check import SIDE_NAMES, join_problems, joined_columns
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
-from strandline.processing.pipelines.model import EmitSpec, EnrichSpec, MapSpec, PipelineSpec, StepSpec, WindowSpec
+from strandline.processing.pipelines.model import (
+    DedupeSpec,
+    EmitSpec,
+    EnrichSpec,
+    MapSpec,
+    PipelineSpec,
+    StepSpec,
+    WindowSpec,
+)
 from strandline.processing.pipelines.stages import (
     LEFT,
     RIGHT,
     Column,
+    Dedupe,
     Derive,
     Emit,
     Enrich,
@@ -96,6 +105,8 @@ class _Check:
         self.stages: list[Stage] = []
         self.record_stages: list[RecordStage] = []
         self.columns_read: set[str] = set()
+        self.dedupes: list[Path] = []
+        """Where they stand."""
         self.lookups = lookups
 
     def run(self) -> CheckedPipeline:
@@ -119,6 +130,8 @@ class _Check:
                 self._drop((*path, "drop"), step.drop)
             elif step.enrich is not None:
                 self._enrich((*path, "enrich"), step.enrich)
+            elif step.dedupe is not None:
+                self._dedupe((*path, "dedupe"), step.dedupe)
             elif step.window is not None:
                 self._window(path, step.window, step.emit or [])
             elif step.join is not None:
@@ -335,6 +348,37 @@ class _Check:
             if name in self.stream.fields:
                 self.columns_read.add(name)
 
+    def _dedupe(self, path: Path, dedupe: DedupeSpec) -> None:
+        """One for all branches, before the first window, by the stream's key at least: so that repeats are in one partition."""
+        if (window := self._window_before) is not None:
+            self._add(
+                path, f"stands behind window '{window.name}', whose results come once each; move it before the window"
+            )
+        if self.dedupes:
+            self._add(
+                path,
+                f"there is a dedupe already, {path_text(self.dedupes[0])}, and a pipeline has one: take from it by "
+                "'from', or dedupe by other fields in a pipeline of its own",
+            )
+        self.dedupes.append(path)
+        self._not_both(path)
+        for number, name in enumerate(dedupe.by):
+            self._key((*path, "by", number), name)
+        key, stream = self.stream.key, self.stream.stream
+        if self.stream.partitions > 1 and key is None:
+            self._add(
+                path,
+                f"stream '{stream}' has no key, so a record that is sent again may come to another partition, and the log has no "
+                "order between partitions; give the stream a 'key', or 'partitions: 1'",
+            )
+        elif self.stream.partitions > 1 and key not in dedupe.by:
+            self._add(
+                (*path, "by"),
+                f"expected '{key}' among the fields, the key of stream '{stream}', which a record that is sent again has, too: "
+                f"it says in which partition both are; write [{', '.join([str(key), *dedupe.by])}]",
+            )
+        self._done(Dedupe(path_text(path), tuple(dedupe.by), dedupe.within))
+
     def _keep(self, path: Path, names: Sequence[str]) -> None:
         """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""
         window = self._window_before
@@ -426,6 +470,7 @@ class _Check:
                     f"takes the results of '{before}', and a join takes records; emit these to a stream, and join it in a "
                     "pipeline that reads it",
                 )
+        self._not_both(inner)
         columns = sides[LEFT].columns, sides[RIGHT].columns
         for place, message in join_problems(join, columns, self._is_json):
             self._add((*inner, *place), message)
@@ -462,6 +507,15 @@ class _Check:
         places: list[tuple[str, Path]] = [(name, ("join", "on", number)) for number, name in enumerate(join.on)]
         places += [(name, ("join", "add", name)) for name in join.add]
         self._emits(path, emits, places)
+
+    def _not_both(self, path: Path) -> None:
+        """Repeats are left out where windows take records, and a join takes them on two ways."""
+        if self.dedupes and (path != self.dedupes[-1] or any(isinstance(one, JoinStage) for one in self.stages)):
+            self._add(
+                path,
+                "a pipeline has a join or a dedupe, not both yet; leave repeats out in a pipeline that emits its records to a "
+                "stream, and join them in one that reads it",
+            )
 
     def _is_json(self, name: str) -> bool:
         return name in self.stream.fields and self.stream.fields[name].type == JSON_TYPE
@@ -505,7 +559,9 @@ class _Check:
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
         elif is_nested(self.columns[name] or ""):
-            self._add(path, f"'{name}' is a {self.columns[name]}, which makes no key; group by what stands in it")
+            self._add(
+                path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
+            )
         elif not self._window_before and name in self.stream.fields:
             if self._is_json(name):
                 self._add(
@@ -642,7 +698,8 @@ class _Check:
             )
 
     def _retention(self) -> None:
-        needed_ms = self.pipeline.event_time.delay + reach_of([stage.shape for stage in self.stages])
+        horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
+        needed_ms = self.pipeline.event_time.delay + max([reach_of([stage.shape for stage in self.stages]), *horizons])
         if self.stream.retention_ms != FOREVER_MS and self.stream.retention_ms < needed_ms:
             self._add(
                 ("steps",),

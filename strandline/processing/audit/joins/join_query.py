@@ -57,11 +57,11 @@ class JoinQuery:
         side = pa.repeat(pa.scalar(self._side, pa.int8()), count)
         return pa.RecordBatch.from_arrays([event_us, side, *places, *stored], schema=self.row_schema)
 
-    def results(self, database: Database, table: Table) -> Iterator[pa.RecordBatch]:
-        """Every result over the table's rows, in no order: as the operator's."""
+    def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Every result over the table's rows, in no order: as the operator's. `rows`: those of them that count, in a query."""
         names = [WINDOW_START, WINDOW_END, *self.stage.window_types, ROWS_JOINED, PROBLEM]
         kinds = [pa.int64(), pa.int64(), *self._key_types, *self._value_types, pa.string(), pa.string()]
-        for batch in database.query(self.sql(table.sql)):
+        for batch in database.query(self.sql(rows or table.sql)):
             columns = [restored(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, names)
 
