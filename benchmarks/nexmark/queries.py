@@ -51,6 +51,10 @@ class Log:
     def of(cls, made: Nexmark, partitions: int = 1) -> Log:
         return cls(made.lines(), made.log_ms.tolist(), partitions)
 
+    def first(self, records: int) -> Log:
+        """The beginning of it."""
+        return Log(self.lines[:records], self.log_ms[:records], self.partitions)
+
     def parts(self) -> Iterator[DeskRecords]:
         """As the desk takes them."""
         for first in range(0, len(self.lines), RECORDS_AT_ONCE):
