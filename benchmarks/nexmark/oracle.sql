@@ -25,8 +25,8 @@ select auction, price from bid where auction % 123 = 0;
 with ends as (
   select auction, unnest(range(cut(date_time, 2000) + 2000, cut(date_time, 2000) + 12000, 2000)) as window_end from bid),
 counts as (select window_end, auction, count(*) as bids from ends group by all)
-select window_end - 2000 as window_start, window_end, auction, bids from counts
-qualify row_number() over (partition by window_end order by bids desc, auction) = 1;
+select window_end - 2000 as window_start, window_end, min(auction) as auction, count(*) as auctions, bids
+from (select * from counts qualify rank() over (partition by window_end order by bids desc) = 1) group by window_end, bids;
 
 -- q7 highest
 select cut(date_time, 10000) as window_start, cut(date_time, 10000) + 10000 as window_end, auction, bidder, price, date_time, extra
