@@ -55,8 +55,9 @@ class Oracle:
         self._database.execute(_VIEWS)
 
     def rows(self, query: str) -> Rows:
-        """The results of each stage of the query."""
-        return {stage: self._results(text) for stage, text in QUERIES[query].items()}
+        """The results of each stage of the query that has some."""
+        found = {stage: self._results(text) for stage, text in QUERIES[query].items()}
+        return {stage: rows for stage, rows in found.items() if rows}
 
     def _results(self, text: str) -> Counter[str]:
         found = self._database.execute(text)

@@ -28,7 +28,7 @@ def small() -> tuple[Log, Oracle]:
 def test_a_query_gives_what_its_description_says(name):
     log, oracle = small()
     expected = oracle.rows(name)
-    assert all(expected.values()), "no result: nothing is shown"
+    assert set(expected) == set(QUERIES[name]), "a stage without a result shows nothing"
     assert rows_of_results(run_at_desk(read_query(name), log, 700)) == expected
 
 
@@ -39,7 +39,7 @@ def test_a_query_gives_it_at_any_time_however_the_log_is_cut(name, start):
     hours, minutes = map(int, start.split(":"))
     for seed, (rate, partitions, slice_records) in enumerate([(10_000, 1, None), (500, 4, 1_000), (10, 2, 9_999)]):
         start_ms = START_MS // 86_400_000 * 86_400_000 + (hours * 60 + minutes) * 60_000
-        made = Nexmark(records=20_000, seed=seed, rate=rate, disorder_ms=seed * 1_900, start_ms=start_ms)
+        made = Nexmark(records=8_000, seed=seed, rate=rate, disorder_ms=seed * 1_900, start_ms=start_ms)
         log = Log.of(made, partitions)
         assert rows_of_results(run_at_desk(read_query(name), log, slice_records)) == Oracle(log).rows(name)
 
