@@ -77,7 +77,8 @@ def results_text(command: str, costs: Sequence[Cost], records: int) -> str:
 {records:,} records of the auction house (docs/nexmark.md) at 10,000 a second of event time, which come
 up to {DISORDER_MS // 1000} s late; slices of {SLICE_RECORDS:,}. The engine alone, at the desk: one process decodes the
 records, computes and makes the documents; no log, no Spark, no store. CPU-seconds are user and system
-time, per million records that come in, of whichever kind. All results equal the oracle's.
+time, per million records that come in, of whichever kind; of Q12 most of it is the desk's clock, which looks at each log time.
+All results equal the oracle's.
 
 {markdown(cost_rows(costs))}
 """
