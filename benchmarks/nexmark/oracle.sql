@@ -24,9 +24,9 @@ select auction, price from bid where auction % 123 = 0;
 -- q5 hot
 with ends as (
   select auction, unnest(range(cut(date_time, 2000) + 2000, cut(date_time, 2000) + 12000, 2000)) as window_end from bid),
-counts as (select window_end, auction, count(*) as bids from ends group by all)
-select window_end - 2000 as window_start, window_end, min(auction) as auction, count(*) as auctions, bids
-from (select * from counts qualify rank() over (partition by window_end order by bids desc) = 1) group by window_end, bids;
+counts as (select window_end, auction, count(*) as bids from ends group by all),
+hot as (select * from counts qualify rank() over (partition by window_end order by bids desc) = 1)
+select window_end - 2000 as window_start, window_end, bids, list(auction order by auction) as auctions from hot group by all;
 
 -- q7 highest
 select cut(date_time, 10000) as window_start, cut(date_time, 10000) + 10000 as window_end, auction, bidder, price, date_time, extra
@@ -113,3 +113,9 @@ from bid where channel_id is not null;
 -- q22 nexmark_q22
 select auction, bidder, price, channel, parts[4] as dir1, parts[5] as dir2, parts[6] as dir3
 from (select *, string_split(url, '/') as parts from bid);
+
+-- q19 highest
+with ranked as (select *, row_number() over (partition by auction, day order by price desc, date_time, place) as nth from bid)
+select auction, day as window_start, day + 86400000 as window_end,
+  list({'bidder': bidder, 'price': price, 'channel': channel, 'date_time': date_time} order by nth) filter (where nth <= 10) as bids
+from ranked group by auction, day;

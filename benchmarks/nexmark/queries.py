@@ -98,6 +98,8 @@ def as_row(fields: dict[str, Any]) -> str:
 def _in_ms(value: Any) -> Any:
     if isinstance(value, list):
         return [_in_ms(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _in_ms(one) for name, one in value.items()}
     if isinstance(value, str) and _TIME.fullmatch(value):
         return round(datetime.fromisoformat(value).timestamp() * 1000)
     return value
