@@ -67,6 +67,7 @@ class Chunk:
     """Rows of one input partition for one bucket, as they cross the exchange."""
 
     partition: int
+    """Its label (`core.partition_labels`): of the only stream, its number."""
     sequence: int
     """Their place among the chunks of the partition."""
     blob: bytes
@@ -78,7 +79,7 @@ class Cascade:
     """The stages of one pipeline. Holds what is fixed; states and rows are passed in and out."""
 
     def __init__(self, stages: Sequence[Stage], types: Mapping[str, str], buckets: int) -> None:
-        """`types`: the fields of the stream, with their types. `buckets`: into how many buckets keys are spread, by
+        """`types`: the fields of the first stream, with their types. `buckets`: into how many buckets keys are spread, by
         `keys.virtual_buckets_of`. Results don't depend on it."""
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
@@ -90,6 +91,8 @@ class Cascade:
             before = stages[taken]
             of_window = before.window_types if stage.takes_window else before.field_types
             steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
+            if stage.ways:  # which steps come before, the record chain of each stream knows
+                steps = RowSteps((), dict(stage.came))
             self._steps.append(steps)
             self.operators.append(_operator_of(stage)(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
@@ -112,7 +115,7 @@ class Cascade:
     ) -> Iterator[tuple[int, Chunk]]:
         """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
-        `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window that takes them.
+        `partition`: its label. `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window that takes them.
         """
         if not self.operators:
             return

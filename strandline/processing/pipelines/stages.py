@@ -97,6 +97,16 @@ class Emit:
 
 
 @dataclass(frozen=True)
+class Way:
+    """The way of one stream's records to a window or an emission."""
+
+    stream: int
+    """The place of the stream among those that the pipeline reads."""
+    steps: tuple[RowStep, ...]
+    """All steps from the stream on."""
+
+
+@dataclass(frozen=True)
 class RecordStage:
     """An emission of records, which needs no window: one result for each record that comes so far."""
 
@@ -105,9 +115,16 @@ class RecordStage:
     """(name, type) of each column at its place, in their order."""
     emits: tuple[Emit, ...]
     pre_steps: tuple[RowStep, ...]
-    """All steps before it, from the stream on."""
+    """All steps before it, from the stream on: of the first way, if there are several."""
     step: str
     """Where it stands in the document, as `steps[1]`."""
+    ways: tuple[Way, ...] = field(default=(), repr=False)
+    """One for each stream whose records come here, in the order of the streams; none where the only one is of the first stream."""
+
+    @property
+    def record_ways(self) -> tuple[Way, ...]:
+        """The same, where it is the only one, too."""
+        return self.ways or (Way(0, self.pre_steps),)
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -132,7 +149,8 @@ class Stage:
     aggregates: tuple[Column, ...]
     emits: tuple[Emit, ...]
     pre_steps: tuple[RowStep, ...]
-    """Of a first stage all steps from the stream on; else those behind the emission of the stage before."""
+    """Of a first stage all steps from the stream on (of the first way, if there are several); else those behind the emission of
+    the stage before."""
     step: str
     """Where it stands in the document, as `steps[1]`."""
     slide_ms: int | None = None
@@ -155,6 +173,15 @@ class Stage:
     """The place of the stage whose results it takes, where it is not the one before: see `WindowShape.takes`."""
     takes_window: bool = field(default=False, repr=False)
     """Whether it takes the results of that window as they are, not what the `post_steps` there leave of them."""
+    ways: tuple[Way, ...] = field(default=(), repr=False)
+    """Of a first stage, as of a RecordStage."""
+    came: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """(name, type) of each column behind the ways, where `ways` says some."""
+
+    @property
+    def record_ways(self) -> tuple[Way, ...]:
+        """Of a first stage: the ways of records to it."""
+        return self.ways or (Way(0, self.pre_steps),)
 
     @property
     def every_ms(self) -> int:

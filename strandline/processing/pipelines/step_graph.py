@@ -1,4 +1,4 @@
-"""From which step each step of a pipeline takes, by `name:` and `from:`. Pure; knows only the text of the document."""
+"""From which steps each step of a pipeline takes, by `name:` and `from:`. Pure; knows only the text of the document."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Protocol
 from strandline.core.documents import Path, did_you_mean
 
 STREAM = -1
-"""The place of what a first step takes: the records of the stream."""
+"""The place of what a first step takes: the records of the first stream. Those of the next ones have the places -2, -3 and so
+on."""
 
 
 class NamedStep(Protocol):
@@ -19,47 +20,65 @@ class NamedStep(Protocol):
         """By which others may take from it."""
 
     @property
-    def source(self) -> str | None:
-        """Of the step from which it takes, or of the stream; None: the step before it."""
+    def taken(self) -> tuple[str, ...]:
+        """The names of the steps from which it takes, or of streams; none: it takes from the step before it."""
 
 
-def sources(steps: Sequence[NamedStep], stream: str) -> list[int]:
-    """For each step the place of the one from which it takes, or STREAM. A `from` that `graph_problems` refuses counts for
-    nothing."""
-    places: dict[str, int] = {}
+def sources(steps: Sequence[NamedStep], streams: Sequence[str]) -> list[tuple[int, ...]]:
+    """For each step the places of those from which it takes, or of streams (see STREAM). A name that `graph_problems` refuses
+    counts for nothing."""
+    places = {stream: STREAM - at for at, stream in reversed(list(enumerate(streams)))}
     found = []
     for at, step in enumerate(steps):
-        before = at - 1
-        if step.source is not None:
-            before = places.get(step.source, STREAM if step.source == stream else before)
-        found.append(before)
-        if step.own_name is not None:
-            places.setdefault(step.own_name, at)
+        taken = tuple(dict.fromkeys(places.get(name, at - 1) for name in step.taken))
+        found.append(taken or (at - 1,))
+        if step.own_name is not None and places.get(step.own_name, STREAM) <= STREAM:
+            places[step.own_name] = at
     return found
 
 
-def graph_problems(steps: Sequence[NamedStep], stream: str) -> Iterator[tuple[Path, str]]:
+def stream_place(place: int) -> int | None:
+    """The place of a stream among those that the pipeline reads; None: it is that of a step."""
+    return STREAM - place if place <= STREAM else None
+
+
+def graph_problems(steps: Sequence[NamedStep], streams: Sequence[str]) -> Iterator[tuple[Path, str]]:
     """What is wrong with the names and with what takes from them: the path of the field, and a sentence."""
     names: dict[str, int] = {}
     for at, step in enumerate(steps):
         if (name := step.own_name) is not None:
             names.setdefault(name, at)
+    if len(streams) > 1 and steps and not steps[0].taken:
+        united = ", ".join(streams)
+        yield (
+            ("steps", 0, "from"),
+            f"is missing; the pipeline reads several streams, so its first step says which: 'from: {streams[0]}', or "
+            f"'from: [{united}]', which unites them",
+        )
     for at, step in enumerate(steps):
-        wanted = step.source
-        if wanted is None:
-            continue
-        path: Path = ("steps", at, "from")
-        if wanted in names and wanted == stream:
-            yield path, f"'{wanted}' is the stream and a step as well; give the step another name"
-        elif wanted in names:
-            if names[wanted] == at:
-                yield path, f"'{wanted}' is this step itself; expected a step above it, or the stream '{stream}'"
-            elif names[wanted] > at:
-                yield (
-                    path,
-                    f"'{wanted}' stands further down; a step takes from one above it, so that none can wait for itself. Move "
-                    f"'{wanted}' up",
-                )
-        elif wanted != stream:
-            known = [name for name, place in names.items() if place < at] + [stream]
-            yield path, f"there is no step '{wanted}' above, and it is not the stream{did_you_mean(wanted, known)}"
+        for number, wanted in enumerate(step.taken):
+            path: Path = ("steps", at, "from", number) if len(step.taken) > 1 else ("steps", at, "from")
+            if wanted in step.taken[:number]:
+                yield path, f"'{wanted}' stands twice"
+            elif problem := _problem(at, wanted, names, streams):
+                yield path, problem
+
+
+def _problem(at: int, wanted: str, names: dict[str, int], streams: Sequence[str]) -> str | None:
+    stream_words = f"the stream '{streams[0]}'" if len(streams) == 1 else f"a stream ({', '.join(streams)})"
+    if wanted in names and wanted in streams:
+        which = "the stream" if len(streams) == 1 else "a stream"
+        return f"'{wanted}' is {which} and a step as well; give the step another name"
+    if wanted in names:
+        if names[wanted] == at:
+            return f"'{wanted}' is this step itself; expected a step above it, or {stream_words}"
+        if names[wanted] > at:
+            return (
+                f"'{wanted}' stands further down; a step takes from one above it, so that none can wait for itself. Move "
+                f"'{wanted}' up"
+            )
+    elif wanted not in streams:
+        known = [name for name, place in names.items() if place < at] + list(streams)
+        which = "the stream" if len(streams) == 1 else "one of the streams"
+        return f"there is no step '{wanted}' above, and it is not {which}{did_you_mean(wanted, known)}"
+    return None

@@ -121,6 +121,7 @@ def task_config(
         decoding=decoding_of(pipeline, kafka_bootstrap, ledger_url),
         stages=pipeline.stages,
         types=tuple(pipeline.stream.types.items()),
+        further_types=tuple(tuple(one.stream.types.items()) for one in pipeline.further),
         bucket_keys=bucket_keys,
         late_is_dropped=pipeline.spec.late == "drop",
         crashes=pipeline.spec.on_error == "crash",
@@ -229,7 +230,7 @@ class SliceStreamReader(DataSourceStreamReader):
         ):  # a batch that a snapshot's log of offsets asks for is cut as it says
             slices = self._open_ledger().slices(self._config.planner.job, first, last)
         decoding = self._config.task.decoding
-        self._formats = self._formats or StreamFormats(self._open_ledger(), decoding.format, decoding.lookups)
+        self._formats = self._formats or StreamFormats(self._open_ledger(), decoding.formats, decoding.lookups)
         spread = spread_pieces(slices, self._config.parallelism, self._formats)
         tasks = [SourceInputPartition(pieces, is_new) for pieces in spread]
         tasks[0].work = encode(self._work(first, slices[-1], is_new=is_new))
