@@ -289,9 +289,10 @@ class EventTimeRule(Described):
         """The rule of this stream."""
         return next((rule for name, rule in self.by_stream if name == stream), self)
 
-    def with_watermark(self, watermark: WatermarkPolicy) -> EventTimeRule:
-        """The same with this policy for all streams."""
-        by_stream = tuple((name, replace(rule, watermark=watermark)) for name, rule in self.by_stream)
+    def by_partitions_where(self, other: EventTimeRule) -> EventTimeRule:
+        """The same with the policy `partitions` for each stream that has it in the other rule."""
+        by_stream = tuple((name, rule.by_partitions_where(other.of(name))) for name, rule in self.by_stream)
+        watermark = "partitions" if other.watermark == "partitions" else self.watermark
         return replace(self, watermark=watermark, by_stream=by_stream)
 
 

@@ -32,7 +32,7 @@ from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import plan_branches
 from strandline.processing.pipelines.stages import Emit, RowStep, Stage
-from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
+from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
@@ -48,8 +48,8 @@ class RecordsPart:
 
     name: str
     decoding: DecodingConfig
-    first: tuple[tuple[Stage, Table], ...]
-    """The windows that take records, with the tables of their rows."""
+    first: tuple[tuple[Stage, tuple[RowStep, ...], Table], ...]
+    """The windows that take records of the stream, each with all steps before it, and the table of its rows."""
     types: Mapping[str, str]
     """The stream's fields."""
     events_from_ms: int
@@ -68,7 +68,7 @@ class RecordsPart:
 
     def run(self) -> Account:
         account = Account()
-        firsts = [(stage, RowSteps(stage.pre_steps, self.types), table) for stage, table in self.first]
+        firsts = [(stage, RowSteps(steps, self.types), table) for stage, steps, table in self.first]
         emissions = [(one, RowSteps(one.steps, self.types)) for one in self.emissions]
         ends = np.array([piece.offsets.offset_next for piece in self.task.pieces])
         with ExitStack() as tables:
@@ -77,7 +77,7 @@ class RecordsPart:
                 for stage, steps, table in firsts
             ]
             letters = tables.enter_context(self.compared.writer(self.name))
-            for chunk in decode_pieces(self.decoding, decoder_of(self.decoding), self.task.pieces):
+            for chunk in decode_pieces(self.decoding, self.task.pieces):
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
                 accepted = chunk.accepted_places()
@@ -136,7 +136,7 @@ class RecordsPart:
 def _places_of(chunk: DecodedChunk, rows: np.ndarray) -> list[pa.Array]:
     """Where these rows of a chunk stand; see `PLACE_IN_LOG`."""
     elements = [0] * len(rows) if chunk.elements is None else [chunk.elements[at] or 0 for at in rows]
-    partitions = np.full(len(rows), chunk.partition, np.int32)
+    partitions = np.full(len(rows), chunk.label, np.int32)
     offsets = np.asarray(chunk.offsets, np.int64)[rows]
     return [pa.array(partitions), pa.array(offsets), pa.array(elements, pa.int32())]
 
@@ -147,7 +147,7 @@ class RecordsToCompare:
 
     stage: str
     steps: tuple[RowStep, ...]
-    """All steps before it."""
+    """All steps before it, from the stream on whose records these are."""
     shapes: tuple[DocumentShape, ...]
     asked: EndRange
     """Only documents with an event time in it are compared."""
@@ -162,7 +162,7 @@ class RecordsToCompare:
         batch = pa.RecordBatch.from_pydict(
             {
                 EVENT_US: pa.array(event_us, pa.int64()),
-                PARTITION: pa.array(np.full(len(places), chunk.partition, np.int32)),
+                PARTITION: pa.array(np.full(len(places), chunk.label, np.int32)),
                 OFFSET: pa.array(offsets),
                 ELEMENT: pa.array(elements, pa.int32()),
                 **columns,
@@ -208,10 +208,12 @@ class Recomputation:
         first = []
         for stage, taken in zip(pipeline.stages, self._taken, strict=True):
             before = None if taken == RECORDS else pipeline.stages[taken]
-            types = pipeline.stream.types
+            way = stage.record_ways[0]
+            types, taken_steps = pipeline.inputs[way.stream].stream.types, way.steps
             if before is not None:
                 types = before.window_types if stage.takes_window else before.field_types
-            steps = RowSteps(stage.pre_steps, types)
+                taken_steps = stage.pre_steps
+            steps = RowSteps(taken_steps, types)
             query = (
                 WindowQuery(stage, steps.types)
                 if before is None
@@ -222,32 +224,42 @@ class Recomputation:
             self._stages.append((steps, query, table))
             if before is None:
                 first.append((stage, table))
-        emissions = tuple(
-            RecordsToCompare(
-                one.name,
-                one.pre_steps,
+        emissions = [
+            (
                 tuple(
                     document_shape(pipeline, one, emit, span.version, span.generation)
                     for emit in one.emits
                     if emit.kind in AUDITED
                 ),
-                asked,
+                one,
             )
             for one in pipeline.record_stages
             if not span.is_backfill
-        )
+        ]
+        places = {stream: place for place, stream in enumerate(pipeline.streams)}
+        of_tasks = [places[task.pieces[0].offsets.stream] for task in tasks]
         self.parts = [
             RecordsPart(
                 name=f"{directory.name}-{number}",
                 decoding=decoding,
-                first=tuple(first),
-                types=pipeline.stream.types,
+                first=tuple(
+                    (stage, way.steps, table)
+                    for stage, table in first
+                    for way in stage.record_ways
+                    if way.stream == of_tasks[number]
+                ),
+                types=pipeline.inputs[of_tasks[number]].stream.types,
                 events_from_ms=span.events_from_ms,
                 events_before_ms=span.events_before_ms,
                 has_late_letters=pipeline.spec.late != "drop",
                 task=task,
                 compared=compared,
-                emissions=emissions,
+                emissions=tuple(
+                    RecordsToCompare(stage.name, way.steps, shapes, asked)
+                    for shapes, stage in emissions
+                    for way in stage.record_ways
+                    if way.stream == of_tasks[number]
+                ),
             )
             for number, task in enumerate(tasks)
         ]

@@ -177,15 +177,11 @@ class Desk:
         self._seen: list[_Seen] | None = [] if restarts else None
         self.counts = DeskCounts()
 
-    @property
-    def headers(self) -> tuple[str, ...]:
-        """Those of a record that its rows depend on: the first of them that it has."""
-        return self._streams[0].reader.headers
-
-    @property
-    def headers_beside(self) -> tuple[str, ...]:
-        """Those that rows depend on beside the first."""
-        return self._streams[0].reader.headers_beside
+    def headers_of(self, stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of a record of this stream, the headers that its rows depend on: the first of them that it has, and those that they depend
+        on beside that."""
+        reader = next(one.reader for one in self._streams if one.name == stream)
+        return reader.headers, reader.headers_beside
 
     def feed(self, records: DeskRecords) -> Iterator[Outcome]:
         """Take records in, and yield what becomes of them: rejected records, records that are emitted, and results of

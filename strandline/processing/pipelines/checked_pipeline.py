@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandline.core.durations import FOREVER_MS
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines import calendars
@@ -65,6 +66,13 @@ class CheckedPipeline:
     def streams(self) -> dict[str, StreamSpec]:
         """Name -> stream, in the order of the document."""
         return {one.name: one.stream for one in self.inputs}
+
+    @property
+    def retention_ms(self) -> int:
+        """Of the stream that keeps its records for the shortest time; FOREVER_MS is without end."""
+        return min(
+            (one.stream.retention_ms for one in self.inputs if one.stream.retention_ms != FOREVER_MS), default=FOREVER_MS
+        )
 
     def input_of(self, stream: str) -> CheckedInput:
         """What is read of this stream. Raises KeyError for one that the pipeline doesn't read."""

@@ -451,6 +451,13 @@ class _Check:
                 )
             )
             self._not_to_its_input(path, step.emit or [])
+            for position, emit in enumerate(step.emit or []):
+                if emit.sink is not None and _unless_only_first(ways):
+                    self._add(
+                        (*path, "emit", position, "sink"),
+                        "a sink that a package brings is told of a record's partition and offset, not of its stream, so it takes "
+                        "records of a pipeline's first stream only; emit results of windows, or to another kind of place",
+                    )
             self._own_names_free(path, step.emit or [], self.columns)
             return
         window = self.stages[self.stage]

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 from strandline.core.documents import YamlDocument
-from strandline.core.errors import Problem
+from strandline.core.errors import Conflict, Problem
 from strandline.core.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model import PipelineSpec
@@ -46,6 +46,19 @@ def emitter_of(ledger: Ledger, stream: str) -> str | None:
         if any(emitted == stream for _, emitted in emissions_to_streams(pipeline)):
             return job
     return None
+
+
+def emitter_of_input(ledger: Ledger, pipeline: CheckedPipeline) -> str | None:
+    """The job that emits to the stream that the pipeline reads, if one does. Of several streams none is emitted: this is asked
+    when documents are applied. Raises Conflict where one is all the same."""
+    found = {stream: emitter for stream in pipeline.streams if (emitter := emitter_of(ledger, stream)) is not None}
+    if found and pipeline.further:
+        stream, emitter = next(iter(found.items()))
+        raise Conflict(
+            f"job {pipeline.job} reads several streams, and job {emitter} emits to {stream}, one of them: no cut of the log takes "
+            "whole emissions of one beside records of others. Read it alone, in a pipeline of its own."
+        )
+    return next(iter(found.values()), None)
 
 
 def several_results(spec: PipelineSpec, document: YamlDocument, emitters: Container[str]) -> list[Problem]:

@@ -21,7 +21,7 @@ from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.stages import Enrich
 from strandline.processing.slices.lookups_in_force import used_lookups
-from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
 from strandline.processing.source.opened_ledger import open_ledger
@@ -85,19 +85,30 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
 
     pipeline = run.pipeline
     checkpoint = pipeline.spec.checkpoint
+    first, *further = [
+        FurtherStream(
+            read.stream,
+            read.start,
+            run.ledger.stream(read.stream).topic_id,
+            has_senders_times(run.index.settings(read.stream)),
+            run.row.stream_versions.get(read.stream),
+        )
+        for read in pipeline.spec.reads
+    ]
     return PlannerSettings(
         job=run.job,
         version=run.version,
         epoch=run.epoch,
-        stream=run.stream,
-        start=pipeline.spec.input.start,
+        stream=first.stream,
+        start=first.start,
         rows_max=checkpoint.records or run.settings.slice_rows_max,
         rule=pipeline.event_time_rule,
         windows=pipeline.windows,
         emitter=emitter,
-        topic_id=run.ledger.stream(run.stream).topic_id,
-        has_senders_times=has_senders_times(run.index.settings(run.stream)),
-        stream_version=run.row.stream_versions.get(run.stream),
+        topic_id=first.topic_id,
+        has_senders_times=first.has_senders_times,
+        stream_version=first.stream_version,
+        further=tuple(further),
         lookups=used_lookups(
             (step.lookup, [column.sql for column in step.columns])
             for stage in pipeline.all_stages
