@@ -9,9 +9,9 @@ import pytest
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.watermark import (
-    first_records,
     closes_after,
     emitted_up_to,
+    first_records,
     reached_after,
     watermark_after,
     watermark_by,

@@ -238,9 +238,7 @@ class Desk:
             self._seen.append(_Seen(part, self._clock.latest_event_ms))
         yield from self._step(part)
 
-    def _judged(
-        self, stream: _DeskStream, records: DeskRecords, offsets: Sequence[int], rows: Rows
-    ) -> Iterator[_Part]:
+    def _judged(self, stream: _DeskStream, records: DeskRecords, offsets: Sequence[int], rows: Rows) -> Iterator[_Part]:
         """Decode rows and judge each by event time; yield them cut where slices end."""
         partitions, of_row = rows.of_each(records.partitions), rows.of_each(offsets)
         given_ms = None if records.log_times_ms is None else rows.of_each(records.log_times_ms)

@@ -71,7 +71,8 @@ class CheckedPipeline:
     def retention_ms(self) -> int:
         """Of the stream that keeps its records for the shortest time; FOREVER_MS is without end."""
         return min(
-            (one.stream.retention_ms for one in self.inputs if one.stream.retention_ms != FOREVER_MS), default=FOREVER_MS
+            (one.stream.retention_ms for one in self.inputs if one.stream.retention_ms != FOREVER_MS),
+            default=FOREVER_MS,
         )
 
     def input_of(self, stream: str) -> CheckedInput:
@@ -148,7 +149,11 @@ class CheckedPipeline:
         has_branches = any(one != (None, False) for one in branching)
         compiled = (*self.compiled, branching) if has_branches else self.compiled
         if self.further:
-            compiled = (*compiled, [(one.ways, one.came) for one in self.stages], [one.ways for one in self.record_stages])
+            compiled = (
+                *compiled,
+                [(one.ways, one.came) for one in self.stages],
+                [one.ways for one in self.record_stages],
+            )
         return hashlib.sha256(repr(compiled).encode()).hexdigest()
 
     @property

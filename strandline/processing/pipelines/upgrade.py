@@ -101,7 +101,9 @@ def _of_event_time(before: CheckedInput, after: CheckedInput, of_which: str) -> 
         )
     if old_rule.idle_timeout_ms != new_rule.idle_timeout_ms:
         old_text, new_text = (_or_never(rule.idle_timeout_ms) for rule in (old_rule, new_rule))
-        yield Change(f"idle_timeout{of_which} from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on")
+        yield Change(
+            f"idle_timeout{of_which} from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on"
+        )
     if old_rule.max_ahead_ms != new_rule.max_ahead_ms:
         old_text, new_text = (_or_never(rule.max_ahead_ms) for rule in (old_rule, new_rule))
         yield Change(f"max_ahead{of_which} from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on")

@@ -111,7 +111,9 @@ class SnapshotChoice:
         cost = rewind_cost(self._ledger, plan, self._run.job)
         try:
             require_ledger_holds(self._ledger, self._run.job, plan)
-            require_log_holds(self._run.job, cost.needed, {one: self._index.starts(one) for one in self._pipeline.streams})
+            require_log_holds(
+                self._run.job, cost.needed, {one: self._index.starts(one) for one in self._pipeline.streams}
+            )
         except (LogTruncated, NotFound):
             # A broker that has just started may not know the topic yet. If it is gone, preparing the run says so.
             return False

@@ -82,8 +82,8 @@ class InputLog:
             answer = ask(stream)
             if len(self.streams) > 1 and any(partition >= PARTITIONS_MAX for partition in answer):
                 raise PermanentError(
-                    f"stream {stream} has more than {PARTITIONS_MAX:,} partitions, and a pipeline that reads several streams takes "
-                    "no more of each; read it in a pipeline of its own"
+                    f"stream {stream} has more than {PARTITIONS_MAX:,} partitions, and a pipeline that reads several streams "
+                    "takes no more of each; read it in a pipeline of its own"
                 )
             found.update((label_of(place, partition), one) for partition, one in answer.items())
         return found

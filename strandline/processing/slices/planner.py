@@ -73,9 +73,7 @@ class PlannerSettings:
     @property
     def streams(self) -> tuple[FurtherStream, ...]:
         """All of them, in order."""
-        first = FurtherStream(
-            self.stream, self.start, self.topic_id, self.has_senders_times, self.stream_version
-        )
+        first = FurtherStream(self.stream, self.start, self.topic_id, self.has_senders_times, self.stream_version)
         return first, *self.further
 
 
@@ -106,17 +104,15 @@ class SlicePlanner:
         self._filling_since_ms: int | None = None
         """When the run first saw records in a stream that has no slice yet."""
         self._schema: SchemaInForce | None = None
-        self._compiled = {
-            one.stream: one.stream_version for one in settings.streams if one.stream_version is not None
-        }
+        self._compiled = {one.stream: one.stream_version for one in settings.streams if one.stream_version is not None}
         if self._compiled:
             self._schema = SchemaInForce(ledger, settings.job, settings.version, self._compiled)
         self._lookups = LookupsInForce(ledger, settings.lookups)
         self._log = InputLog(index, [one.stream for one in settings.streams])
-        logs = {
-            one.stream: LogContinuity(settings.job, one.stream, one.topic_id, index) for one in settings.streams
-        }
-        self._continuity = InputContinuity(logs | ({settings.stream: continuity} if continuity else {}), self._log, index)
+        logs = {one.stream: LogContinuity(settings.job, one.stream, one.topic_id, index) for one in settings.streams}
+        self._continuity = InputContinuity(
+            logs | ({settings.stream: continuity} if continuity else {}), self._log, index
+        )
         self._drain_ends: Vector | None = None
 
     def record_origin(self) -> None:

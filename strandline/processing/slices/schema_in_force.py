@@ -10,8 +10,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # this module travels to every Python worker, which needs neither SQL nor pydantic
-    from strandline.ledger.states import StreamVersions
     from strandline.ledger.ledger import Ledger
+    from strandline.ledger.states import StreamVersions
 
 
 class Fit(Enum):

@@ -53,7 +53,9 @@ def watermark_by(
     """
     times: list[_StreamTime] = []
     for stream in reached.keys() | set(first_records):
-        found = _stream_time(rule.of(stream), reached.get(stream, {}), silence_ms.get(stream, {}), stream in first_records)
+        found = _stream_time(
+            rule.of(stream), reached.get(stream, {}), silence_ms.get(stream, {}), stream in first_records
+        )
         if found is None and stream in first_records:
             return None
         if found is not None:

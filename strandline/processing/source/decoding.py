@@ -96,9 +96,7 @@ class DecodedChunk:
         return None if self.elements is None else self.elements[at]
 
 
-def decode_pieces(
-    config: DecodingConfig, pieces: Sequence[Piece], *, is_new: bool = False
-) -> Iterator[DecodedChunk]:
+def decode_pieces(config: DecodingConfig, pieces: Sequence[Piece], *, is_new: bool = False) -> Iterator[DecodedChunk]:
     """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own. All
     rows of a chunk are of one stream, and enriched by the same versions of lookups.
 

@@ -114,11 +114,9 @@ def _moment(record: RejectedPlace, row: SliceRow | int | None, stream: str) -> M
     return Moment(record.log_time_ms, row.watermark_ms, row.rule.of(stream).max_ahead_ms)
 
 
-def _spans(
-    ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions
-) -> list[_Span]:
-    """What each version, compiled by each version of its streams' documents, replayed when it began. The present one, where it has
-    not begun yet, will replay what it needs."""
+def _spans(ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions) -> list[_Span]:
+    """What each version, compiled by each version of its streams' documents, replayed when it began. The present one, where it
+    has not begun yet, will replay what it needs."""
     runs = {run.epoch: run for run in ledger.runs(job)}
     spans: dict[tuple[int, tuple[int | None, ...]], _Span] = {}
     for event in ledger.events_of_kind(job, RUN_BEGINS):

@@ -51,9 +51,10 @@ class Prospects:
         sessions: Sessions | None = None,
         stream: str | None = None,
     ) -> None:
-        """`stream`: whose records these are; None: the first that the pipeline reads. `pipeline`: with the tables of its lookups. `watermark_ms`: what is closed already; a record with an earlier event time
-        will be late, whatever the next slice is. `other`: how the records are decoded, if not as the pipeline's own stream is.
-        `sessions`: what records of the stream have declared, where the format keeps that."""
+        """`pipeline`: with the tables of its lookups. `watermark_ms`: what is closed already; a record with an earlier event time
+        will be late, whatever the next slice is. `other`: how the records are decoded, if not as their stream is. `sessions`: what
+        records of the stream have declared, where the format keeps that. `stream`: whose records they are; None: the first that
+        the pipeline reads."""
         config = task_config(pipeline, "", (0,))
         stream = stream or pipeline.stream.stream
         decoding, place = config.decoding.of(stream), config.decoding.place_of(stream)

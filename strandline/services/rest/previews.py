@@ -44,7 +44,8 @@ def chosen_pipeline(batch: Batch, name: str | None, source: str) -> CheckedPipel
 def preview(
     log: KafkaStatus, pipeline: CheckedPipeline, stream: str, records: int, seconds: float | None
 ) -> PreviewView:
-    """Run the pipeline over the newest records of the stream, of several over those of one, or over those that come within so many seconds.
+    """Run the pipeline over the newest records of the stream, or over those that come within so many seconds. Of a pipeline that
+    reads several streams, the others are empty.
 
     Records of several partitions are taken in the order of their log time. At the end all windows are closed, so the first
     and the last hold only what was read. Of each stage as many results are shown, so that records that are emitted hide no

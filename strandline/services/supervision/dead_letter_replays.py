@@ -211,7 +211,9 @@ class DeadLetters:
             report.already += len(done.before)
             report.unknown += len(done.unknown)
             report.outcomes.update(
-                prospect.outcome for one, prospect in zip(records, judged, strict=True) if one.replay.identity in done.now
+                prospect.outcome
+                for one, prospect in zip(records, judged, strict=True)
+                if one.replay.identity in done.now
             )
         return report
 
@@ -421,13 +423,13 @@ def _read_originals(
         return  # retention has just removed them
 
 
-def _by_stream(
-    pipeline: CheckedPipeline, letters: Sequence[StoredDeadLetter]
-) -> dict[str, list[StoredDeadLetter]]:
+def _by_stream(pipeline: CheckedPipeline, letters: Sequence[StoredDeadLetter]) -> dict[str, list[StoredDeadLetter]]:
     """The letters by the stream that their records are of; what is of no stream that the job reads, with the first."""
     found: dict[str, list[StoredDeadLetter]] = {stream: [] for stream in pipeline.streams}
     for letter in letters:
-        found[stream if (stream := letter.headers.get("stream", "")) in found else pipeline.stream.stream].append(letter)
+        found[stream if (stream := letter.headers.get("stream", "")) in found else pipeline.stream.stream].append(
+            letter
+        )
     return found
 
 

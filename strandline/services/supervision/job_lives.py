@@ -149,7 +149,7 @@ class JobLives:
         """
         return {read.stream: self._origin(read.stream, read.start if to is None else to) for read in spec.reads}
 
-    def _origin(self, stream: str, to: Place) -> Mapping[int, int]:
+    def _origin(self, stream: str, to: Place) -> dict[int, int]:
         partitions = range(self._admin.describe(stream).partitions)
         starts = self._admin.starts(stream, partitions)
         if to == "earliest":

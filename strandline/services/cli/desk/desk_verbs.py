@@ -264,7 +264,9 @@ def _files(pipeline: CheckedPipeline, given: list[str]) -> dict[str, Path]:
                     f"--input: {text!r} names no stream, and the pipeline reads several; write {streams[0]}={text}"
                 )
         if stream in files:
-            raise typer.BadParameter(f"--input: the records of stream {stream} are named twice; name one file for each stream")
+            raise typer.BadParameter(
+                f"--input: the records of stream {stream} are named twice; name one file for each stream"
+            )
         files[stream] = Path(file)
         if file != "-" and files[stream].is_dir():
             raise typer.BadParameter(f"--input: {file} is a directory; name a file of records")
