@@ -178,8 +178,8 @@ class Desk:
         self.counts = DeskCounts()
 
     def headers_of(self, stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of a record of this stream, the headers that its rows depend on: the first of them that it has, and those that they depend
-        on beside that."""
+        """Of a record of this stream, the headers that its rows depend on: the first of them that it has, and those that they
+        depend on beside that."""
         reader = next(one.reader for one in self._streams if one.name == stream)
         return reader.headers, reader.headers_beside
 

@@ -20,8 +20,8 @@ _Timed = tuple[int, int, bytes | None, int]
 def merged_files(
     pipeline: CheckedPipeline, files: Mapping[str, Path], partitions: int, log_time: str | None = None
 ) -> Iterator[DeskRecords]:
-    """The records of these files (stream -> file). `partitions`: of each stream. `log_time`: the field that says when a record came;
-    None: its event time does.
+    """The records of these files (stream -> file). `partitions`: of each stream. `log_time`: the field that says when a record
+    came; None: its event time does.
 
     Records of one file stay in their order: one whose time is before that of the record before it comes with that. Of several
     files, those of the stream that stands first in the document come first where times are equal. Raises what `read_records` and

@@ -115,7 +115,8 @@ class Cascade:
     ) -> Iterator[tuple[int, Chunk]]:
         """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
-        `partition`: its label. `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window that takes them.
+        `partition`: its label. `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window
+        that takes them.
         """
         if not self.operators:
             return

@@ -216,9 +216,9 @@ class _Check:
             if other is not None:
                 self._add(
                     path,
-                    f"'{name}' is a {kind} in {names[0]} and a {kinds[other]} in {names[other]}, and a column has one type. Before "
-                    f"the union, leave it out of one of them ('drop: [{name}]'); where it is needed, derive a column of another "
-                    f"name in both, as {{{name}_2: cast({name} as {kind})}}",
+                    f"'{name}' is a {kind} in {names[0]} and a {kinds[other]} in {names[other]}, and a column has one type. "
+                    f"Before the union, leave it out of one of them ('drop: [{name}]'); where it is needed, derive a column of "
+                    f"another name in both, as {{{name}_2: cast({name} as {kind})}}",
                 )
                 found[name] = None
         if not found:

@@ -55,8 +55,8 @@ def emitter_of_input(ledger: Ledger, pipeline: CheckedPipeline) -> str | None:
     if found and pipeline.further:
         stream, emitter = next(iter(found.items()))
         raise Conflict(
-            f"job {pipeline.job} reads several streams, and job {emitter} emits to {stream}, one of them: no cut of the log takes "
-            "whole emissions of one beside records of others. Read it alone, in a pipeline of its own."
+            f"job {pipeline.job} reads several streams, and job {emitter} emits to {stream}, one of them: no cut of the log "
+            "takes whole emissions of one beside records of others. Read it alone, in a pipeline of its own."
         )
     return next(iter(found.values()), None)
 

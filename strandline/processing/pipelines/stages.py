@@ -119,7 +119,7 @@ class RecordStage:
     step: str
     """Where it stands in the document, as `steps[1]`."""
     ways: tuple[Way, ...] = field(default=(), repr=False)
-    """One for each stream whose records come here, in the order of the streams; none where the only one is of the first stream."""
+    """One for each stream whose records come here, in the order of the streams; none where it is the first stream alone."""
 
     @property
     def record_ways(self) -> tuple[Way, ...]:

@@ -52,9 +52,10 @@ class Prospects:
         stream: str | None = None,
     ) -> None:
         """`pipeline`: with the tables of its lookups. `watermark_ms`: what is closed already; a record with an earlier event time
-        will be late, whatever the next slice is. `other`: how the records are decoded, if not as their stream is. `sessions`: what
-        records of the stream have declared, where the format keeps that. `stream`: whose records they are; None: the first that
-        the pipeline reads."""
+        will be late, whatever the next slice is. `other`: how the records are decoded, if not as their stream is.
+
+        `sessions`: what records of the stream have declared, where the format keeps that. `stream`: whose records they are; None:
+        the first that the pipeline reads."""
         config = task_config(pipeline, "", (0,))
         stream = stream or pipeline.stream.stream
         decoding, place = config.decoding.of(stream), config.decoding.place_of(stream)
