@@ -323,9 +323,10 @@ def test_a_branch_over_one_stream_computes_what_a_job_over_it_alone_computes(see
 
 
 def test_an_audit_computes_the_same_by_its_own_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No record is late, and the pieces of the audit are of another length than the slices."""
+    """No record is late, and the pieces of the audit are of another length than the slices. Sums are exact in any order, which is
+    not the same by the audit's queries."""
     random = Random(5)
-    records = some_records(random, 300)
+    records = [replace(one, value=random.randrange(-200, 200) / 4) for one in some_records(random, 300)]
     decoding = decoding_of(PIPELINE, "")
     pieces: dict[Piece, list[Sent]] = {}
     for stream, partition in sorted({(one.stream, one.partition) for one in records}):
