@@ -157,33 +157,33 @@ def main() -> int:
     parser.add_argument(
         "--at-once", type=int, default=1, help="gateways at a time; most rungs wait more than they work"
     )
+    parser.add_argument("--by-turns", action="store_true", help="each rung at one gateway, which take turns")
     options = parser.parse_args()
     # However it is asked to end, it ends its servers first; a shell's background job would else ignore Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
     kinds = [kind for kind in KINDS if not options.gateway or kind.name in options.gateway]
+    ladder = rungs(options.kills)
+    unknown = set(options.rung or []) - {rung.name for rung in ladder}
+    if unknown:
+        parser.error(f"no such rung: {', '.join(sorted(unknown))}; there are {', '.join(rung.name for rung in ladder)}")
+    climbs = _climbs(
+        kinds, [rung for rung in ladder if not options.rung or rung.name in options.rung], options.by_turns
+    )
     if options.at_once > 1:
-        return _climb_at_once(kinds, options)
+        return _climb_at_once(climbs, options)
     console = Console(highlight=False, soft_wrap=True)
     began_s = time.monotonic()
 
     def say(text: str) -> None:
         console.print(f"{time.monotonic() - began_s:7.1f} s  {text}", markup=False)
 
-    ladder = rungs(options.kills)
-    unknown = set(options.rung or []) - {rung.name for rung in ladder}
-    if unknown:
-        parser.error(f"no such rung: {', '.join(sorted(unknown))}; there are {', '.join(rung.name for rung in ladder)}")
     table = Table(
         "gateway", "rung", "rounds", "sent", "acknowledged", "unknown", "lost", "twice", "other", "measured", ""
     )
     is_all_kept = True
-    for kind in kinds:
-        for rung in ladder:
-            if options.rung and rung.name not in options.rung:
-                continue
-            if rung.cuts_senders and not kind.load.can_leave:
-                continue
+    for kind, climbed in climbs:
+        for rung in climbed:
             try:
                 row, is_kept = _row(climb(kind, rung, say))
             except PermissionError as error:
@@ -198,17 +198,29 @@ def main() -> int:
     return 0 if is_all_kept else 1
 
 
-def _climb_at_once(kinds: Sequence[GatewayKind], options: argparse.Namespace) -> int:
+def _climbs(
+    kinds: Sequence[GatewayKind], ladder: Sequence[Rung], by_turns: bool
+) -> list[tuple[GatewayKind, list[Rung]]]:
+    """Which rungs each gateway climbs. `by_turns`: each rung is climbed by one of those that can, the next one each time."""
+    climbed: dict[str, list[Rung]] = {kind.name: [] for kind in kinds}
+    for number, rung in enumerate(ladder):
+        able = [kind.name for kind in kinds if kind.load.can_leave or not rung.cuts_senders]
+        for name in [able[number % len(able)]] if able and by_turns else able:
+            climbed[name].append(rung)
+    return [(kind, climbed[kind.name]) for kind in kinds if climbed[kind.name]]
+
+
+def _climb_at_once(climbs: Sequence[tuple[GatewayKind, list[Rung]]], options: argparse.Namespace) -> int:
     """Each gateway's ladder in a process of its own, so many at a time; each prints a table of its own."""
-    waiting = list(kinds)
+    waiting = list(climbs)
     climbing: list[subprocess.Popen[bytes]] = []
     is_all_kept = True
     try:
         while waiting or climbing:
             while waiting and len(climbing) < options.at_once:
                 command = [sys.executable, "-m", "tests.fault.ingest_ladder", "--kills", str(options.kills)]
-                command += ["--gateway", waiting.pop(0).name]
-                command += [word for rung in options.rung or [] for word in ("--rung", rung)]
+                kind, climbed = waiting.pop(0)
+                command += ["--gateway", kind.name, *(word for rung in climbed for word in ("--rung", rung.name))]
                 climbing.append(subprocess.Popen(command))
             for ended in [one for one in climbing if one.poll() is not None]:
                 climbing.remove(ended)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.processing.operators.aggregation import distinct, percentiles
@@ -41,6 +41,7 @@ from tests.property.test_window_operator import (
     run,
     some_records,
 )
+from tests.support.examples import examples
 
 FIELDS = ["machine", "site", "power", "count", "cost"]
 NUMBERS = ["power", "count", "cost"]
@@ -191,7 +192,7 @@ def bounds(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("bounds")
-@settings(max_examples=40)
+@examples(40)
 @given(stages(), rows_with_ties.flatmap(lambda rows: histories(st.just(rows))), st.integers(1, 4), st.integers(1, 7))
 def test_each_is_what_a_loop_computes_in_whatever_pieces_records_come(
     chosen: tuple[dict[str, str], dict[str, tuple[str, Oracle]]],
@@ -233,7 +234,7 @@ def check(
 
 
 @pytest.mark.usefixtures("bounds")
-@settings(max_examples=20)
+@examples(20)
 @given(
     stages(),
     rows_with_ties.flatmap(lambda rows: histories(st.just(rows))),
@@ -284,7 +285,7 @@ CASCADES: list[CheckedPipeline] = [
 
 
 @pytest.mark.usefixtures("bounds")
-@settings(max_examples=25)
+@examples(25)
 @given(
     rows_with_ties.flatmap(lambda rows: histories(st.just(rows))),
     st.sampled_from(CASCADES),

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
@@ -47,6 +47,7 @@ from strandline.processing.source.decoding import DecodedChunk, decoder_of, deco
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import Piece
 from strandline.results.document import Document
+from tests.support.examples import examples
 from tests.support.step_graphs import document_of, some_graph
 
 STREAM = StreamSpec.from_document(
@@ -381,14 +382,14 @@ def is_same(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
-@settings(max_examples=60, phases=(Phase.explicit, Phase.generate))
+@examples(60, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
     random = Random(seed)
     assert_both_agree(some_pipeline(random), some_log(random))
 
 
-@settings(max_examples=25, phases=(Phase.explicit, Phase.generate))
+@examples(25, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_so_they_do_where_steps_make_branches(seed: int) -> None:
     random = Random(seed)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strandline.processing.desk.desk import Desk, DeskResult, Outcome
@@ -23,6 +23,7 @@ from strandline.processing.pipelines.graph.branches import bucket_key, plan_bran
 from strandline.processing.pipelines.model import PipelineSpec
 from tests.property.test_rewind_windows import later, rewound
 from tests.property.test_window_operator import END, STREAM, Record, digest, histories, run, some_records
+from tests.support.examples import examples
 from tests.support.step_graphs import Steps, document_of, single_jobs, some_graph
 
 History = list[tuple[list[Record], int | None]]
@@ -116,7 +117,7 @@ def assert_as_single_jobs(steps: Steps, history: History, buckets: int, chunk_ro
         assert all(row["@problem"] for row in rows)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(histories(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 7))
 def test_each_branch_gives_what_it_gives_as_a_job_of_its_own(
     history: History, seed: int, buckets: int, chunk_rows: int
@@ -125,7 +126,7 @@ def test_each_branch_gives_what_it_gives_as_a_job_of_its_own(
 
 
 @pytest.mark.parametrize("steps", GRAPHS.values(), ids=GRAPHS)
-@settings(max_examples=8)
+@examples(8)
 @given(histories(), st.integers(2, 4))
 def test_so_do_branches_that_spread_in_other_ways(steps: Steps, history: History, buckets: int) -> None:
     assert_as_single_jobs(steps, history, buckets, 5)
@@ -151,7 +152,7 @@ def test_windows_are_computed_once_where_one_bucket_key_does() -> None:
     assert not Cascade(wide.stages, STREAM.types, 1).is_split
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(histories(), st.integers(0, 2**32), st.none() | st.integers(0, 2**32), st.data())
 def test_a_rewind_of_all_branches_computes_just_what_is_not_emitted(
     history: History, seed: int, new_seed: int | None, data: st.DataObject
@@ -216,7 +217,7 @@ def at_the_desk(
     return results, letters
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.integers(0, 2**32), st.none() | st.sampled_from([1, 7, 30]))
 def test_documents_and_dead_letters_are_those_of_the_branches(seed: int, slice_records: int | None) -> None:
     """Documents are the same byte for byte. A record, or a result, that fails in several branches has one dead letter; one that

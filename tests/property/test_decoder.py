@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.processing.formats.decimals import DecimalParser
@@ -21,6 +21,7 @@ from strandline.processing.formats.decoder import Decoder, RecordField
 from strandline.processing.formats.record_fields import RecordValidator, Rejection
 from strandline.processing.formats.timestamps import parse_timestamp, parse_timestamp_column
 from strandline.processing.pipelines.event_time import EventTimeSource
+from tests.support.examples import examples
 
 FIELDS = [
     RecordField("device", "string"),
@@ -141,7 +142,7 @@ REPEATED = Sent(b'{"device":"a","ts":1700000000000,"count":1,"ts":1700000000001}
 WITHOUT = Sent(b'{"device":"a","count":1,"x":"ts"}', NOW_MS)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(sent=st.lists(sents, max_size=12), data=st.data())
 def test_neighbours_and_cuts_never_matter(sent: list[Sent], data: st.DataObject) -> None:
     alone = [outcomes([record])[0] for record in sent]
@@ -155,7 +156,7 @@ def test_neighbours_and_cuts_never_matter(sent: list[Sent], data: st.DataObject)
     assert found == [alone[at] for at in order]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(sent=st.lists(sents, min_size=1, max_size=6), data=st.data())
 def test_bad_records_among_thousands_of_good_ones_cost_only_themselves(sent: list[Sent], data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, 2_500), min_size=len(sent), max_size=len(sent), unique=True))
@@ -167,7 +168,7 @@ def test_bad_records_among_thousands_of_good_ones_cost_only_themselves(sent: lis
     assert outcomes(crowd) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(sent=st.lists(sents, max_size=6))
 @example(sent=[GOOD, REPEATED])
 @example(sent=[REPEATED, WITHOUT])
@@ -183,7 +184,7 @@ def test_the_fast_way_and_the_judge_agree(sent: list[Sent]) -> None:
             assert isinstance(outcome, str) or is_of_time
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(sent=sents)
 @example(sent=Sent(b'{"device":"","count":0,"ts":-1}', NOW_MS))
 @example(sent=Sent(b'{"device":"","count":0,"ts":1700000000}', NOW_MS))
@@ -370,7 +371,7 @@ time_texts = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     values=st.lists(time_texts | st.integers(-(10**10), 10**10) | st.floats(-1e10, 1e10) | st.none()),
     unit=st.sampled_from(["s", "ms", "us"]),
@@ -386,7 +387,7 @@ def test_a_column_of_timestamps_is_read_as_each_alone(values: list[Any], unit: s
     assert found == [None if value is None else parse_timestamp(value, unit) for value in values]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.tuples(st.text("0123456789-: TZ.+", max_size=32), st.integers(0, 31)), min_size=1, max_size=5))
 def test_a_usual_text_with_some_bytes_changed_is_read_as_alone(changes: list[tuple[str, int]]) -> None:
     usual = "2023-11-14T22:13:20.123456+01:00"
@@ -430,7 +431,7 @@ number_values = st.one_of(
 ).filter(is_json)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(
     texts=st.lists(number_values, max_size=12),
     kind=st.sampled_from(["decimal(6,2)", "decimal(3,3)", "decimal(38,0)", "decimal(4,0)", "decimal(38,20)"]),

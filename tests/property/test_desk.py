@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, _Emission
@@ -25,6 +25,7 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.results.records.record_document import record_document_id
 from tests.property.test_rewind_windows import FIRST, SECOND
 from tests.property.test_window_operator import STREAM, Record, folded_by_panes, some_records
+from tests.support.examples import examples
 
 FIRST_OF_ALL = {
     "n": "count(*)",
@@ -307,7 +308,7 @@ def without_inverse(case: Case, late: set[int]) -> list[bytes]:
     ]
 
 
-@settings(max_examples=100, phases=(Phase.explicit, Phase.generate), deadline=None)
+@examples(100, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_a_run_gives_what_a_plain_recomputation_gives_however_it_is_cut_and_restarted(seed: int) -> None:
     case = a_case(seed)

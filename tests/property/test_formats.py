@@ -16,7 +16,7 @@ from typing import Any
 import cbor2
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
@@ -30,6 +30,7 @@ from strandline.processing.formats.sparkplug.messages import MessageReader, lett
 from strandline.processing.formats.sparkplug.sessions import Birth, Sessions, unpack
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.pipelines.event_time import EventTimeSource
+from tests.support.examples import examples
 from tests.support.messages import (
     SchemasInMemory,
     avro_record,
@@ -174,7 +175,7 @@ def test_a_good_record_is_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(value=st.binary(max_size=60), seed=st.integers(0, 2**32))
 def test_any_bytes(name: str, value: bytes, seed: int) -> None:
     FORMATS[name].check(value)
@@ -204,7 +205,7 @@ CELLS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(rows=st.lists(st.lists(CELLS, min_size=2, max_size=4), min_size=1, max_size=4))
 def test_lines_that_are_read_together_are_what_each_is_by_itself(rows: list[list[str]]) -> None:
     fields = {"a": "string", "b": "double?", "c": "timestamp?", "d": "boolean?"}
@@ -235,7 +236,7 @@ OBJECTS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(bare=st.lists(st.tuples(BARE, SOURCES), max_size=3), objects=st.lists(st.tuples(OBJECTS, SOURCES), max_size=3))
 def test_records_with_sources_that_are_read_together_are_what_each_is_by_itself(
     bare: list[tuple[bytes | None, bytes | None]], objects: list[tuple[bytes | None, bytes | None]]

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.expressions import parse_expression
 from strandline.processing.pipelines.functions.table import CALLS
+from tests.support.examples import examples
 
 DAY_US = 86_400_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -465,7 +466,7 @@ def test_each_function_has_a_reading() -> None:
 
 
 @given(rows=st.lists(ROWS, max_size=30))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_each_row_has_the_value_of_a_plain_reading(rows: list[Row]) -> None:
     for text, read in READINGS.items():
         used = compiled(text).columns
@@ -478,7 +479,7 @@ def test_each_row_has_the_value_of_a_plain_reading(rows: list[Row]) -> None:
 
 
 @given(rows=st.lists(ROWS, min_size=2, max_size=6))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_a_row_has_its_value_whatever_its_neighbours_are(rows: list[Row]) -> None:
     for text in READINGS:
         together = values_of(text, rows)

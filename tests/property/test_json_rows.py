@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
+from tests.support.examples import examples
 
 SCHEMA = {
     "a": {"type": "double?", "from": "$.m.a"},
@@ -132,7 +133,7 @@ def found(records: list[bytes], explode: str | None) -> list[list[dict[str, Any]
     return rows
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(RECORDS, st.sampled_from([None, "readings"]))
 def test_an_independent_reading_gives_the_same_rows(records: list[bytes], explode: str | None) -> None:
     assert found(records, explode) == [expected(record, explode) for record in records]

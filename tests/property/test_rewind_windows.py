@@ -6,13 +6,14 @@ from __future__ import annotations
 from itertools import accumulate, product
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind
 from strandline.processing.slices.watermark import emitted_up_to
 from tests.property.test_window_operator import END, Record, by_time, digest, histories, pipeline, run
+from tests.support.examples import examples
 from tests.support.ledgers import a_checkpoint
 
 FIRST = ["10s", "15s", "30s", "20s/5s", "25s/10s", "15s/10s", "30s/10s"]
@@ -75,7 +76,7 @@ def rewound(
     return plan, slices, closes_ms[plan.slice_first - 2] if plan.slice_first > 1 else None
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(histories(), st.sampled_from(VERSIONS), st.none() | st.sampled_from(VERSIONS), st.data())
 def test_a_rewind_computes_just_what_is_not_emitted(
     history: list[tuple[list[Record], int | None]], old: CheckedPipeline, upgrade: CheckedPipeline | None, data: Any

@@ -2,11 +2,12 @@
 
 from collections import defaultdict, deque
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.ingest.append.outcome import SpoolFull
 from strandline.ingest.append.spool import Attempt, Spool, SpooledRecord
+from tests.support.examples import examples
 
 TOPICS = st.sampled_from(["t", "u", "v"])
 STEPS = st.lists(
@@ -20,7 +21,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(steps=STEPS)
 def test_records_leave_once_and_in_order(tmp_path_factory, steps):
     directory = tmp_path_factory.mktemp("spool")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.documents import YamlDocument, read_documents
@@ -16,6 +16,7 @@ from strandline.frontends.document_text import write_documents
 from strandline.frontends.python.printer import as_python
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
+from tests.support.examples import examples
 from tests.unit.test_front_ends import canonical, of_python
 
 WORDS = (
@@ -167,7 +168,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(
         STREAM | pipelines(), min_size=1, max_size=3, unique_by=lambda one: str(one.get("stream", one.get("pipeline")))
@@ -198,7 +199,7 @@ def problems_of(read: Callable[[], object]) -> list[Problem]:
     return []
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.sampled_from(PIECES), max_size=40), st.integers(0, 200), st.integers(0, 60))
 def test_any_text_becomes_documents_or_a_refusal_with_a_place(pieces, at, left_out):
     """The example's words with others between them, and some left out."""

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -17,6 +17,7 @@ from strandline.processing.slices.rewind import RewindPlan, plan_rewind
 from strandline.processing.slices.watermark import emitted_up_to
 from tests.property.test_rewind_windows import later
 from tests.property.test_window_operator import END, Record, digest, histories, pipeline, run
+from tests.support.examples import examples
 from tests.support.ledgers import a_checkpoint
 
 History = list[tuple[list[Record], int | None]]
@@ -132,7 +133,7 @@ class Lives:
 
 
 @pytest.mark.parametrize("checked", PIPELINES.values(), ids=PIPELINES)
-@settings(max_examples=8)
+@examples(8)
 @given(histories(), st.data())
 def test_restarts_and_merged_replays_change_no_result_and_no_failure(
     checked: CheckedPipeline, history: History, data: Any
@@ -148,7 +149,7 @@ def test_restarts_and_merged_replays_change_no_result_and_no_failure(
     assert len(failures) == sum(len(rows) for stage, rows in at_once.items() if stage.endswith(" failed"))
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(histories())
 def test_what_a_step_has_no_value_for_is_in_no_further_window(history: History) -> None:
     """Though the filter behind it would let it pass. A plain loop over the first results says which the second window counts, and

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceRow
 from strandline.processing.slices.watermark import closes_after, reached_after, watermark_after
+from tests.support.examples import examples
 from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = "s"
@@ -88,7 +89,7 @@ def histories(draw: st.DrawFn) -> tuple[list[list[int]], list[Done]]:
     return topic, slices
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(histories())
 def test_one_threshold_after_the_other_and_nothing_comes_to_what_is_closed(
     history: tuple[list[list[int]], list[Done]],
@@ -104,7 +105,7 @@ def test_one_threshold_after_the_other_and_nothing_comes_to_what_is_closed(
         closed_ms = known(closes_ms)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(histories(), st.data())
 def test_recorded_slices_are_judged_the_same_however_they_are_merged_and_wherever_a_run_begins(
     history: tuple[list[list[int]], list[Done]], data: st.DataObject

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
@@ -30,6 +30,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.model import PipelineSpec
+from tests.support.examples import examples
 
 STREAM = StreamSpec.from_document(
     {
@@ -239,7 +240,7 @@ def histories(
     return [*slices, ([], END)]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(histories(), st.integers(1, 4), st.integers(1, 7))
 def test_results_do_not_depend_on_slices_buckets_or_chunks(
     history: list[tuple[list[Record], int | None]], buckets: int, chunk_rows: int
@@ -284,7 +285,7 @@ WIDE = [
 sixth by what the stage before has computed."""
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(histories(), st.sampled_from(WIDE), st.integers(2, 5), st.integers(1, 7))
 def test_a_last_stage_that_regroups_widely_does_not_depend_on_buckets(
     history: list[tuple[list[Record], int | None]], checked: CheckedPipeline, buckets: int, chunk_rows: int
@@ -303,7 +304,7 @@ def test_which_last_stages_are_split() -> None:
     assert not Cascade(WIDE[0].stages, WIDE[0].stream.types, 1).is_split
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     histories(),
     st.sampled_from([(60_000, 10_000), (30_000, 30_000), (25_000, 10_000), (10_000, 25_000)]),
@@ -387,7 +388,7 @@ def of_sessions(gap_ms: int, max_ms: int, by: Sequence[str] = ("machine",)) -> C
     return pipeline({"name": "visit", **sessions(gap_ms, max_ms), "by": list(by), "aggregate": aggregate})
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(histories(), st.sampled_from(SESSIONS), st.integers(1, 4), st.integers(1, 7))
 def test_sessions_are_what_a_plain_loop_computes_however_the_log_is_cut(
     history: list[tuple[list[Record], int | None]], shape: tuple[int, int], buckets: int, chunk_rows: int
@@ -457,7 +458,7 @@ def test_a_session_ends_where_a_record_comes_the_gap_later_or_at_a_cut() -> None
     assert found(7_000, 11_000, 15_000, 19_000, 23_000, 27_000) == [(7_000, 25_000, 5), (27_000, 32_000, 1)]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.integers(0, 2**32), st.sampled_from(SESSIONS))
 def test_sessions_depend_on_nothing_before_their_reach(seed: int, shape: tuple[int, int]) -> None:
     """So a rewind, an audit and a backfill may begin there: which older records they happen to have makes no difference. The
@@ -480,7 +481,7 @@ def test_sessions_depend_on_nothing_before_their_reach(seed: int, shape: tuple[i
     assert digest({"": later(some)}) == digest({"": later(rows)})
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(histories(), st.sampled_from([("60s", "10s"), ("30s", "5s"), ("20s", "20s")]), st.sampled_from([1, 50, 10**6]))
 def test_cumulative_windows_grow_step_by_step_and_depend_neither_on_slices_nor_on_how_many_are_merged_at_once(
     history: list[tuple[list[Record], int | None]], shape: tuple[str, str], merged_rows_max: int
@@ -553,7 +554,7 @@ def in_slices(rows: Sequence[Record], random: Random) -> list[tuple[list[Record]
     return [*slices, ([], 10**13)]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(0, 2**32), st.sampled_from(ZONES), st.sampled_from(["1d", "2d", "3d"]), st.sampled_from([0, 6, 13]))
 def test_days_of_a_time_zone_are_what_its_clocks_show(seed: int, zone: str, size: str, hour: int) -> None:
     """Of 23, 24 and 25 hours, and wherever they begin. The oracle asks the clock for each record's date."""
@@ -592,7 +593,7 @@ def test_days_of_a_time_zone_are_what_its_clocks_show(seed: int, zone: str, size
             assert before < begins.replace(tzinfo=None) <= at
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     histories(), st.sampled_from([("10s", "", "3s"), ("10s", "", "9999ms"), ("30s", "10s", "7s"), ("25s", "10s", "1s")])
 )
@@ -615,7 +616,7 @@ def test_windows_that_begin_later_are_those_of_earlier_records(
     assert digest(found) == digest(expected)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(records)
 def test_results_are_what_a_plain_loop_computes(rows: list[Record]) -> None:
     found = run(CASCADE, [(rows, END)], 2, 4)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from backports import zstd
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -25,6 +25,7 @@ from strandline.ingest.files.file_ingest import FileIngest, Taken
 from strandline.ingest.files.journal import FileAttempt, Journal
 from strandline.ingest.files.rows import TOO_LONG, UnreadableFile, rows_of
 from strandline.services.cli.ingest_verbs import _paths
+from tests.support.examples import examples
 
 SCHEMA = {"a": "string?", "b": "double?"}
 PACK = {"": bytes, ".gz": gzip.compress, ".zst": zstd.compress}
@@ -38,7 +39,7 @@ def rows(path: Path, stream: StreamSpec | None = None, record_bytes_max: int = 5
     return list(rows_of(path, stream or spec(), path.stat().st_size, record_bytes_max, lambda _: None))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=80).map(lambda line: line.replace(b"\n", b"")), max_size=30), st.booleans())
 def test_each_line_is_a_row_however_the_file_is_packed(tmp_path: Path, lines: list[bytes], is_ended: bool) -> None:
     text = b"\n".join(lines) + b"\n" * is_ended

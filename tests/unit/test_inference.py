@@ -12,13 +12,14 @@ from typing import Any
 import fastavro
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from strandline.core.stream import StreamSpec
 from strandline.processing.formats.inference import NoSampleError, Proposal, infer_stream
 from strandline.services.cli.commands import app
+from tests.support.examples import examples
 
 READINGS = Path(__file__).parents[2] / "examples" / "readings.ndjson"
 
@@ -115,7 +116,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.dictionaries(NAMES, VALUES, min_size=1, max_size=5), min_size=1, max_size=4))
 def test_whatever_the_objects_are_the_document_is_one_and_reads_them_without_error(
     records: list[dict[str, Any]],

@@ -3,7 +3,7 @@ a division by zero, the value is null."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -119,12 +119,6 @@ _DECIMAL_OPERATIONS: dict[type[exp.Expr], Callable[[Decimal, Decimal], Decimal |
     exp.IntDiv: lambda a, b: None if not b else EXACT.divide_int(a, b),
     exp.Mod: lambda a, b: None if not b else EXACT.remainder(a, b),
 }
-_TRANSCENDENTAL: dict[type[exp.Expr], Callable[..., npt.NDArray[np.float64]]] = {
-    exp.Sqrt: np.sqrt,
-    exp.Pow: np.power,
-    exp.Ln: np.log,
-    exp.Exp: np.exp,
-}
 
 
 def _fits_exactly(kind: type[exp.Expr], one: pa.DataType, other: pa.DataType, target: pa.DataType) -> bool:
@@ -149,16 +143,6 @@ def decimal_operation(kind: type[exp.Expr], one: pa.Array, other: pa.Array, targ
     if pa.types.is_integer(target):
         return pa.array([None if v is None or not -(2**63) <= v < 2**63 else int(v) for v in values], target)
     return rounded_decimals(values, target)
-
-
-def transcendental(kind: type[exp.Expr], operands: Sequence[pa.Array]) -> pa.Array:
-    """A root, power, logarithm or exponential of doubles."""
-    with np.errstate(all="ignore"):
-        values = _TRANSCENDENTAL[kind](*[numbers_of(operand) for operand in operands])
-    valid = valid_in(*operands)
-    if kind is exp.Ln:
-        valid &= ~(numbers_of(operands[0]) <= 0)
-    return array_of(values, valid)
 
 
 def round_half_up(array: pa.Array, places: int) -> pa.Array:

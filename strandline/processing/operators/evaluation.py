@@ -4,8 +4,8 @@ The dialect and its checks are those of `pipelines.expressions`, the types those
 ANSI mode would raise for (overflow, division by zero, a bad cast) is null here, so that a caller judges the row and no row ends a
 job. Spark is the oracle in the tests: every form of expression over ordinary and extreme values.
 
-Known differences from Spark, on purpose: transcendental functions (`exp`, `ln`, `pow`) are those of the C library and may
-differ from Java's in the last bit; a double becomes text by its shortest digits, as newer Java versions do it.
+Known differences from Spark, on purpose: powers, logarithms and angles are correctly rounded, so Java's may
+differ in the last bit; a double becomes text by its shortest digits, as newer Java versions do it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from strandline.processing.operators.arithmetic import (
     quantized,
     round_half_up,
     subtract,
-    transcendental,
 )
 from strandline.processing.operators.casting import arrow_type, cast, rounded_decimals
 from strandline.processing.operators.comparisons import COMPARE, best, equals_any, greater, is_too_wide, less
@@ -207,9 +206,10 @@ class _Compiler:
 
         return evaluate
 
-    def transcendental(self, node: exp.Expr) -> Evaluate:
+    def elementary(self, node: exp.Expr) -> Evaluate:
         operands = [self.typed(operand, "double") for operand in node.iter_expressions()]
-        return lambda columns, rows: transcendental(type(node), [operand(columns, rows) for operand in operands])
+        kernel = KERNELS[node.key]
+        return lambda columns, rows: kernel(*[operand(columns, rows) for operand in operands])
 
     def bits(self, node: exp.Expr) -> Evaluate:
         kind = self._type(node)
@@ -416,7 +416,7 @@ _BUILDERS: tuple[tuple[tuple[type[exp.Expr], ...], _Build], ...] = (
     ((exp.Abs,), _Compiler.absolute),
     ((exp.Ceil, exp.Floor), _Compiler.whole),
     ((exp.Round,), _Compiler.round),
-    ((exp.Sqrt, exp.Pow, exp.Ln, exp.Exp), _Compiler.transcendental),
+    ((exp.Sqrt, exp.Pow, exp.Ln, exp.Exp), _Compiler.elementary),
     ((exp.Lower, exp.Upper), _Compiler.upper_lower),
     ((exp.Trim,), _Compiler.trim),
     ((exp.Concat, exp.DPipe), _Compiler.concat),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Decimal
 
 import numpy as np
@@ -19,19 +18,11 @@ from strandline.processing.operators.arithmetic import (
     valid_in,
 )
 from strandline.processing.operators.casting import EXACT_OF_DOUBLE
+from strandline.processing.operators.functions.elementary import ELEMENTARY_KERNELS
 from strandline.processing.operators.functions.times import Kernel
 from strandline.processing.pipelines.functions.units import conversion
 
 _DEGREES, _RADIANS = 180.0 / math.pi, math.pi / 180.0
-
-
-def _above_zero(compute: Callable[[pa.Array], pa.Array]) -> Kernel:
-    """No value at zero and below."""
-    return lambda x: compute(pc.if_else(pc.less_equal(x, 0.0), pa.scalar(None, pa.float64()), x))
-
-
-def _cbrt(x: pa.Array) -> pa.Array:
-    return array_of(np.cbrt(numbers_of(x)), valid_in(x))
 
 
 def _degrees(x: pa.Array) -> pa.Array:
@@ -105,20 +96,11 @@ def _format_number(x: pa.Array, places: int) -> pa.Array:
 
 
 NUMBER_KERNELS: dict[str, Kernel] = {
+    **ELEMENTARY_KERNELS,
     "sign": pc.sign,
-    "cbrt": _cbrt,
-    "log10": _above_zero(pc.log10),
-    "log2": _above_zero(pc.log2),
     "isnan": _isnan,
     "nanvl": _nanvl,
     "pi": lambda: math.pi,
-    "sin": pc.sin,
-    "cos": pc.cos,
-    "tan": pc.tan,
-    "asin": pc.asin,
-    "acos": pc.acos,
-    "atan": pc.atan,
-    "atan2": pc.atan2,
     "degrees": _degrees,
     "radians": _radians,
     "pmod": _pmod,
