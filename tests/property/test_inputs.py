@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.partition_labels import label_of, partition_of, stream_place_of
@@ -40,6 +40,7 @@ from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.slice_rows import branch_of
 from strandline.processing.source.source_config import OffsetRange, Piece
 from strandline.processing.source.source_task import SourceTask
+from tests.support.examples import examples
 
 START_MS = 1_700_000_000_000
 WINDOW_MS = 10_000
@@ -211,7 +212,7 @@ def end_ms(document: dict[str, Any]) -> int:
     return round(datetime.fromisoformat(document["@timestamp"]).timestamp() * 1000)
 
 
-@settings(max_examples=6, deadline=None)
+@examples(5, deadline=None)
 @given(seed=st.integers(0, 10**9), slices=st.sampled_from([1, 2, 7, 30, None]))
 def test_results_are_those_of_an_independent_computation_to_the_last_bit(seed: int, slices: int | None) -> None:
     random = Random(seed)
@@ -300,7 +301,7 @@ def by_buckets(
     return {stage: sorted(rows, key=repr) for stage, rows in found.items()}
 
 
-@settings(max_examples=5, deadline=None)
+@examples(5, deadline=None)
 @given(seed=st.integers(0, 10**9), buckets=st.sampled_from([1, 2, 5]))
 def test_slices_buckets_and_the_order_of_chunks_change_no_bit(seed: int, buckets: int) -> None:
     random = Random(seed)
@@ -310,7 +311,7 @@ def test_slices_buckets_and_the_order_of_chunks_change_no_bit(seed: int, buckets
     assert by_buckets(PIPELINE, records, random, buckets) == whole
 
 
-@settings(max_examples=3, deadline=None)
+@examples(3, deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_a_branch_over_one_stream_computes_what_a_job_over_it_alone_computes(seed: int) -> None:
     random = Random(seed)
@@ -371,7 +372,7 @@ RULES = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200, deadline=None)
 @given(st.data())
 def test_the_audit_finds_the_watermark_of_several_streams_by_another_way(data: st.DataObject) -> None:
     of_streams = tuple((name, data.draw(st.sampled_from(RULES))) for name in "ab")
