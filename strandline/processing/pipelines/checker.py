@@ -323,7 +323,7 @@ class _Check:
         columns = [(name, normal_type(kind.removesuffix("?")) or kind) for name, kind in spec.columns.items()]
         may_be_null = tuple(name for name, kind in spec.columns.items() if kind.endswith("?"))
         self.columns |= dict(columns)
-        self.pending.append(
+        self._done(
             MapRows(
                 path_text(path),
                 spec.function,
