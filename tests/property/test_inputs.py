@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.partition_labels import label_of, partition_of, stream_place_of
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.audit import event_times, recomputation
@@ -40,6 +39,7 @@ from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.slice_rows import branch_of
 from strandline.processing.source.source_config import OffsetRange, Piece
 from strandline.processing.source.source_task import SourceTask
+from strandline.results.records.partition_labels import label_of, partition_of, stream_place_of
 from tests.support.examples import examples
 
 START_MS = 1_700_000_000_000

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from strandline.core.errors import LogChanged, NotFound, PermanentError
-from strandline.core.partition_labels import PARTITIONS_MAX
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceKind, SliceRow
 from strandline.processing.pipelines.event_time import WindowShape
@@ -17,6 +16,7 @@ from strandline.processing.slices.continuity import DOUBT_MS, LogContinuity
 from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import closes_after, greatest, reached_after, watermark_by
+from strandline.results.records.partition_labels import PARTITIONS_MAX
 
 FAST = EventTimeRule(1_000, 5_000, watermark="partitions")
 SLOW = EventTimeRule(10_000, 20_000, max_ahead_ms=60_000)

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.core.partition_labels import label_of
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_RESULT
 from strandline.processing.desk.asked_schemas import asked_schemas
 from strandline.processing.desk.event_clock import EventClock
@@ -41,6 +40,7 @@ from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, REJECTED
 from strandline.processing.source.source_config import DecodingConfig, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
+from strandline.results.records.partition_labels import label_of
 from strandline.results.writer import PROBLEM, WINDOW_END, Refused
 
 VERSION = EPOCH = 1

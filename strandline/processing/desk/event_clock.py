@@ -15,10 +15,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from strandline.core.partition_labels import stream_place_of
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.formats.decoder import NEVER_LATE
 from strandline.processing.slices.watermark import greatest, watermark_by
+from strandline.results.records.partition_labels import stream_place_of
 
 Times = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
@@ -32,7 +32,7 @@ class EventClock:
         self._rule = rule
         self._streams = streams
         self._reached: dict[int, int] = {}
-        """Label of a partition (`core.partition_labels`) -> the latest event time."""
+        """Label of a partition (`results.records.partition_labels`) -> the latest event time."""
         self._came_ms: dict[int, int] = {}
         """Label -> how far the log had come with its last record."""
         self._now_ms: int | None = None

@@ -24,7 +24,6 @@ from strandline.core.documents import Path, did_you_mean
 from strandline.core.durations import format_duration
 from strandline.core.field_types import TYPE_NAMES, normal_type
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.partition_labels import INPUTS_MAX
 from strandline.core.stream import (
     FIELD_NAMES_SCHEMA,
     DocumentModel,
@@ -41,6 +40,7 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
 from strandline.results.names import check_emit_name
+from strandline.results.records.partition_labels import INPUTS_MAX
 
 
 def _expression_text(value: object) -> object:

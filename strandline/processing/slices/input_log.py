@@ -1,4 +1,4 @@
-"""The streams that one job reads, as one log: partitions are called by their labels (`core.partition_labels`)."""
+"""The streams that one job reads, as one log: partitions are called by their labels (`results.records.partition_labels`)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from strandline.core.errors import NotFound, PermanentError
-from strandline.core.partition_labels import PARTITIONS_MAX, label_of
 from strandline.ledger.states import Offsets, SliceRow
 from strandline.processing.slices.continuity import LogContinuity
+from strandline.results.records.partition_labels import PARTITIONS_MAX, label_of
 
 Vector = Mapping[int, int]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from strandline.core.partition_labels import label_of
 from strandline.log.reader import OffsetRange
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
 from strandline.processing.formats.record_fields import JsonText
@@ -20,6 +19,7 @@ from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece
+from strandline.results.records.partition_labels import label_of
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
     from strandline.log.range_reader import RangeReader

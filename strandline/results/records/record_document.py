@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.core.partition_labels import partition_of, stream_place_of
 from strandline.results.document import DocumentColumns, DocumentShape, digest_of, hashed_ids, id_of_digest
 from strandline.results.names import EVENT_TIME_FIELD, index_name, index_stem
+from strandline.results.records.partition_labels import partition_of, stream_place_of
 from strandline.results.text_columns import (
     TIME_OUT_OF_RANGE,
     id_parts,
@@ -50,7 +50,7 @@ class RecordShape(DocumentShape):
     """What the documents of one emission of records have in common. `by` is empty; `aggregates` are the columns."""
 
     input_streams: tuple[str, ...] = field(kw_only=True)
-    """The streams that the pipeline reads. The partition of a row is its label (`core.partition_labels`), which says in which of
+    """The streams that the pipeline reads. The partition of a row is its label (`results.records.partition_labels`), which says in which of
     them the record stands."""
 
     @property
