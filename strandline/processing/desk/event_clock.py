@@ -32,7 +32,7 @@ class EventClock:
         self._rule = rule
         self._streams = streams
         self._reached: dict[int, int] = {}
-        """Label of a partition (`results.records.partition_labels`) -> the latest event time."""
+        """Label of a partition (`partition_labels`) -> the latest event time."""
         self._came_ms: dict[int, int] = {}
         """Label -> how far the log had come with its last record."""
         self._now_ms: int | None = None

@@ -67,7 +67,7 @@ class Chunk:
     """Rows of one input partition for one bucket, as they cross the exchange."""
 
     partition: int
-    """Its label (`results.records.partition_labels`): of the only stream, its number."""
+    """Its label (`partition_labels`): of the only stream, its number."""
     sequence: int
     """Their place among the chunks of the partition."""
     blob: bytes

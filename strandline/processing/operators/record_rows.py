@@ -24,7 +24,7 @@ def pack_record_rows(
     offsets: npt.NDArray[np.int64],
     elements: Sequence[int | None] | None,
 ) -> bytes:
-    """The records of one chunk that come to one stage. `partition`: its label (`results.records.partition_labels`). `event_us`, `offsets`
+    """The records of one chunk that come to one stage. `partition`: its label (`partition_labels`). `event_us`, `offsets`
     and `elements` are of all accepted rows of the chunk."""
     rows = records.rows
     columns = {

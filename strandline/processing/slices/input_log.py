@@ -1,4 +1,4 @@
-"""The streams that one job reads, as one log: partitions are called by their labels (`results.records.partition_labels`)."""
+"""The streams that one job reads, as one log: partitions are called by their labels (`partition_labels`)."""
 
 from __future__ import annotations
 

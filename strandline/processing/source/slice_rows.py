@@ -2,7 +2,7 @@
 
 A row is (bucket key, kind, partition, sequence, blob):
 
-The partition is its label (`results.records.partition_labels`): of the only stream that a pipeline reads, its number.
+The partition is its label (`partition_labels`): of the only stream that a pipeline reads, its number.
 
 - `RECORDS`: accepted records of one partition, cut for the bucket; see `operators.cascade.Chunk`. Those of further branches of
   the pipeline have kinds of their own: `kind_of_records`.

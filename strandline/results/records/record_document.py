@@ -50,7 +50,7 @@ class RecordShape(DocumentShape):
     """What the documents of one emission of records have in common. `by` is empty; `aggregates` are the columns."""
 
     input_streams: tuple[str, ...] = field(kw_only=True)
-    """The streams that the pipeline reads. The partition of a row is its label (`results.records.partition_labels`), which says in which of
+    """The streams that the pipeline reads. The partition of a row is its label (`partition_labels`), which says in which of
     them the record stands."""
 
     @property
