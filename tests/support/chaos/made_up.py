@@ -152,7 +152,7 @@ class MadeUpJob:
             "version": self.version.number,
             "offsets_first": {self.stream: first},
             "offsets": {self.stream: {str(partition): offset for partition, offset in self.offsets.items()}},
-            "rule": asdict(self.rule),
+            "rule": {name: value for name, value in asdict(self.rule).items() if name != "by_stream"},
             "reached": self.now_reached(),
             "silence_ms": {self.stream: self.silences({record.partition for record in records})},
             "kind": kind,
