@@ -19,9 +19,18 @@ from strandline.processing.pipelines.expressions import ExpressionError, parse_e
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
-from strandline.processing.pipelines.model import EmitSpec, EnrichSpec, MapSpec, PipelineSpec, StepSpec, WindowSpec
+from strandline.processing.pipelines.model import (
+    DedupeSpec,
+    EmitSpec,
+    EnrichSpec,
+    MapSpec,
+    PipelineSpec,
+    StepSpec,
+    WindowSpec,
+)
 from strandline.processing.pipelines.stages import (
     Column,
+    Dedupe,
     Derive,
     Emit,
     Enrich,
@@ -98,6 +107,8 @@ class _Check:
         self.record_stages: list[RecordStage] = []
         self.columns_read: list[set[str]] = [set() for _ in streams]
         """Of each stream."""
+        self.dedupes: list[Path] = []
+        """Where they stand."""
         self.lookups = lookups
 
     def run(self) -> CheckedPipeline:
@@ -125,6 +136,8 @@ class _Check:
                 self._drop((*path, "drop"), step.drop)
             elif step.enrich is not None:
                 self._enrich((*path, "enrich"), step.enrich)
+            elif step.dedupe is not None:
+                self._dedupe((*path, "dedupe"), step.dedupe)
             elif step.window is not None:
                 self._window(path, step.window, step.emit or [])
             elif step.emit is not None:
@@ -420,6 +433,44 @@ class _Check:
                 )
             self._read(name)
 
+    def _dedupe(self, path: Path, dedupe: DedupeSpec) -> None:
+        """One for all branches, before the first window, by the stream's key at least: so that repeats are in one partition."""
+        if (window := self._window_before) is not None:
+            self._add(
+                path, f"stands behind window '{window.name}', whose results come once each; move it before the window"
+            )
+        if self.dedupes:
+            self._add(
+                path,
+                f"there is a dedupe already, {path_text(self.dedupes[0])}, and a pipeline has one: take from it by "
+                "'from', or dedupe by other fields in a pipeline of its own",
+            )
+        self.dedupes.append(path)
+        for number, name in enumerate(dedupe.by):
+            self._key((*path, "by", number), name)
+        if len(self.streams) > 1:
+            self._add(
+                path,
+                "leaves repeats out of one stream, and a pipeline that reads several can't yet; read the stream alone, in a "
+                "pipeline of its own",
+            )
+            return
+        (read,) = self.streams
+        key, stream = read.key, read.stream
+        if read.partitions > 1 and key is None:
+            self._add(
+                path,
+                f"stream '{stream}' has no key, so a record that is sent again may come to another partition, and the log has no "
+                "order between partitions; give the stream a 'key', or 'partitions: 1'",
+            )
+        elif read.partitions > 1 and key not in dedupe.by:
+            self._add(
+                (*path, "by"),
+                f"expected '{key}' among the fields, the key of stream '{stream}', which a record that is sent again has, too: "
+                f"it says in which partition both are; write [{', '.join([str(key), *dedupe.by])}]",
+            )
+        self._done(Dedupe(path_text(path), tuple(dedupe.by), dedupe.within))
+
     def _keep(self, path: Path, names: Sequence[str]) -> None:
         """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""
         window = self._window_before
@@ -554,7 +605,9 @@ class _Check:
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
         elif is_nested(self.columns[name] or ""):
-            self._add(path, f"'{name}' is a {self.columns[name]}, which makes no key; group by what stands in it")
+            self._add(
+                path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
+            )
         elif not self._window_before:
             if self.columns[name] == JSON_TYPE:
                 self._add(
@@ -689,7 +742,8 @@ class _Check:
     def _retention(self) -> None:
         # Windows wait for the stream that is furthest behind, so the longest delay counts for all.
         delay_ms = max(one.event_time.delay for one in self.pipeline.reads)
-        needed_ms = delay_ms + reach_of([stage.shape for stage in self.stages])
+        horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
+        needed_ms = delay_ms + max([reach_of([stage.shape for stage in self.stages]), *horizons])
         for stream in self.streams:
             if stream.retention_ms != FOREVER_MS and stream.retention_ms < needed_ms:
                 self._add(
