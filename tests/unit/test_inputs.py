@@ -242,3 +242,10 @@ def test_a_form_that_has_no_inputs_says_so(tmp_path: Path) -> None:
     for write in (as_sql, as_python):
         with pytest.raises(PermanentError, match="reads several streams, and that has no form in"):
             write(data)
+
+
+def test_json_of_any_stream_makes_no_key() -> None:
+    streams = STREAMS.replace("w: double", "w: double, free: json").replace("own:", "free: string, own:")
+    text = f"{streams}pipeline: p{INPUTS}{UNITED.replace('by: [k]', 'by: [free]')}"
+    with pytest.raises(InvalidDocument, match="'free' is json, of which two texts may mean the same"):
+        check_documents(text, "p.yaml", {})

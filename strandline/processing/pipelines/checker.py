@@ -639,7 +639,9 @@ class _Check:
             )
 
     def _is_json(self, name: str) -> bool:
-        return self.columns.get(name) == JSON_TYPE
+        """Whether a column is a field that holds any JSON, of one of the streams on the way here. Among columns it is a text."""
+        fields = [self.streams[way.stream].fields.get(name) for way in self.ways]
+        return any(field is not None and field.type == JSON_TYPE for field in fields)
 
     def _own_names_free(self, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
         """Files and tables hold the platform's own columns beside the fields."""
