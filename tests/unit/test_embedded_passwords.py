@@ -239,7 +239,7 @@ def test_up_takes_its_own_logins_from_the_environment_and_no_others(addresses: S
 def test_a_running_stack_keeps_its_way(addresses: StackAddresses) -> None:
     PidFile(Path(addresses.data_dir)).add("control", os.getpid())
     stack = Stack(Settings(), Path(addresses.data_dir), 100, Console(quiet=True))
-    said = r"runs with servers of its own, with passwords, and is asked for with servers of its own, without passwords; stop it"
+    said = r"runs with servers of its own and passwords, and is asked for with servers of its own; stop it"
     with pytest.raises(StackError, match=said):
         stack._running_parts()
 

@@ -119,7 +119,7 @@ class StackAddresses:
         """Which servers it uses, and whether its own ask for passwords."""
         outside = [f"{name} {address} of yours" for name, address in self.outside_servers().items()]
         servers = ", ".join(outside) or "servers of its own"
-        return f"{servers}{', with passwords' if self.secured() else ', without passwords'}"
+        return f"{servers} and passwords" if self.secured() else servers
 
     def write(self) -> None:
         """Write `stack.json`, replacing it whole."""
