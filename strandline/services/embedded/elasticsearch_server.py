@@ -8,12 +8,14 @@ import os
 import pwd
 import secrets
 import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 
-from strandline.core.errors import StackError
 from strandline.services.certificates import make_dev_certificates
+from strandline.services.embedded import as_nobody
 from strandline.services.embedded.addresses import STACK_USER
 from strandline.services.processes.child_process import Program, emptied
 from strandline.services.processes.private_files import write_private
@@ -92,7 +94,7 @@ def elasticsearch_program(
     arguments = ["/bin/bash", str(home / "bin" / "elasticsearch"), "-d", "-p", str(pid_file)]
     return Program(
         name="elasticsearch",
-        arguments=[*_user_change(data_dir, log), *arguments],
+        arguments=[*_user_change([data_dir, log], [home, java.parent.parent]), *arguments],
         log=log,
         is_ready=lambda: _answers(port, password),
         environment=environment,
@@ -165,33 +167,18 @@ def _settings(data_dir: Path, port: int, transport_port: int) -> dict[str, objec
     }
 
 
-def _user_change(*owned: Path) -> list[str]:
+def _user_change(owned: Sequence[Path], read: Sequence[Path]) -> list[str]:
     """The prefix that starts a program as nobody when we are root (Elasticsearch refuses root); else nothing.
 
-    The given directories and files, and only they, become nobody's. One capability is kept: it lets the server enter parent
-    directories that only root may read (a data directory from mkdtemp), and grants no writing.
+    The directories and files `owned`, and only they, become nobody's; `read` is what it needs besides (`as_nobody`).
     """
     if os.geteuid() != 0:
         return []
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise StackError(
-            "Elasticsearch refuses to run as root, and there is no setpriv to change the user; install util-linux"
-        )
     nobody = pwd.getpwnam("nobody")
-    for top in owned:
-        for path in [top, *top.rglob("*")]:
-            os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
-    return [
-        setpriv,
-        f"--reuid={nobody.pw_uid}",
-        f"--regid={nobody.pw_gid}",
-        "--clear-groups",
-        "--inh-caps=+dac_read_search",
-        "--ambient-caps=+dac_read_search",
-        # Without this, access(2), by which Java asks whether a file is readable, ignores capabilities.
-        "--securebits=+no_setuid_fixup",
-    ]
+    for path in [one for top in owned for one in (top, *top.rglob("*"))]:
+        os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
+    paths = [str(path) for path in (*owned, *read)]
+    return [sys.executable, "-I", as_nobody.__file__, *paths, "--"]
 
 
 def _answers(port: int, password: str | None) -> bool:
