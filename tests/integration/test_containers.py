@@ -258,7 +258,8 @@ def test_what_the_gateways_spool_while_kafka_is_stopped_outlives_their_container
 ) -> None:
     assert deployment.containers["kafka"].stop() == TERMINATED
     senders.send(RECORDS)
-    holders = [name for name in GATEWAYS if name != "gateway-mqtt"]
+    # The bridge leaves with the broker what it can't persist, and the stream names nothing that could be polled.
+    holders = [name for name in GATEWAYS if name not in {"gateway-mqtt", "gateway-poll"}]
     for name in holders:
         wait_until(
             lambda name=name: spooled(deployment, name),
