@@ -118,7 +118,10 @@ def test_every_process_of_the_stack_logs_in_and_no_password_is_in_its_environmen
 ) -> None:
     """What a child is given by `Stack`, read back as a child reads it."""
     made = passwords_of(addresses)
-    given = settings_environment(stack_settings(Settings(), addresses)) | login_settings(addresses)
+    settings = stack_settings(Settings(kafka_username="another"), addresses)
+    assert (settings.kafka_security_protocol, settings.kafka_username) == ("SASL_PLAINTEXT", "strandline")
+    assert login_of(settings) == "user strandline", "as the doctor says it"
+    given = settings_environment(settings) | login_settings(addresses)
     assert not [name for name, value in given.items() if any(one in value for one in made.values())]
     use_environment(monkeypatch, given)
     client = librdkafka(addresses.kafka_bootstrap, {})
