@@ -36,7 +36,15 @@ from strandline.core.durations import (
     parse_retention_ms,
 )
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
-from strandline.core.field_types import JSON_TYPE, TYPE_NAMES, TYPE_PATTERN, WHOLE_RANGES, is_number, normal_type
+from strandline.core.field_types import (
+    JSON_TYPE,
+    TYPE_NAMES,
+    TYPE_PATTERN,
+    WHOLE_RANGES,
+    is_nested,
+    is_number,
+    normal_type,
+)
 from strandline.core.json_paths import parse_json_path
 from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX, HEADER_HTTP_PREFIX
 
@@ -188,7 +196,8 @@ class FieldSpec(DocumentModel):
     """One field of the schema. `double?` is short for `{type: double, required: false}`."""
 
     type: str = Field(json_schema_extra={"pattern": rf"^({TYPE_PATTERN}|{JSON_TYPE})\??$"})
-    """string, long, integer, double, boolean, timestamp or decimal(p,s); or json, for what no other field takes."""
+    """string, long, integer, double, boolean, timestamp, decimal(p,s), array<...> or struct<...>; or json, for what no other
+    field takes."""
     required: bool = True
     """A record without it (or with null) is a dead letter."""
     min: Number | None = None
@@ -243,7 +252,9 @@ class FieldSpec(DocumentModel):
             yield ("min",), f"'min' {self.min} is greater than 'max' {self.max}; no record could pass"
         if self.unit is not None and self.type != "timestamp":
             yield ("unit",), f"'unit' is for timestamps, and this is a {self.type}; remove it"
-        if self.text and self.type == "string":
+        if self.text and is_nested(self.type):
+            yield ("text",), f"{self.type} never comes as text; remove it"
+        elif self.text and self.type == "string":
             yield ("text",), "a string is text anyway; remove it"
         if self.type == JSON_TYPE and (self.text or self.path is not None):
             yield ("type",), "json is for the members that no other field takes; remove 'from' and 'text'"
@@ -641,6 +652,21 @@ class StreamSpec(DocumentModel):
                 f"{SPARKPLUG_NODE_LEVEL} ('key: node', 'mqtt: {{fields: {{node: {SPARKPLUG_NODE_LEVEL}}}}}'), or 'partitions: 1'",
             )
 
+    def _contradictions_of_nested(self) -> Iterator[tuple[Path, str]]:
+        """Of fields that are arrays or structs."""
+        filled = {self.key, *(self.mqtt.fields if self.mqtt else ()), *(self.http.headers if self.http else ())}
+        for name, field in self.fields.items():
+            if not is_nested(field.type):
+                continue
+            if self.format not in _FORMATS_WITH_NESTED:
+                yield (
+                    ("schema", name),
+                    f"{field.type} is read of the formats {', '.join(_FORMATS_WITH_NESTED)}, and this is {self.format}; take "
+                    "values out of it by 'from', or make rows of it by 'explode' where the format can",
+                )
+            if name in filled:
+                yield ("schema", name), f"{field.type} is no key, and comes from no topic and no header"
+
     def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:
         has_objects = self.format in FORMATS_WITH_MEMBERS
         for name in _OPTIONS:
@@ -665,6 +691,7 @@ class StreamSpec(DocumentModel):
                 yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
             if field.path == "$" and has_objects:
                 yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"
+        yield from self._contradictions_of_nested()
         rest = [name for name, field in self.fields.items() if field.type == JSON_TYPE]
         keeps_rest = self.format in _FORMATS_WITH_A_REST
         if rest and (not keeps_rest or self.explode is not None):
@@ -686,6 +713,8 @@ class StreamSpec(DocumentModel):
 
 _FORMATS_WITH_A_REST = ("json", "msgpack", "cbor", "influx")
 """Their records may have members that nobody declares."""
+_FORMATS_WITH_NESTED = ("json", "msgpack", "cbor")
+"""Their records may have fields that are arrays or structs."""
 _OPTIONS = ("raw", "csv", "avro", "protobuf")
 """The parts of a document that belong to the format of their name."""
 

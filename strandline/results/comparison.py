@@ -59,10 +59,18 @@ def _differences(
 def _is_same(held: Any, computed: Any) -> bool:
     if isinstance(held, bool) or isinstance(computed, bool):  # Python takes True == 1
         return held is computed
+    if isinstance(held, list) and isinstance(computed, list):
+        return len(held) == len(computed) and all(map(_is_same, held, computed))
+    if isinstance(held, dict) and isinstance(computed, dict):
+        return held.keys() == computed.keys() and all(_is_same(held[name], computed[name]) for name in held)
     return bool(held == computed)
 
 
 def _is_close(held: Any, computed: Any) -> bool:
+    if isinstance(held, list) and isinstance(computed, list):
+        return len(held) == len(computed) and all(map(_is_close, held, computed))
+    if isinstance(held, dict) and isinstance(computed, dict):
+        return held.keys() == computed.keys() and all(_is_close(held[name], computed[name]) for name in held)
     if isinstance(held, float) or isinstance(computed, float):
         numbers = [one for one in (held, computed) if isinstance(one, int | float) and not isinstance(one, bool)]
         return len(numbers) == 2 and math.isclose(*numbers, rel_tol=FLOAT_RELATIVE_MAX, abs_tol=FLOAT_ABSOLUTE_MAX)

@@ -11,6 +11,7 @@ A document:
 - A decimal is a string with all its digits, because most JSON readers would round a number. Its mapping makes the index
   keep it as a double beside, so it sorts and aggregates; only that copy is rounded.
 - NaN and infinity do not exist in JSON: such a row is refused, never turned into null.
+- An array is an array of JSON, a struct an object; what is in them is written as it would be alone.
 
 In a stream the same document also has `window_start` and `window_end`, behind `window`: a stream's schema is flat.
 """
@@ -32,7 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
-from strandline.core.field_types import SIMPLE_TYPES, digits_of
+from strandline.core.field_types import is_nested, normal_type
 from strandline.results.names import WINDOW_FIELDS, check_emit_name, check_field_name, index_name, index_stem
 from strandline.results.text_columns import TIME_OUT_OF_RANGE, decimal_text, id_parts, join_texts, read_column
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START, Refused
@@ -144,8 +145,10 @@ class DocumentShape:
                 yield f"{name!r} names two results of stage {self.stage!r}; rename one"
             if self.is_stream and self.has_window and name in WINDOW_FIELDS:
                 yield f"{name!r} is what the window's times are called in a stream; rename the field"
-            if type_name not in SIMPLE_TYPES and digits_of(type_name) is None:
+            if not _has_mapping(type_name):
                 yield f"{name!r} has type {type_name!r}, for which there is no mapping"
+            elif is_nested(type_name) and name in dict(self.by):
+                yield f"{name!r} has type {type_name!r}, of which no key is made"
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
@@ -312,6 +315,13 @@ class DocumentColumns:
             else:
                 assert index is not None
                 yield Document(identity, index, source)
+
+
+def _has_mapping(type_name: str) -> bool:
+    try:
+        return normal_type(type_name) == type_name
+    except ValueError:
+        return False
 
 
 def _window_times(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strandline.core.errors import Conflict
-from strandline.core.field_types import kind_of
+from strandline.core.field_types import element_of, kind_of, members_of
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.index_settings import INDEX_SETTINGS_DEFAULT, IndexSettings
@@ -38,7 +38,7 @@ _HIDDEN = {"is_hidden": True}
 
 def build_mapping(shape: DocumentShape) -> dict[str, Any]:
     """Return the mapping of the shape's documents. `strict`: a field that it doesn't name is refused, not guessed."""
-    fields = {name: dict(FIELD_MAPPINGS[kind_of(type_name)]) for name, type_name in shape.fields}
+    fields = {name: field_mapping(type_name) for name, type_name in shape.fields}
     origin = {"job": "keyword", "stage": "keyword", "version": "integer", "epoch": "long", "emission": "long"}
     window = {"window": {"properties": {"start": dict(_DATE), "end": dict(_DATE)}}}
     if not shape.has_window:
@@ -56,6 +56,18 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
             "strandline": {"properties": {name: {"type": type_name} for name, type_name in origin.items()}},
         },
     }
+
+
+def field_mapping(type_name: str) -> dict[str, Any]:
+    """Return the mapping of one field. To Elasticsearch each field may have many values, so an array is mapped as its elements
+    are; an array of structs is `nested`, so that a search finds what stands together in one of them."""
+    element = element_of(type_name)
+    if element is not None:
+        inner = field_mapping(element)
+        return {"type": "nested", **inner} if "properties" in inner else inner
+    if members := members_of(type_name):
+        return {"properties": {name: field_mapping(kind) for name, kind in members.items()}}
+    return dict(FIELD_MAPPINGS[kind_of(type_name)])
 
 
 def is_ours(mapping: dict[str, Any]) -> bool:
@@ -246,6 +258,8 @@ def _flatten(properties: dict[str, Any], prefix: str = "") -> dict[str, str]:
     types: dict[str, str] = {}
     for name, field in properties.items():
         if "properties" in field:
+            if field.get("type") == "nested":
+                types[prefix + name] = "nested"
             types |= _flatten(field["properties"], f"{prefix}{name}.")
         else:
             types[prefix + name] = str(field["type"])

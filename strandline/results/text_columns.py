@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import PermanentError
-from strandline.core.field_types import kind_of
+from strandline.core.field_types import element_of, kind_of, members_of
 
 TIME_OUT_OF_RANGE = "timestamp_out_of_range"
 NON_FINITE = "non_finite_number"
@@ -28,6 +28,8 @@ _ARROW_TYPES: dict[str, Callable[[pa.DataType], bool]] = {
     "boolean": pa.types.is_boolean,
     "timestamp": pa.types.is_timestamp,
     "decimal": pa.types.is_decimal,
+    "array": pa.types.is_list,
+    "struct": pa.types.is_struct,
 }
 _encode_lines = msgspec.json.Encoder().encode_lines
 
@@ -48,6 +50,10 @@ def read_column(name: str, array: pa.Array, type_name: str) -> TextColumn:
     if not _ARROW_TYPES[kind](array.type):
         raise PermanentError(f"column {name} arrived as {array.type} where {type_name} was declared; this is a bug")
     problems: dict[int, tuple[str, str]] = {}
+    if kind == "array":
+        return _array_column(name, array, element_of(type_name) or "")
+    if kind == "struct":
+        return _struct_column(name, array, members_of(type_name))
     if kind == "timestamp":
         times_us = microseconds(array)
         inside = is_time_in_range(times_us)
@@ -65,6 +71,32 @@ def read_column(name: str, array: pa.Array, type_name: str) -> TextColumn:
                 problems[row] = (NON_FINITE, reason)
                 values[row] = str(values[row])
     return TextColumn(_json_texts(values), problems)
+
+
+def _array_column(name: str, array: pa.Array, element: str) -> TextColumn:
+    """Each array's elements as JSON, one after the other. One element that no document can hold refuses the row."""
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy()
+    inner = read_column(name, array.flatten(), element)
+    texts, ends = inner.texts.to_pylist(), np.cumsum(lengths).tolist()
+    pairs = zip(ends, lengths.tolist(), array.is_valid().to_pylist(), strict=True)
+    joined = [
+        b"[" + b"".join(texts[end - length : end])[:-1] + b"]," if there else b"null," for end, length, there in pairs
+    ]
+    rows = np.repeat(np.arange(len(array)), lengths)
+    problems = {int(rows[at]): problem for at, problem in reversed(inner.problems.items())}
+    return TextColumn(pa.array(joined, pa.binary()), problems)
+
+
+def _struct_column(name: str, array: pa.Array, members: dict[str, str]) -> TextColumn:
+    columns = zip(members.items(), array.flatten(), strict=True)
+    inner = [read_column(f"{name}.{member}", column, kind) for (member, kind), column in columns]
+    pieces: list[pa.Array | bytes] = [b"{"]
+    for member, column in zip(members, inner, strict=True):
+        pieces += [msgspec.json.encode(member) + b":", column.texts]
+    joined = zip(join_texts(pieces).to_pylist(), array.is_valid().to_pylist(), strict=True)
+    texts = [text[:-1] + b"}," if there else b"null," for text, there in joined]
+    problems = {row: problem for column in reversed(inner) for row, problem in column.problems.items()}
+    return TextColumn(pa.array(texts, pa.binary()), problems)
 
 
 def id_parts(array: pa.Array, type_name: str) -> pa.BinaryArray:

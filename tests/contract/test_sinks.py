@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from strandline.core.errors import Conflict, Divergence, InvalidSettings
 from strandline.core.settings import Settings
 from strandline.processing.emission import sinks
 from strandline.processing.emission.sinks import SinkRequest, sink_writer
+from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import request as ask
 from strandline.results.sinks.contract import SinkUnderTest, batch_of, check_sink, record_shape, window_shape
 from strandline.results.sinks.files_writer import FilesWriter, committed_files
 from strandline.results.sinks.sql_writer import SqlWriter, sql_url
-from strandline.results.writer import StoreWriter
+from strandline.results.writer import WINDOW_END, WINDOW_START, StoreWriter
 from tests.support.made_indices import writer_with_indices
 from tests.support.postgresql import new_database
 
@@ -115,6 +117,47 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("shape_of", [window_shape, record_shape])
 def test_a_sink_keeps_the_contract(sink: SinkUnderTest, shape_of: Any) -> None:
     check_sink(sink, shape_of(sink))
+
+
+def test_arrays_and_structs_are_written_once(sink: SinkUnderTest) -> None:
+    """The same again changes nothing, and another value is an error. A table holds them as texts."""
+    fields = (
+        ("tops", "array<decimal(10,2)>"),
+        ("usual", "array<struct<value: string, count: long>>"),
+        ("at", "struct<t: timestamp>"),
+    )
+    shape = DocumentShape("contract", "job", "windows", 1, (("device", "string"),), fields)
+    shape = replace(shape, **sink.shape_changes)  # type: ignore[arg-type]
+
+    def batch(top: str) -> pa.RecordBatch:
+        values: dict[str, Any] = {
+            "device": "t-1",
+            "tops": [Decimal(top), None],
+            "usual": [{"value": "a\0'\"", "count": 2}, {"value": None, "count": 1}],
+            "at": {"t": 1_700_000_000_000_001},
+        }
+        columns = {name: pa.array([values[name]], arrow_type(kind)) for name, kind in shape.fields}
+        times = {WINDOW_START: pa.array([1_714_564_800_000]), WINDOW_END: pa.array([1_714_564_860_000])}
+        return pa.RecordBatch.from_pydict(times | columns)
+
+    writer = sink.writer(shape)
+    writer.prepare(None)
+    first = writer.write_batches([batch("1.50")], 1, 7)
+    assert [one.reason for one in first.refused] == []
+    assert first.created == 1
+    if isinstance(writer, FilesWriter):
+        writer.commit(7, 1, first.parts)
+        (file,) = committed_files(writer.path)
+        assert column(file, "tops") == [[Decimal("1.50"), None]]
+        with pytest.raises(Divergence):
+            writer.commit(7, 2, writer.write_batches([batch("2.50")], 2, 7).parts)
+        return
+    again = writer.write_batches([batch("1.50")], 2, 7)
+    assert (again.created, again.already) == (0, 1)
+    with pytest.raises(Divergence):
+        writer.write_batches([batch("2.50")], 2, 7)
+    if isinstance(sink, Table):
+        assert sink.ask("SELECT tops, at FROM results") == [('["1.50",null]', '{"t":"2023-11-14T22:13:20.000001Z"}')]
 
 
 def test_files_lie_by_day_with_their_types(tmp_path: Path) -> None:

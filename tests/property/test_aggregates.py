@@ -9,9 +9,10 @@ import base64
 import json
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,41 @@ def near_variance(rows: Rows, field: str) -> float | None:
     return float(statistics.variance(values)) if len(values) > 1 else None
 
 
+def in_time(rows: Rows, field: str) -> list[Any]:
+    return [getattr(row, field) for row in sorted(some(rows, field), key=lambda row: row.ts_ms)]
+
+
+def values_by(rows: Rows, field: str, by: str, sign: int = 1) -> list[Any]:
+    """In the order of `by`, backwards if the sign is negative; of those that are alike the earliest first."""
+    ordered = sorted(some(rows, by), key=lambda row: row.ts_ms)
+    found: list[Record] = []
+    for value in sorted({getattr(row, by) for row in ordered}, reverse=sign < 0):
+        found += [row for row in ordered if getattr(row, by) == value]
+    return [getattr(row, field) for row in found]
+
+
+def most_frequent(rows: Rows, field: str) -> list[dict[str, Any]] | None:
+    counted = Counter(of(rows, field))
+    if len(counted) > distinct.DISTINCT_MAX:
+        return None
+    values = sorted(sorted(counted), key=lambda value: -counted[value])
+    return [{"value": value, "count": counted[value]} for value in values[:2]]
+
+
+def bins(rows: Rows, field: str, borders: Sequence[float]) -> list[int]:
+    edges = [-math.inf, *borders, math.inf]
+    return [sum(low <= float(value) < high for value in of(rows, field)) for low, high in pairwise(edges)]
+
+
 FORMS: list[tuple[str, list[str], Callable[..., Any]]] = [
+    ("collect_list({0}, 3)", FIELDS, lambda rows, field: in_time(rows, field)[:3]),
+    ("top_n({0}, 2)", FIELDS, lambda rows, field: sorted(of(rows, field), reverse=True)[:2]),
+    ("bottom_n({0}, 4)", FIELDS, lambda rows, field: sorted(of(rows, field))[:4]),
+    ("top_n_by({0}, {1}, 3)", FIELDS, lambda rows, field, by: values_by(rows, field, by, -1)[:3]),
+    ("bottom_n_by({0}, {1}, 1)", FIELDS, lambda rows, field, by: values_by(rows, field, by)[:1]),
+    ("most_frequent({0}, 2)", FIELDS, most_frequent),
+    ("histogram({0}, -100, 100, 4)", NUMBERS, lambda rows, field: bins(rows, field, [-100, -50, 0, 50, 100])),
+    ("histogram({0}, array(0.5))", NUMBERS, lambda rows, field: bins(rows, field, [0.5])),
     ("count({0})", FIELDS, lambda rows, field: len(of(rows, field))),
     ("min({0})", FIELDS, lambda rows, field: min(of(rows, field), default=None)),
     ("first({0})", FIELDS, first),
@@ -220,7 +255,7 @@ def check(
     has_problem = False
     for name, (function, expected) in oracles.items():
         wanted, found = expected(inside), result[name]
-        has_problem = has_problem or (wanted is None and aggregates[name].startswith("count("))
+        has_problem = has_problem or (wanted is None and aggregates[name].startswith(("count(", "most_frequent(")))
         if function in NEARLY and wanted is not None:
             relative, absolute = NEARLY[function]
             largest = max(

@@ -116,6 +116,18 @@ FIRST = {
     "day_opened": "first(power) filter (where awake)",
     "day_peak": "max_by(site, power) filter (where awake is null) || '!'",
     "day_sites": "count(distinct site) filter (where not awake)",
+    "some_powers": "collect_list(power, 3)",
+    "readings": "collect_list(named_struct('built', built, 'cost', cost, 'site', site), 2) filter (where power > 0)",
+    "dearest": "top_n(cost, 2)",
+    "earliest": "bottom_n(built, 2)",
+    "sites_at_peaks": "top_n_by(site, power, 3)",
+    "costs_at_lows": "bottom_n_by(cost, small, 2) filter (where awake)",
+    "usual": "most_frequent(site, 2)",
+    "usual_costs": "most_frequent(cost, 1)",
+    "powers_by_bins": "histogram(power, -500, 500, 4)",
+    "smalls_by_bins": "histogram(small, array(0, 3))",
+    "second_power": "coalesce(try_element_at(collect_list(power, 3), 2), 0.0e0)",
+    "peak_place": "max_by(struct(site, built), power).built",
 }
 SECOND = {
     "n": "sum(n)",
@@ -130,6 +142,9 @@ SECOND = {
     "at_busiest": "max_by(power, n)",
     "at_least": "min_by(half, sites)",
     "middle": "percentile(middle, 0.5) filter (where n > 1)",
+    "parts": "collect_list(n, 3)",
+    "busiest": "top_n_by(struct(n, few), n, 2)",
+    "kept": "last(dearest)",
 }
 STEPS: list[dict[str, Any]] = [
     {"derive": {"load": "power / small"}},

@@ -31,6 +31,8 @@ FIELDS = [
     RecordField("price", "decimal(6,2)", required=False),
     RecordField("seen", "timestamp", required=False, unit="s"),
     RecordField("note", "string", required=False),
+    RecordField("levels", "array<double>", required=False),
+    RecordField("parts", "array<struct<n: integer, price: decimal(6,2)>>", required=False),
 ]
 NAMES = [field.name for field in FIELDS]
 NOW_MS = 1_700_000_000_000
@@ -91,6 +93,12 @@ odd = st.sampled_from(
     ["null", "true", "[]", "{}", '""', '"\\ud800"', '"\\u0031"', "[" * 101 + "]" * 101, "[[{}]]", "x"]
 )
 any_value = st.one_of(numbers, times, texts.map(as_json), odd)
+
+
+def in_brackets(values: list[str]) -> str:
+    return f"[{', '.join(values)}]"
+
+
 usual_values = {
     "device": texts.map(as_json),
     "ts": times,
@@ -99,6 +107,17 @@ usual_values = {
     "price": st.decimals(-9_999, 9_999, places=2).map(str) | st.just('"12.5"') | st.just("null"),
     "seen": st.integers(0, 10**9).map(str) | st.just('"2023-11-14T22:13:20Z"') | st.just("null"),
     "note": texts.map(as_json) | st.just("null"),
+    "levels": st.lists(st.floats(-50, 50).map(repr) | numbers | st.just("null"), max_size=3).map(in_brackets),
+    "parts": st.lists(
+        st.builds(
+            lambda n, price, more: f'{{"n": {n}, "price": {price}{more}}}',
+            st.integers(-5, 5) | st.just("null"),
+            st.sampled_from(["1.5", '"2"', "0.001", "null", "7"]),
+            st.sampled_from(["", "", ', "n": 1', ', "ts": "x"']),
+        )
+        | st.sampled_from(["null", "{}", '{"price": 1}', "[]"]),
+        max_size=2,
+    ).map(in_brackets),
 }
 BLANKS = ["", "", "", " ", "\n"]
 
@@ -321,7 +340,27 @@ def independent_value(field: RecordField, value: Any) -> Any:
         return independent_decimal(value if isinstance(value, str) else value.text)
     if field.type == "timestamp" and isinstance(value, Number | str):
         return independent_time(value, 1_000 if field.unit == "ms" else 1_000_000)
+    if field.type.startswith("array") and isinstance(value, list) and not isinstance(value, Members):
+        found = [independent_element(field, element) for element in value]
+        return "wrong" if "wrong" in found else found
     return "wrong"
+
+
+def independent_element(field: RecordField, value: Any) -> Any:
+    if value is None:
+        return None
+    if field.name == "levels":
+        number = float(value.text) if isinstance(value, Number) else float("inf")
+        return "wrong" if abs(number) == float("inf") else 0.0 if value.text == "-0" else number
+    if not isinstance(value, Members) or len({name for name, _ in value}) < len(value):
+        return "wrong"
+    members = dict(value)
+    integer, price = RecordField("", "integer", required=False), RecordField("", "decimal(6,2)", required=False)
+    found = {
+        "n": independent_value(integer, members.get("n")),
+        "price": independent_value(price, members.get("price")),
+    }
+    return "wrong" if "wrong" in found.values() else found
 
 
 def independent_decimal(text: str) -> Any:

@@ -328,6 +328,23 @@ def filled(text: str, length: int, fill: str, *, left: bool) -> str:
     return missing + text[:length] if left else text[:length] + missing
 
 
+def rest(number: int, by: int) -> int:
+    """With the sign of the number, as in Spark."""
+    return abs(number) % by * (1 if number > 0 else -1)
+
+
+def place(values: list[Any], number: int) -> Any:
+    at = number - 1 if number > 0 else len(values) + number
+    return values[at] if number and 0 <= at < len(values) else None
+
+
+def sliced(values: list[Any], start: int, length: int) -> list[Any] | None:
+    if not start or length < 0:
+        return None
+    first = start - 1 if start > 0 else len(values) + start
+    return values[first : first + length] if first >= 0 else []
+
+
 READINGS: dict[str, Reading] = {
     "year(t)": lambda row: date(row)[0],
     "quarter(t)": lambda row: (date(row)[1] + 2) // 3,
@@ -430,9 +447,39 @@ READINGS: dict[str, Reading] = {
     r"regexp_extract(s, '\\d+', 0)": group(r"\d+", 0),
     r"regexp_replace(s, '([a-z])(\\d)?', '<$1|\\$2\\\\>')": lambda row: re.sub(
         r"([a-z])(\d)?", lambda match: f"<{match[1]}|$2\\>", row.s, flags=re.ASCII),
+    "array(i, l, null)": lambda row: [row.i, row.l, None],
+    "size(array(s, null))": lambda row: 2,
+    "element_at(array(s, 'b', 'c'), i % 5)": lambda row: place([row.s, "b", "c"], rest(row.i, 5)),
+    "try_element_at(array(d, e), l)": lambda row: place([row.d, row.e], row.l),
+    "slice(array(i, 2, 3, 4), i % 6, l % 6)": lambda row: sliced([row.i, 2, 3, 4], rest(row.i, 6), rest(row.l, 6)),
+    "array_contains(array(i, 0, 7), l)": lambda row: row.l in (row.i, 0, 7),
+    "array_contains(array(d, e), d)": lambda row: True,
+    "array_contains(array(s, null), 'a')": lambda row: True if row.s == "a" else None,
+    "array_position(array('a', s, null, s), s)": lambda row: 1 if row.s == "a" else 2,
+    "array_position(array(1.5, m), m)": lambda row: 1 if row.m == Decimal("1.5") else 2,
+    "array_min(array(i, null, 3))": lambda row: min(row.i, 3),
+    "array_max(array(s, 'b'))": lambda row: max(row.s, "b", key=str.encode),
+    "array_max(array(d, e))": lambda row: max(row.d, row.e, key=lambda one: (math.isnan(one), one)),
+    "array_join(array(s, null, 'x', s), '-')": lambda row: f"{row.s}-x-{row.s}",
+    r"split(s, '[,-]\\d*')": lambda row: re.split(r"[,-]\d*", row.s, flags=re.ASCII),
+    "named_struct('a', i, 'b', array(s))": lambda row: {"a": row.i, "b": [row.s]},
+    "struct(i, d as x).x": lambda row: row.d,
 }  # fmt: skip
 """Expression -> its value where all that it reads is there."""
-NULLS_ARE_SEEN = ("isnan", "nanvl", "concat_ws")
+NULLS_ARE_SEEN = (
+    *(
+        "isnan",
+        "nanvl",
+        "concat_ws",
+        "array",
+        "size(",
+        "element_at(",
+        "try_element_at(",
+        "slice(",
+        "named_struct(",
+        "struct(",
+    ),
+)  # an array holds nulls
 NEARLY = ("cbrt", "log", "sin", "cos", "tan", "degrees", "radians", "convert_unit", "pmod(d")
 """What may differ in the last bits."""
 

@@ -47,7 +47,10 @@ def result_of(
     table = Table(directory / "rows", query.row_schema)
     table.create()
     with table.writer("some") as rows:
-        rows.append(query.rows(pa.array([1000] * len(values), pa.int64()), {"x": pa.array(values, arrow_type(kind))}))
+        count = len(values)
+        places = [pa.array([0] * count, pa.int32()), pa.array(range(count), pa.int64()), pa.nulls(count, pa.int32())]
+        columns = {"x": pa.array(values, arrow_type(kind))}
+        rows.append(query.rows(pa.array([1000] * count, pa.int64()), columns, places))
     (batch,) = query.results(database, table)
     (row,) = batch.to_pylist()
     return row
@@ -155,6 +158,30 @@ def test_beyond_a_bound_it_agrees_with_the_operators(database: Database, tmp_pat
     many = result_of(database, tmp_path / "many", "long", list(range(10_001)), **aggregates)
     assert many == operators_result("long", list(range(10_001)), **aggregates)
     assert (many["counted"], "counts more than 10,000 distinct values" in many["@problem"]) == (None, True)
+
+
+def test_arrays_are_those_of_the_operators(database: Database, tmp_path: Path) -> None:
+    """Values that are alike, not a number, and more of them than are counted."""
+    odd = [NAN, 5.0, INFINITY, None, -0.0, 5.0, 0.0, -INFINITY, 5.0]
+    doubles = {
+        "collected": ("collect_list(x, 5)", "array<double>"),
+        "top": ("top_n(x, 3)", "array<double>"),
+        "usual": ("most_frequent(x, 3)", "array<struct<value: double, count: long>>"),
+        "bins": ("histogram(x, array(-1, 0, 5))", "array<long>"),
+        "by": ("bottom_n_by(x, x, 9)", "array<double>"),
+    }
+    found = result_of(database, tmp_path / "odd", "double", odd, **doubles)
+    of_operators = operators_result("double", odd, **doubles)
+    assert repr(found).replace("-0.0", "0.0") == repr(of_operators).replace("-0.0", "0.0")
+    assert (found["bins"], found["usual"][0]) == ([1, 0, 2, 5], {"value": 5.0, "count": 3})
+    none = result_of(database, tmp_path / "none", "double", [None], **doubles)
+    assert none == operators_result("double", [None], **doubles)
+    assert [none[name] for name in doubles] == [[], [], [], [0, 0, 0, 0], []]
+    many = list(range(10_001))
+    usual = {"usual": ("most_frequent(x, 3)", "array<struct<value: long, count: long>>")}
+    over = result_of(database, tmp_path / "many", "long", many, **usual)
+    assert over == operators_result("long", many, **usual)
+    assert (over["usual"], "more than 10,000 distinct values" in over["@problem"]) == (None, True)
 
 
 def operators_result(kind: str, values: list[Any], **aggregates: tuple[str, str]) -> dict[str, Any]:

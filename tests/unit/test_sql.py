@@ -317,7 +317,11 @@ def test_event_time_may_be_the_time_of_arrival():
         ("select * from turbines emit on window close", (2, 24), "'emit' is not supported"),
         ("select * from turbines having power > 1", (2, 31), "'having' is for groups"),
         ("select power + 1 from turbines", (2, 8), "power + 1 needs a name"),
-        ("select x.power, turbine from turbines t", (2, 8), "nothing here is called 'x'"),
+        (
+            "select turbine.power, turbine from turbines t",
+            (2, 8),
+            "nothing here is called 'turbine'; did you mean 'turbines'",
+        ),
         ("select *, * from turbines", (2, 11), "'*' stands twice"),
         (
             "select turbine from table(tumbel(table turbines, descriptor(ts), '1m'))",

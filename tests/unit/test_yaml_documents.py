@@ -175,7 +175,11 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
             ":3: format: expected 'json', 'value', 'raw', 'csv', 'msgpack', 'cbor', 'influx', 'avro', 'protobuf', 'debezium', "
             "'otlp', 'prometheus' or 'sparkplug', got 'xml'",
         ),
-        ("turbine: string", "turbine: text", ":5: schema.turbine: 'text' is not a type; expected one of: boolean"),
+        (
+            "turbine: string",
+            "turbine: text",
+            ":5: schema.turbine: 'text' is not a type; expected one of: array<...>, boolean",
+        ),
         ("turbine: string", "turbine: sting", ":5: schema.turbine: 'sting' is not a type; did you mean 'string'?"),
         ("turbine: string", "turbine: 5", ":5: schema.turbine: expected a mapping of names to values, got 5"),
         ("turbine: string", "turbine:", ":5: schema.turbine: expected a mapping of names to values, got no value"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field
 
 from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
-from strandline.core.field_types import JSON_TYPE
+from strandline.core.field_types import JSON_TYPE, is_nested
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, FieldName, FieldSpec, Name, names_alike
 
 
@@ -52,8 +52,11 @@ class LookupSpec(DocumentModel):
         for name, message in names_alike(self.fields):
             yield ("schema", name), message
         for name, field in self.fields.items():
-            if field.type == JSON_TYPE or field.path is not None:
-                yield ("schema", name), "a row is flat: remove 'json' and 'from', and name its members as the fields"
+            if field.type == JSON_TYPE or field.path is not None or is_nested(field.type):
+                yield (
+                    ("schema", name),
+                    "a row is flat: remove 'json', 'from', arrays and structs, and name its members as the fields",
+                )
         for number, name in enumerate(self.key):
             path: Path = ("key", number) if len(self.key) > 1 else ("key",)
             if name not in self.fields:

@@ -13,7 +13,9 @@ end;
 
 from __future__ import annotations
 
-from sqlglot import TokenType
+import re
+
+from sqlglot import Token, TokenType
 
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.frontends.sql.queries import read_query
@@ -142,7 +144,9 @@ def _type(cursor: Cursor) -> str:
     word = cursor.word()
     if not word:
         raise cursor.expected("the type of the column")
-    cursor.take()
+    begin = cursor.take()
+    if word in ("array", "struct"):
+        return _nested_type(cursor, begin)
     if word == "double" and cursor.takes_words("precision"):
         word = "double"
     kind = _TYPES.get(word, word)
@@ -158,6 +162,20 @@ def _type(cursor: Cursor) -> str:
     if digits and kind not in _WITHOUT_LENGTH:
         return f"{kind}({','.join(digits)})"  # no type: the model says so
     return kind
+
+
+def _nested_type(cursor: Cursor, begin: Token) -> str:
+    """`array<bigint>` or `struct<a: string, b: double>`, up to the bracket that closes it; the model judges it."""
+    tokens = [begin]
+    depth = 0
+    while depth or len(tokens) == 1:
+        token = cursor.token()
+        if token is None or (len(tokens) == 1 and token.token_type != TokenType.LT):
+            raise cursor.expected("'<' and the type of what it holds, as array<double>")
+        depth += cursor.sql.raw(token).count("<") - cursor.sql.raw(token).count(">")
+        tokens.append(cursor.take())
+    # A name stands before a colon, whatever it is called.
+    return re.sub(r"\b\w+\b(?!\s*:)", lambda found: _TYPES.get(found[0], found[0]), cursor.sql.written(tokens))
 
 
 def _view(cursor: Cursor) -> NamedQuery:

@@ -390,7 +390,8 @@ class Relations:
         return raw if token.token_type == TokenType.STRING else raw.lower()
 
     def _unqualified(self, tokens: tuple[Token, ...], names: frozenset[str]) -> tuple[Token, ...]:
-        """The tokens without the name of the relation before a column: `t.power` is `power`."""
+        """The tokens without the name of the relation before a column: `t.power` is `power`. What stands behind another dot is a
+        member of a struct: `t.site.name` is `site.name`, and so is that itself where no relation has that name."""
         if all(token.token_type != TokenType.DOT for token in tokens):
             return tokens
         found: list[Token] = []
@@ -399,13 +400,15 @@ class Relations:
             token = tokens[at]
             follows = at + 2 < len(tokens) and tokens[at + 1].token_type == TokenType.DOT
             if follows and token.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
-                if token.text not in names:
-                    hint = did_you_mean(token.text, names)
+                if token.text in names:
+                    at += 2
+                elif "did you mean" in (hint := did_you_mean(token.text, names)):
                     raise self._sql.error(token.start, f"nothing here is called '{token.text}'{hint}")
-                at += 2
-                continue
-            found.append(token)
+            found.append(tokens[at])
             at += 1
+            while at + 1 < len(tokens) and tokens[at].token_type == TokenType.DOT:
+                found += tokens[at : at + 2]
+                at += 2
         return tuple(found)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +20,7 @@ from strandline.processing.audit.sketches import RANKS, distinct_of, middles_of,
 from strandline.processing.operators.aggregate_calls import ORDERED, AggregateCall
 from strandline.processing.operators.aggregation.aggregate import CallValues
 from strandline.processing.operators.aggregation.distinct import DISTINCT_MAX, TOO_MANY
+from strandline.processing.operators.aggregation.lists import TOO_MANY as TOO_MANY_FOR_LIST
 from strandline.processing.operators.aggregation.percentiles import BINS_MAX, EXACT_MAX
 from strandline.processing.operators.casting import EXACT, arrow_type, rounded_decimals
 
@@ -50,7 +52,7 @@ def query_of(call: AggregateCall, group: str, places: Sequence[str]) -> CallQuer
         return CallQuery(
             call, (f"{argument} - min({argument}) OVER ({own}) AS {shifted}",), (_spread(call.function, shifted),)
         )
-    if call.function in ORDERED:
+    if call.function in ORDERED and not call.numbers:
         order = ", ".join([argument_name(call.arguments[-1]), *(f"{name} ASC NULLS LAST" for name in places)])
         return CallQuery(call, (f"row_number() OVER ({own} ORDER BY {order}) AS stands",), (_chosen(call),))
     if call.function == "count_distinct":
@@ -59,6 +61,12 @@ def query_of(call: AggregateCall, group: str, places: Sequence[str]) -> CallQuer
         return _registers(call, argument, own)
     if call.function in PERCENTILES:
         return _percentile(call, argument, own)
+    if call.function == "most_frequent":
+        return _most_frequent(call, argument, own)
+    if call.function == "histogram":
+        return _histogram(call, argument)
+    if call.numbers:
+        return _ranked(call, own, places)
     if call.function in ("sum", "avg") and is_decimal(call.argument_type):
         halves = [f"sum({argument}::HUGEINT {part} {_HALF}::HUGEINT)" for part in ("//", "%")]
         return CallQuery(call, (), (*halves, f"count({argument})"))
@@ -142,6 +150,42 @@ def _percentile(call: AggregateCall, argument: str, own: str) -> CallQuery:
     )
 
 
+def _ranked(call: AggregateCall, own: str, places: Sequence[str]) -> CallQuery:
+    """The values of the rows whose rank is among the first."""
+    value, *by = map(argument_name, call.arguments)
+    chosen_by = by[0] if call.function.endswith("_by") else value
+    order = [f"{chosen_by} {'DESC' if call.function.startswith('top_n') else 'ASC'} NULLS LAST"]
+    if call.function == "collect_list":
+        order = [f"{value} IS NULL"]
+    if by:
+        order += [by[-1], *(f"{name} ASC NULLS LAST" for name in places)]
+    rank = f"rank_of_{call.function}_{'_'.join(map(str, call.arguments))}"
+    given = f"list({value} ORDER BY {rank}) FILTER (WHERE {rank} <= {int(call.numbers[0])} AND {chosen_by} IS NOT NULL)"
+    return CallQuery(call, (f"row_number() OVER ({own} ORDER BY {', '.join(order)}) AS {rank}",), (given,))
+
+
+def _most_frequent(call: AggregateCall, argument: str, own: str) -> CallQuery:
+    """One row of each value stands for it, and knows how many there are."""
+    times, stands = f"times_of_{argument}", f"stands_for_{argument}"
+    pair = f"struct_pack(value := {argument}, count := {times})"
+    found = f"list({pair} ORDER BY {times} DESC, {argument} ASC) FILTER (WHERE {stands} = 1 AND {argument} IS NOT NULL)"
+    return CallQuery(
+        call,
+        (
+            f"count(*) OVER ({own}, {argument}) AS {times}",
+            f"row_number() OVER ({own}, {argument}) AS {stands}",
+        ),
+        (f"list_slice({found}, 1, {int(call.numbers[0])})", f"count(DISTINCT {argument})"),
+    )
+
+
+def _histogram(call: AggregateCall, argument: str) -> CallQuery:
+    """How many values each bin has, which a value gets by one comparison after the other."""
+    steps = " ".join(f"WHEN {argument} < {border!r}::DOUBLE THEN {at}" for at, border in enumerate(call.numbers))
+    number = f"CASE {steps} ELSE {len(call.numbers)} END"
+    return CallQuery(call, (), (f"histogram({number}) FILTER (WHERE {argument} IS NOT NULL)",))
+
+
 def values_of(call: AggregateCall, columns: list[pa.Array]) -> CallValues:
     """The call's value of each group, from the columns that were asked for."""
     if call.function in ("sum", "avg") and is_decimal(call.argument_type):
@@ -151,6 +195,15 @@ def values_of(call: AggregateCall, columns: list[pa.Array]) -> CallValues:
         fits = pc.and_(pc.greater_equal(columns[0], least), pc.less_equal(columns[0], greatest))
         values = pc.if_else(fits, columns[0], pa.scalar(None, _UNSCALED)).cast(pa.int64())
         return CallValues(values, pc.invert(fits).fill_null(False).to_numpy(zero_copy_only=False))
+    if call.function == "most_frequent":
+        return _most_frequent_values(call, columns)
+    if call.function == "histogram":
+        counts = [dict(one or ()) for one in columns[0].to_pylist()]
+        bins = range(len(call.numbers) + 1)
+        return CallValues(pa.array([[one.get(at, 0) for at in bins] for one in counts], arrow_type(call.type)))
+    if call.numbers:
+        empty = pa.scalar([], columns[0].type)
+        return CallValues(restored(pc.coalesce(columns[0], empty), arrow_type(call.type)))
     if call.function in ORDERED:
         return CallValues(restored(pc.struct_field(columns[0], [0]), arrow_type(call.type)))
     if call.function == "count_distinct":
@@ -167,6 +220,13 @@ def values_of(call: AggregateCall, columns: list[pa.Array]) -> CallValues:
     return CallValues(restored(columns[0], arrow_type(call.type)))
 
 
+def _most_frequent_values(call: AggregateCall, columns: list[pa.Array]) -> CallValues:
+    lists, counts = columns
+    is_over = pc.greater(counts, DISTINCT_MAX).fill_null(False)
+    kept = pc.if_else(is_over, pa.scalar(None, lists.type), pc.coalesce(lists, pa.scalar([], lists.type)))
+    return CallValues(restored(kept, arrow_type(call.type)), is_over.to_numpy(zero_copy_only=False), TOO_MANY_FOR_LIST)
+
+
 def _decimal_values(call: AggregateCall, columns: list[pa.Array]) -> CallValues:
     scale = arrow_type(call.argument_type).scale
     totals: list[Decimal | None] = []
@@ -178,7 +238,11 @@ def _decimal_values(call: AggregateCall, columns: list[pa.Array]) -> CallValues:
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """How a column is kept: times as microseconds, decimals as their digits without the point."""
+    """How a column is kept: times as microseconds, decimals as their digits without the point, also where they are nested."""
+    if pa.types.is_list(kind):
+        return pa.list_(stored_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, stored_type(field.type)) for field in kind])
     if pa.types.is_timestamp(kind):
         return pa.int64()
     return _UNSCALED if pa.types.is_decimal(kind) else kind
@@ -186,4 +250,14 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
 
 def restored(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """A column as it was before it was kept, or the other way."""
-    return array if array.type == kind else array.view(kind)
+    if array.type == kind:
+        return array
+    if pa.types.is_list(kind):
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy()
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        values = restored(array.flatten(), kind.value_type)
+        return pa.ListArray.from_arrays(offsets, values, mask=array.is_null() if array.null_count else None)
+    if pa.types.is_struct(kind):
+        members = [restored(member, field.type) for member, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
+    return array.view(kind)

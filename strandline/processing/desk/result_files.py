@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
-from strandline.core.field_types import digits_of
+from strandline.core.field_types import digits_of, element_of, members_of
 from strandline.processing.desk.desk import DeskResult
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import RecordStage, Stage
@@ -141,6 +141,10 @@ def _value(value: Any, kind: str) -> Any:
     """A value of a document as its column holds it."""
     if value is None:
         return None
+    if (element := element_of(kind)) is not None:
+        return [_value(one, element) for one in value]
+    if members := members_of(kind):
+        return {name: _value(value[name], inner) for name, inner in members.items()}
     if kind == "timestamp":
         return _moment(value)
     return Decimal(value) if digits_of(kind) else value

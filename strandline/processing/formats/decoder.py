@@ -22,6 +22,7 @@ from strandline.processing.formats.decimals import DecimalParser
 from strandline.processing.formats.record_fields import (
     NESTING_MAX,
     JsonText,
+    NestedParser,
     RecordField,
     RecordValidator,
     Rejection,
@@ -324,6 +325,8 @@ class _Columns:
             decimal_parser = validator.decimal_parsers.get(at)
             if decimal_parser is not None:
                 self._read_decimals(at, decimal_parser)
+            elif at in validator.nested_parsers:
+                self._read_nested(at, validator.nested_parsers[at])
             elif field.required and field.type != "timestamp":
                 self.quotes += 4 if field.type == "string" else 2
             else:
@@ -375,6 +378,19 @@ class _Columns:
         self.quotes += np.where(self._missing.get(at, False), 0, 2 + 2 * strings)
         for row in np.flatnonzero(self._arrays[at].is_null()).tolist():
             if field.required or bytes(texts[row]) != b"null":
+                self.doubtful.add(row)
+
+    def _read_nested(self, at: int, parser: NestedParser) -> None:
+        """The quotes within are not counted: so the keys of such rows are looked at."""
+        field = self._fields[at]
+        texts = self._extracts[at]()
+        if msgspec.UnsetType in set(map(type, texts)):
+            texts = self._without_unset(at, texts, _NULL)
+        values = [parser.parse(bytes(text)) for text in texts]
+        self._arrays[at] = pa.array(values, arrow_type(field.type))
+        self.quotes += np.where(self._missing.get(at, False), 0, 2)
+        for row, value in enumerate(values):
+            if value is None and (field.required or bytes(texts[row]) != b"null"):
                 self.doubtful.add(row)
 
 

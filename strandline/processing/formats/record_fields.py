@@ -20,11 +20,22 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import GenericAlias
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, digits_of, is_number, normal_type
+from strandline.core.field_types import (
+    JSON_TYPE,
+    WHOLE_RANGES,
+    digits_of,
+    element_of,
+    is_nested,
+    is_number,
+    kind_of,
+    members_of,
+    normal_type,
+)
 from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA, REASON_TIME_UNIT
 from strandline.processing.formats.decimals import DecimalParser
@@ -88,7 +99,8 @@ class RecordField:
 
     @property
     def parsed_type(self) -> Any:
-        """The type that msgspec parses. It checks all but timestamps as text, and decimals, which it keeps as bytes."""
+        """The type that msgspec parses. It checks all but timestamps as text; and decimals, arrays and structs, which it keeps as
+        bytes."""
         if self.type in WHOLE_RANGES:
             first, last = WHOLE_RANGES[self.type]
             least = first if self.min is None else max(first, math.ceil(self.min))
@@ -102,7 +114,7 @@ class RecordField:
             lowest = -sys.float_info.max if self.min is None else float(self.min)
             highest = sys.float_info.max if self.max is None else float(self.max)
             parsed = Annotated[float, msgspec.Meta(ge=lowest, le=highest)]
-        elif digits_of(self.type):
+        elif digits_of(self.type) or is_nested(self.type):
             return msgspec.Raw if self.required else msgspec.Raw | msgspec.UnsetType
         else:
             parsed = {"string": str, "boolean": bool}[self.type]
@@ -119,7 +131,7 @@ class RecordField:
         if self.type == "timestamp":
             return f"a timestamp of years 1 to 9999 (a number in {self.time_unit}, or ISO 8601 text)"
         limits = [f">= {self.min}"] * (self.min is not None) + [f"<= {self.max}"] * (self.max is not None)
-        return " ".join([f"{'an' if self.type == 'integer' else 'a'} {self.type}", " and ".join(limits)]).strip()
+        return " ".join([f"{'an' if self.type[0] in 'ai' else 'a'} {self.type}", " and ".join(limits)]).strip()
 
 
 def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
@@ -189,6 +201,10 @@ class RecordValidator:
             if digits_of(field.type)
         }
         """By the field's place."""
+        self.nested_parsers = {
+            at: NestedParser(field.type, field.time_unit) for at, field in enumerate(fields) if is_nested(field.type)
+        }
+        """By the field's place."""
         self.row_type = _row_type([(field, field.parsed_type) for field in fields])
         raw_fields = [(field, msgspec.Raw | msgspec.UnsetType) for field in fields]
         self._raw_row = msgspec.json.Decoder(_row_type(raw_fields, optional=True))
@@ -245,7 +261,78 @@ class RecordValidator:
             absent = raw == b"null" and not field.required
             if not absent and self.decimal_parsers[at].parse(raw) is None:
                 raise msgspec.ValidationError("not a decimal that fits")
+        if at in self.nested_parsers:
+            absent = raw == b"null" and not field.required
+            if not absent and self.nested_parsers[at].parse(raw) is None:
+                raise msgspec.ValidationError("not what is declared")
         return value
+
+
+class NestedParser:
+    """Parses the values of one field that is an array or a struct. What stands in one may be null, and a member of a struct may
+    be missing; else it is as it would be in a field of its own. A struct has each name once."""
+
+    def __init__(self, type_name: str, time_unit: str) -> None:
+        parsed, self._convert = _nested(type_name, time_unit)
+        self._decode = msgspec.json.Decoder(parsed).decode
+        self._has_names = bool(members_of(element_of(type_name) or type_name))
+
+    def parse(self, text: bytes) -> Any:
+        """The value as Arrow takes it, a list or a dict; None where it is none of the type, or null."""
+        try:
+            value = self._convert(self._decode(text))
+            if self._has_names:
+                _names_once.decode(text.decode())
+        except (msgspec.DecodeError, ValueError):
+            return None
+        return value
+
+
+def _nested(type_name: str, time_unit: str) -> tuple[Any, Callable[[Any], Any]]:
+    """What msgspec parses of a type, and what makes the value of it: raises ValueError."""
+    if (element := element_of(type_name)) is not None:
+        parsed, convert = _nested_or_null(element, time_unit)
+        return GenericAlias(list, (parsed,)), lambda values: [convert(value) for value in values]
+    if members := members_of(type_name):
+        inner = [_nested_or_null(kind, time_unit) for kind in members.values()]
+        fields: list[Any] = [(f"f{at}", kind | msgspec.UnsetType, msgspec.UNSET) for at, (kind, _) in enumerate(inner)]
+        names = dict(zip((name for name, *_ in fields), members, strict=True))
+        return msgspec.defstruct("Nested", fields, rename=names), lambda value: {
+            name: convert(getattr(value, attribute))
+            for (attribute, name), (_, convert) in zip(names.items(), inner, strict=True)
+        }
+    if digits_of(type_name):
+        parser = DecimalParser(type_name, None, None)
+        return msgspec.Raw, lambda raw: _there(parser.parse(bytes(raw)))
+    parsed = RecordField("", type_name, unit=time_unit).parsed_type
+    if kind_of(type_name) == "timestamp":
+        return parsed, lambda value: _there(parse_timestamp(value, time_unit))
+    return parsed, lambda value: value
+
+
+def _nested_or_null(type_name: str, time_unit: str) -> tuple[Any, Callable[[Any], Any]]:
+    parsed, convert = _nested(type_name, time_unit)
+    is_raw = parsed is msgspec.Raw
+
+    def convert_some(value: Any) -> Any:
+        is_null = value is None or value is msgspec.UNSET or (is_raw and bytes(value) == b"null")
+        return None if is_null else convert(value)
+
+    return parsed if is_raw else parsed | None, convert_some
+
+
+def _there(value: Any) -> Any:
+    if value is None:
+        raise ValueError("not a value of the type")
+    return value
+
+
+def _refuse_repeats(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("a name stands twice")
+
+
+_names_once = json.JSONDecoder(object_pairs_hook=_refuse_repeats, parse_int=str, parse_float=str)
 
 
 def _wrong_value(field: RecordField, raw: bytes) -> Rejection:

@@ -20,6 +20,7 @@ from strandline.processing.operators.casting import arrow_type, cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.expression_types import type_of
 from strandline.processing.pipelines.expressions import share_of, tree_of
+from strandline.processing.pipelines.functions.list_aggregates import BY, columns_of, numbers_of_call
 from strandline.processing.pipelines.stages import Column
 
 _FUNCTIONS: dict[type[exp.Expr], str] = {
@@ -42,9 +43,9 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Median: "percentile",
     exp.ApproxQuantile: "approx_percentile",
 }
-ORDERED = ("first", "last", "min_by", "max_by")
-"""Functions that choose a row. The last one of their arguments is its event time, in microseconds."""
-_TO_DOUBLE = ("stddev", "stddev_pop", "variance", "var_pop", "percentile", "approx_percentile")
+ORDERED = ("first", "last", "min_by", "max_by", "collect_list", *BY)
+"""Functions that choose rows by where they stand. The last one of their arguments is the event time, in microseconds."""
+_TO_DOUBLE = ("stddev", "stddev_pop", "variance", "var_pop", "percentile", "approx_percentile", "histogram")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class AggregateCall:
     """One aggregate function with its arguments, as it stands in one or more of a stage's expressions."""
 
     function: str
-    """As `_FUNCTIONS` names it, or `count_distinct`."""
+    """As `_FUNCTIONS` or `CALLS_OF_LISTS` names it, or `count_distinct`."""
     sql: str
     type: str
     arguments: tuple[int, ...]
@@ -60,6 +61,8 @@ class AggregateCall:
     argument_types: tuple[str, ...]
     share: float = 0.0
     """Of a percentile: of all values the part that is below it, from 0 to 1."""
+    numbers: tuple[float, ...] = ()
+    """Of an aggregate that gives an array: `numbers_of_call`."""
 
     @property
     def argument(self) -> int | None:
@@ -145,7 +148,7 @@ class AggregateCalls:
         """A column for a call, anything else as it is."""
         condition = node.expression.this if isinstance(node, exp.Filter) else None
         called = node.this if isinstance(node, exp.Filter) else node
-        function = _FUNCTIONS.get(type(called))
+        function = called.name if isinstance(called, exp.AnonymousAggFunc) else _FUNCTIONS.get(type(called))
         if function is None:
             return node
         call = self._call(function, called, condition, _sql(node))
@@ -156,7 +159,7 @@ class AggregateCalls:
 
     def _call(self, function: str, node: exp.Expr, condition: exp.Expr | None, sql: str) -> AggregateCall:
         """The call, with its arguments among those of all. A row that the filter leaves out has a null where no function counts
-        one: for the second argument of `min_by` and `max_by`, and the first one of any other."""
+        one: for the last argument, which is the second one of `min_by` and its kin."""
         result, argument = type_of(node, self._types), node.this
         if function == "count" and isinstance(argument, exp.Distinct):
             function, (argument,) = "count_distinct", argument.expressions
@@ -165,7 +168,9 @@ class AggregateCalls:
                 return AggregateCall(function, sql, result, (), ())
             argument = exp.Boolean(this=True)
         arguments = [argument]
-        if function in ("min_by", "max_by"):
+        if isinstance(node, exp.AnonymousAggFunc):
+            arguments = list(columns_of(node))
+        elif function in ("min_by", "max_by"):
             arguments.append(node.expression)
         if condition is not None:
             arguments[-1] = exp.Case(ifs=[exp.If(this=condition.copy(), true=arguments[-1].copy())])
@@ -179,6 +184,7 @@ class AggregateCalls:
             tuple(self._place(one) for one in found),
             tuple(one.type for one in found),
             share_of(node),
+            numbers_of_call(node),
         )
 
     def _argument(self, node: exp.Expr, function: str) -> _Argument:

@@ -21,6 +21,7 @@ from strandline.processing.operators.aggregation.aggregate import Aggregate, Cal
 from strandline.processing.operators.aggregation.cardinality import Cardinality
 from strandline.processing.operators.aggregation.choice import Chosen
 from strandline.processing.operators.aggregation.distinct import Distinct
+from strandline.processing.operators.aggregation.lists import Histogram, MostFrequent, Ranked
 from strandline.processing.operators.aggregation.percentiles import Percentile
 from strandline.processing.operators.aggregation.values import is_valid, numpy_of
 from strandline.processing.operators.casting import EXACT, arrow_type, rounded_decimals
@@ -313,7 +314,7 @@ def _state_of(call: AggregateCall, at: int) -> tuple[object, ...]:
     """Calls for which this is equal share their partial results. Those that older versions knew keep their own, as ever."""
     if call.function in ("stddev", "variance"):
         return "sample", call.arguments
-    if call.function in ("percentile", "approx_percentile"):
+    if call.function in ("percentile", "approx_percentile", "most_frequent"):
         return call.function, call.arguments
     return "alone", at
 
@@ -336,6 +337,12 @@ def _function_of(call: AggregateCall) -> Aggregate:
             return Cardinality()
         case "percentile" | "approx_percentile":
             return Percentile(call.share, is_exact=call.function == "percentile")
+        case "collect_list" | "top_n" | "bottom_n" | "top_n_by" | "bottom_n_by":
+            return Ranked(call.function, call.argument_types, int(call.numbers[0]))
+        case "most_frequent":
+            return MostFrequent(call.argument_type, int(call.numbers[0]))
+        case "histogram":
+            return Histogram(call.numbers)
     is_average = call.function == "avg"
     if call.argument_type == "double":
         return DoubleSum(is_average=is_average)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.core.field_types import NULL, WHOLE_RANGES, decimal_digits, is_decimal
+from strandline.core.field_types import NULL, WHOLE_RANGES, decimal_digits, element_of, is_decimal
 from strandline.processing.pipelines.arrow_types import arrow_type as field_arrow_type
 
 EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
@@ -37,6 +37,12 @@ def cast(array: pa.Array, source: str, target: str) -> pa.Array:
         return array
     if source == NULL or pa.types.is_null(array.type):
         return pa.nulls(len(array), arrow_type(target))
+    element = element_of(target)
+    if element is not None:
+        values = cast(array.flatten(), element_of(source) or NULL, element)
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy()
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), values, mask=array.is_null() if array.null_count else None)
     if is_decimal(target):
         return _to_decimal(array, source, arrow_type(target))
     if is_decimal(source):

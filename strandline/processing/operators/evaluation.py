@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from strandline.core.field_types import SIMPLE_TYPES, is_decimal
+from strandline.core.field_types import SIMPLE_TYPES, is_decimal, members_of
 from strandline.processing.operators.arithmetic import (
     DOUBLE_OPERATIONS,
     INTEGER_OPERATIONS,
@@ -34,12 +35,14 @@ from strandline.processing.operators.comparisons import COMPARE, best, equals_an
 from strandline.processing.operators.functions.kernels import KERNELS
 from strandline.processing.operators.texts import is_like, like_pattern, lower, substring, upper
 from strandline.processing.pipelines.expression_types import (
+    common_of,
     common_type,
     digits_in_arithmetic,
     type_of,
     written_arguments,
 )
 from strandline.processing.pipelines.expressions import tree_of
+from strandline.processing.pipelines.functions.array_functions import STRUCT, wanted_types
 from strandline.processing.pipelines.functions.signature import COMMON
 from strandline.processing.pipelines.functions.table import CALLS
 
@@ -224,16 +227,30 @@ class _Compiler:
         written = written_arguments(function, node, node.expressions)
         if not function.arguments:
             return _constant(kernel(), arrow_type(function.result))
+        if function.result == STRUCT:
+            return self._struct(node)
+        types = {at: self._type(one) for at, one in enumerate(node.expressions) if at not in written}
         common = self._type(node) if function.result == COMMON else ""
+        wanted_here = wanted_types(function, list(types.values()), self._type(node), partial(common_of, node))
         arguments = []
         for at in range(max(len(node.expressions), len(function.arguments))):
             if at in written:
                 arguments.append(_as_written(written[at]))
                 continue
             argument = function.argument(at)
-            wanted = common or (argument.type if argument.type in SIMPLE_TYPES else self._type(node.expressions[at]))
+            widened = dict(zip(types, wanted_here, strict=True))[at]
+            wanted = common or (argument.type if argument.type in SIMPLE_TYPES else widened)
             arguments.append(self.typed(node.expressions[at], wanted))
         return lambda columns, rows: kernel(*[argument(columns, rows) for argument in arguments])
+
+    def _struct(self, node: exp.Expr) -> Evaluate:
+        fields = list(arrow_type(self._type(node)))
+        values = [self.compile(one) for one in node.expressions[1::2]]
+        return lambda columns, rows: pa.StructArray.from_arrays([one(columns, rows) for one in values], fields=fields)
+
+    def member(self, node: exp.Expr) -> Evaluate:
+        inner, at = self.compile(node.this), list(members_of(self._type(node.this))).index(node.expression.name)
+        return lambda columns, rows: pc.struct_field(inner(columns, rows), [at])
 
     # Conditions
 
@@ -423,6 +440,7 @@ _BUILDERS: tuple[tuple[tuple[type[exp.Expr], ...], _Build], ...] = (
     ((exp.Length,), _Compiler.length),
     ((exp.Substring,), _Compiler.substring),
     ((exp.Anonymous,), _Compiler.call),
+    ((exp.Dot,), _Compiler.member),
 )
 _BUILDER_OF: dict[type[exp.Expr], _Build] = {kind: build for kinds, build in _BUILDERS for kind in kinds}
 _BIT_KERNELS: dict[type[exp.Expr], Callable[..., pa.Array]] = {

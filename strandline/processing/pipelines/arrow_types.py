@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from strandline.core.field_types import digits_of
+from strandline.core.field_types import digits_of, element_of, members_of
 
 _ARROW = {
     "string": pa.string(),
@@ -18,5 +18,9 @@ _ARROW = {
 
 def arrow_type(name: str) -> pa.DataType:
     """Return the Arrow type of a field type. A timestamp is microseconds UTC, as in Spark."""
+    if (element := element_of(name)) is not None:
+        return pa.list_(arrow_type(element))
+    if members := members_of(name):
+        return pa.struct([(member, arrow_type(kind)) for member, kind in members.items()])
     digits = digits_of(name)
     return pa.decimal128(*digits) if digits else _ARROW[name]

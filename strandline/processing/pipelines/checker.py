@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
 from strandline.core.durations import FOREVER_MS, format_duration
 from strandline.core.errors import PROBLEMS_MAX, FunctionUnusable, InvalidDocument, Problem
-from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, normal_type
+from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, is_nested, normal_type
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
@@ -446,6 +446,8 @@ class _Check:
             self._add(
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
+        elif is_nested(self.columns[name] or ""):
+            self._add(path, f"'{name}' is a {self.columns[name]}, which makes no key; group by what stands in it")
         elif not self._window_before and name in self.stream.fields:
             if self.stream.fields[name].type == JSON_TYPE:
                 self._add(

@@ -10,12 +10,16 @@ from sqlglot import exp
 from strandline.core.field_types import (
     NULL,
     PRECISION_MAX,
-    TYPE_NAMES,
+    SCALAR_NAMES,
     WHOLE_RANGES,
     decimal_digits,
     decimal_type,
+    element_of,
     is_decimal,
+    is_nested,
     is_number,
+    kind_of,
+    members_of,
 )
 from strandline.processing.pipelines.expressions import (
     ARITHMETIC,
@@ -29,6 +33,16 @@ from strandline.processing.pipelines.expressions import (
     share_of,
     sql_of,
 )
+from strandline.processing.pipelines.functions.array_functions import (
+    ARRAY,
+    ELEMENT,
+    OF_ALL,
+    SOUGHT,
+    STRUCT,
+    nested_result,
+    refuse_elements,
+)
+from strandline.processing.pipelines.functions.list_aggregates import columns_of, type_of_list
 from strandline.processing.pipelines.functions.signature import COMMON, FIRST, Argument, Function
 from strandline.processing.pipelines.functions.table import CALLS, TABLE
 
@@ -63,6 +77,11 @@ def type_of(node: exp.Expr, columns: Mapping[str, str]) -> str:
 def common_type(operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
     """The one type that all operands can take, `null` when all are bare nulls."""
     return _common(operands[0], [type_of(operand, columns) for operand in operands])
+
+
+def common_of(node: exp.Expr, types: Iterable[str]) -> str:
+    """The one type that operands of these types can take. Raises ExpressionError, which shows the node."""
+    return _common(node, types)
 
 
 def digits_in_arithmetic(operand: exp.Expr, columns: Mapping[str, str]) -> tuple[int, int]:
@@ -131,7 +150,7 @@ def _arithmetic(node: exp.Expr, columns: Mapping[str, str]) -> str:
 
 
 def _comparison(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    _common(node, [type_of(operand, columns) for operand in node.iter_expressions()])
+    _has_order(node, _common(node, [type_of(operand, columns) for operand in node.iter_expressions()]))
     return "boolean"
 
 
@@ -159,7 +178,7 @@ def _case(node: exp.Expr, columns: Mapping[str, str]) -> str:
     for branch in branches:
         found = type_of(branch.this, columns)
         if subject is not None:
-            _common(node, (subject, found))
+            _has_order(node, _common(node, (subject, found)))
         else:
             _expect(node, found, "boolean")
     values = [branch.args["true"] for branch in branches]
@@ -171,12 +190,15 @@ def _same(node: exp.Expr, columns: Mapping[str, str]) -> str:
     arguments = [node.this, *node.expressions]
     if isinstance(node, exp.Least | exp.Greatest) and len(arguments) < 2:
         raise ExpressionError(f"{sql_of(node)} needs at least two arguments")
-    return _common(node, [type_of(argument, columns) for argument in arguments])
+    found = _common(node, [type_of(argument, columns) for argument in arguments])
+    if isinstance(node, exp.Least | exp.Greatest):
+        _has_order(node, found)
+    return found
 
 
 def _nullif(node: exp.Expr, columns: Mapping[str, str]) -> str:
     found = type_of(node.this, columns)
-    _common(node, (found, type_of(node.expression, columns)))
+    _has_order(node, _common(node, (found, type_of(node.expression, columns))))
     return found
 
 
@@ -189,7 +211,7 @@ def _cast(node: exp.Expr, columns: Mapping[str, str]) -> str:
                 f"{sql_of(node)}: text without a date would be read as today's; "
                 "declare the field as a timestamp in the stream"
             )
-    elif source not in (target, NULL) and target not in _CASTS[group] and _group(target) not in _CASTS[group]:
+    elif source not in (target, NULL) and not {target, _group(target)} & _CASTS.get(group, set()):
         raise ExpressionError(f"{sql_of(node)}: {_a(source)} can't become {_a(target)}")
     return target
 
@@ -221,7 +243,7 @@ def _target(node: exp.Expr) -> str:
             raise ExpressionError(f"{sql_of(to)}: {error}") from error
     if to.this not in _CAST_TARGETS:
         raise ExpressionError(
-            f"{sql_of(node)}: {sql_of(to).lower()} is not a type here; expected one of: {', '.join(TYPE_NAMES)}"
+            f"{sql_of(node)}: {sql_of(to).lower()} is not a type here; expected one of: {', '.join(SCALAR_NAMES)}"
         )
     return _CAST_TARGETS[to.this]
 
@@ -279,9 +301,40 @@ def _typed(function: Function, node: exp.Expr, operands: Sequence[exp.Expr], col
             found.append(type_of(operand, columns))
             _fits(node, argument, found[-1])
     written_arguments(function, node, operands)
+    if ARRAY in [one.type for one in function.arguments] or function.result in (OF_ALL, STRUCT):
+        return _of_nested(function, node, operands, found)
     if function.result in (COMMON, FIRST):
         return _common(node, found) if function.result == COMMON else found[0]
     return function.result
+
+
+def _of_nested(function: Function, node: exp.Expr, operands: Sequence[exp.Expr], found: Sequence[str]) -> str:
+    """The type of what a function of arrays and structs gives."""
+
+    def common(types: Iterable[str]) -> str:
+        return _common(node, types)
+
+    try:
+        if function.result not in (OF_ALL, STRUCT):
+            refuse_elements(function, found)
+        if function.name in SOUGHT:
+            common([element_of(found[0]) or NULL, found[1]])
+        if function.result in (ELEMENT, OF_ALL, STRUCT):
+            return nested_result(function, operands, found, common)
+    except ExpressionError:
+        raise
+    except ValueError as error:
+        raise ExpressionError(f"{sql_of(node)}: {error}") from error
+    return found[0] if function.result == FIRST else function.result
+
+
+def _member(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = type_of(node.this, columns)
+    members, name = members_of(found), node.expression.name
+    if not isinstance(node.expression, exp.Identifier) or name not in members:
+        of = f"has the members {', '.join(members)}" if members else f"is {_a(found)}, which has no members"
+        raise ExpressionError(f"{sql_of(node)}: {sql_of(node.this)} {of}")
+    return members[name]
 
 
 def written_arguments(function: Function, node: exp.Expr, operands: Sequence[exp.Expr]) -> dict[int, object]:
@@ -330,6 +383,10 @@ def _fits(node: exp.Expr, argument: Argument, found: str) -> None:
             raise ExpressionError(f"{sql_of(node)}: is not for decimals; write a cast to double around {_a(found)}")
         case "double" | "plain" | "number":
             return
+        case "array" if kind_of(found) != ARRAY:
+            raise ExpressionError(f"{sql_of(node)}: expected an array, got {_a(found)}")
+        case "array":
+            return
         case "whole" | "long":
             _whole_number(node, found)
         case _:
@@ -346,7 +403,7 @@ def _count(node: exp.Expr, columns: Mapping[str, str]) -> str:
     if node.this is None:
         raise ExpressionError("count() needs an argument; write count(*)")
     if isinstance(node.this, exp.Distinct):
-        _not_null(node, node.this.expressions[0], columns)
+        _has_order(node, _not_null(node, node.this.expressions[0], columns))
     elif not isinstance(node.this, exp.Star):
         type_of(node.this, columns)
     return "long"
@@ -384,12 +441,36 @@ def _percentile(node: exp.Expr, columns: Mapping[str, str]) -> str:
 def _chosen(node: exp.Expr, columns: Mapping[str, str]) -> str:
     """Of a value, with or without what it is chosen by."""
     if node.args.get("expression") is not None:
-        _not_null(node, node.expression, columns)
+        _has_order(node, _not_null(node, node.expression, columns))
     return _not_null(node, node.this, columns)
 
 
+def _listed(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    assert isinstance(node, exp.AnonymousAggFunc)
+    try:
+        found = [_not_null(node, operand, columns) for operand in columns_of(node)]
+        if node.name == "histogram":
+            _numeric(node, node.expressions[0], columns)
+        return type_of_list(node, found)
+    except ExpressionError:
+        raise
+    except ValueError as error:
+        raise ExpressionError(f"{sql_of(node)}: {error}") from error
+
+
+def _ordered(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    found = type_of(node.this, columns)
+    _has_order(node, found)
+    return found
+
+
+def _has_order(node: exp.Expr, found: str) -> None:
+    if is_nested(found):
+        raise ExpressionError(f"{sql_of(node)}: {_a(found)} is not compared; take what is needed of it")
+
+
 def _count_of_distinct(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    _not_null(node, node.this, columns)
+    _has_order(node, _not_null(node, node.this, columns))
     return "long"
 
 
@@ -403,7 +484,8 @@ def _not_null(node: exp.Expr, operand: exp.Expr, columns: Mapping[str, str]) -> 
 _Rule = Callable[[exp.Expr, Mapping[str, str]], str]
 _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.Column,), lambda node, columns: columns[node.name]),
-    ((exp.Paren, exp.Min, exp.Max), lambda node, columns: type_of(node.this, columns)),
+    ((exp.Paren,), lambda node, columns: type_of(node.this, columns)),
+    ((exp.Min, exp.Max), _ordered),
     ((exp.Literal,), _literal),
     ((exp.Null,), lambda node, columns: NULL),
     ((exp.Boolean,), lambda node, columns: "boolean"),
@@ -425,6 +507,8 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.First, exp.Last, exp.ArgMin, exp.ArgMax), _chosen),
     ((exp.ApproxDistinct,), _count_of_distinct),
     ((exp.Filter,), _filtered),
+    ((exp.Dot,), _member),
+    ((exp.AnonymousAggFunc,), _listed),
 )
 """Kinds of node and the rule for the type of their value; the functions of the table have theirs by it."""
 _RESULTS: dict[str, _Rule] = {

@@ -19,6 +19,8 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from strandline.core.documents import did_you_mean
+from strandline.processing.pipelines.functions.array_functions import struct_call
+from strandline.processing.pipelines.functions.list_aggregates import CALLS_OF_LISTS, list_call
 from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, OTHER_NAMES, TABLE
 
 LENGTH_MAX = 4_000
@@ -37,12 +39,15 @@ def _plain_call(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
 
 
 class _Parser(_SPARK.parser_class):  # type: ignore[misc, name-defined]
-    """Spark's, but a function whose signature is in the table is a plain call: its arguments stay what and where they are."""
+    """Spark's, but a function whose signature is in the table is a plain call: its arguments stay what and where they are. So are
+    the aggregates that give arrays."""
 
     FUNCTIONS: ClassVar = {
         **_SPARK.parser_class.FUNCTIONS,
         **{name.upper(): _plain_call(name) for name in CALLS},
         **{other.upper(): _plain_call(name) for other, name in OTHER_NAMES.items()},
+        **{name.upper(): list_call(name) for name in CALLS_OF_LISTS},
+        "STRUCT": _plain_call("struct"),
     }
 
 
@@ -119,11 +124,11 @@ PERCENTILES = (exp.Quantile, exp.Median, exp.ApproxQuantile)
 SPREADS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
 _AGGREGATES = (
     exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, *SPREADS, exp.First, exp.Last, exp.ArgMin, exp.ArgMax,
-    exp.ApproxDistinct, *PERCENTILES,
+    exp.ApproxDistinct, *PERCENTILES, exp.AnonymousAggFunc,
 )  # fmt: skip
 _AGGREGATE_NAMES = (
     "approx_count_distinct", "approx_percentile", "avg", "count", "first", "last", "max", "max_by", "median", "min", "min_by",
-    "percentile", "stddev", "stddev_pop", "sum", "var_pop", "variance",
+    "percentile", "stddev", "stddev_pop", "sum", "var_pop", "variance", *CALLS_OF_LISTS,
 )  # fmt: skip
 _MEDIAN_SHARE = 0.5
 FUNCTIONS = tuple(sorted((*BY_NAME, *_AGGREGATE_NAMES)))
@@ -131,7 +136,7 @@ FUNCTIONS = tuple(sorted((*BY_NAME, *_AGGREGATE_NAMES)))
 _ALLOWED = frozenset(
     (
         *ARITHMETIC, *COMPARISONS, *BITS, *_AGGREGATES, *(one.node for one in TABLE if one.node is not None),
-        exp.And, exp.Anonymous, exp.Between, exp.BitwiseNot, exp.Boolean, exp.Case, exp.Column, exp.DPipe, exp.DataType,
+        exp.And, exp.Anonymous, exp.Between, exp.BitwiseNot, exp.Boolean, exp.Case, exp.Column, exp.DPipe, exp.DataType, exp.Dot,
         exp.DataTypeParam, exp.Distinct, exp.Filter, exp.Identifier, exp.In, exp.Is, exp.Like, exp.Literal, exp.Neg, exp.Not,
         exp.Null, exp.Or, exp.Paren, exp.Star, exp.Var, exp.Where,
     )
@@ -167,7 +172,7 @@ _UNSTEADY = {
     "unix_timestamp", "shuffle", "monotonically_increasing_id", "spark_partition_id", "input_file_name",
 }  # fmt: skip
 _BY_ORDER = {
-    "any_value", "collect_list", "collect_set", "array_agg",
+    "any_value", "collect_set", "array_agg",
     "array_unique_agg", "listagg", "string_agg", "group_concat",
 }  # fmt: skip
 
@@ -286,8 +291,12 @@ def _refusal(node: exp.Expr) -> str:
         if name in _UNSTEADY:
             return f"{name}(){place} gives another value in each run, and a result must be the same in every replay"
         if name in _BY_ORDER:
-            return f"{name}(){place} depends on the order of records, which a replay may change; use min or max"
+            return f"{name}(){place} depends on the order of records, which a replay may change; use min or collect_list(x, 9)"
         return f"unknown function '{name}'{place}{did_you_mean(_SYNONYMS.get(name, name), FUNCTIONS)}"
+    if isinstance(node, exp.Bracket):
+        return (
+            f"{sql_of(node)}: brackets behind an array are not supported; write element_at(x, 1), which counts from 1"
+        )
     if isinstance(node, exp.Command | exp.DDL | exp.DML):
         return "expected an expression, got a statement"
     return f"{sql_of(node)} is not supported in an expression"
@@ -320,6 +329,10 @@ def _with_calls(tree: exp.Expr) -> exp.Expr:
 def _call_for(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.RegexpLike) and not node.args.get("flag"):
         return exp.Anonymous(this="regexp_like", expressions=[node.this, node.expression])
+    if isinstance(node, exp.Anonymous) and node.name.lower() == "struct":
+        return struct_call(node)
+    if isinstance(node, exp.Column) and node.args.get("table") is not None:
+        return _member(node)
     if isinstance(node, exp.RawString):
         return exp.Literal.string(node.name)
     if isinstance(node, exp.Extract):
@@ -331,6 +344,15 @@ def _call_for(node: exp.Expr) -> exp.Expr:
         if function is not None and function.argument(at).is_word and not node.this.quoted:
             return exp.Var(this=node.name.upper())
     return node
+
+
+def _member(node: exp.Column) -> exp.Expr:
+    """`s.member`, which the parser takes for the column of a table."""
+    first, *members = [one for name in ("catalog", "db", "table", "this") if (one := node.args.get(name)) is not None]
+    found: exp.Expr = exp.Column(this=first)
+    for member in members:
+        found = exp.Dot(this=found, expression=member)
+    return found
 
 
 def _extraction(node: exp.Extract) -> exp.Expr:
@@ -362,6 +384,10 @@ _SYNONYMS = {
     "argmin": "min_by",
     "argmax": "max_by",
     "quantile": "percentile",
+    "topk": "top_n",
+    "top_k": "top_n",
+    "approx_top_k": "most_frequent",
+    "mode": "most_frequent",
     "dateadd": "timestampadd",
     "date_add": "timestampadd",
     "datediff": "timestampdiff",
@@ -370,7 +396,6 @@ _SYNONYMS = {
     "to_date": "to_timestamp",
     "from_unixtime": "date_format",
     "convert_timezone": "from_utc_timestamp",
-    "split": "split_part",
 }
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from strandline.core.field_types import kind_of
+from strandline.core.field_types import is_nested, kind_of
 from strandline.results.charts.lens import Chart, Column, Field, Operation, count, number, over_time, table
 from strandline.results.dead_letters.documents import DEAD_LETTER_FIELDS
 from strandline.results.mapping import FIELD_MAPPINGS
@@ -107,8 +107,8 @@ class ResultView:
 
     @property
     def numbers(self) -> list[tuple[Measure, Field]]:
-        """The measures that can be drawn."""
-        fields = ((one, _field(one.name, one.type)) for one in self.measures)
+        """The measures that can be drawn: arrays and structs can't."""
+        fields = ((one, _field(one.name, one.type)) for one in self.measures if not is_nested(one.type))
         return [(one, field) for one, field in fields if field.is_number]
 
 

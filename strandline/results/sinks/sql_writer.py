@@ -15,11 +15,12 @@ import stamina
 from sqlalchemy.dialects import postgresql, sqlite
 
 from strandline.core.errors import Conflict, Divergence, InvalidSettings, SinkUnavailable
-from strandline.core.field_types import digits_of, kind_of
+from strandline.core.field_types import digits_of, is_nested, kind_of
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.typed_rows import ATTEMPT_COLUMNS, ID, TypedRows, own_columns, typed_rows
+from strandline.results.text_columns import read_column
 from strandline.results.writer import Refused, WriteReport
 
 _TYPES: dict[str, sa.types.TypeEngine[Any]] = {
@@ -67,7 +68,7 @@ class SqlWriter:
 
     def _write(self, rows: TypedRows, report: WriteReport) -> None:
         """Insert the rows; where some cannot be held, in halves, down to those."""
-        values = rows.table.to_pylist()
+        values = self._values(rows)
         if not values:
             return
         try:
@@ -84,6 +85,16 @@ class SqlWriter:
             return
         report.created += created
         report.already += len(values) - created
+
+    def _values(self, rows: TypedRows) -> list[dict[str, Any]]:
+        """The rows as the table has them: an array or a struct is the JSON text that it is in a document."""
+        values: list[dict[str, Any]] = rows.table.to_pylist()
+        for name, kind in self.shape.fields:
+            if is_nested(kind):
+                texts = read_column(name, rows.table.column(name), kind).texts.to_pylist()
+                for row, text in zip(values, texts, strict=True):
+                    row[name] = None if row[name] is None else text[:-1].decode()
+        return values
 
     def _insert(self, values: Sequence[Mapping[str, Any]]) -> int:
         """Insert in one transaction those that are not there, and return how many; the others must be equal."""
@@ -218,7 +229,7 @@ def _sql_type(kind: str) -> sa.types.TypeEngine[Any]:
         precision, scale = digits_of(kind) or (38, 0)
         # SQLite has no exact numbers.
         return sa.Numeric(precision, scale).with_variant(_TextDecimal(), "sqlite")
-    return _TYPES[kind]
+    return sa.Text() if is_nested(kind) else _TYPES[kind]
 
 
 class _TextDecimal(sa.types.TypeDecorator[Decimal]):

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.processing.operators.aggregation.aggregate import CallValues, Mergeable, Partials
-from strandline.processing.operators.aggregation.values import is_valid, numpy_of, ordered_bits
+from strandline.processing.operators.aggregation.values import is_valid, ranks_of
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes
 
@@ -46,7 +46,7 @@ class Chosen(Mergeable):
         places = np.flatnonzero(is_valid(partials[0]))
         codes = codes[places]
         for column, is_greatest in zip(partials, self._are_greatest, strict=False):
-            ranks = _ranks(column.take(pa.array(places)))
+            ranks = ranks_of(column.take(pa.array(places)))
             best = np.full(groups, _LEAST if is_greatest else _GREATEST)
             (np.maximum if is_greatest else np.minimum).at(best, codes, ranks)
             kept = ranks == best[codes]
@@ -62,19 +62,3 @@ class Chosen(Mergeable):
 
     def finish(self, partials: Partials) -> CallValues:
         return CallValues(partials[-1])
-
-
-def _ranks(values: pa.Array) -> Codes:
-    """Whole numbers in the order of the values, of which none is null."""
-    kind = values.type
-    if pa.types.is_floating(kind):
-        return ordered_bits(numpy_of(values))
-    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind):
-        whole: Codes = numpy_of(values.cast(pa.int64()))
-        return whole
-    encoded = values.dictionary_encode()
-    order = numpy_of(pc.sort_indices(encoded.dictionary))
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    places: Codes = numpy_of(encoded.indices)
-    return ranks[places]

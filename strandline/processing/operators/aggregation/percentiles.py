@@ -66,11 +66,12 @@ class Percentile(Collecting):
         to_bins = is_over[value_codes]
         old_bins, bin_codes = flattened(bins, codes)
         old_tallies, _ = flattened(tallies, codes)
-        new_bins = _binned(
+        new_bins = binned(
             np.concatenate([bin_codes, value_codes[to_bins]]),
             np.concatenate([numpy_of(old_bins), bins_of(values[to_bins])]),
             np.concatenate([numpy_of(old_tallies), np.ones(int(to_bins.sum()), np.int64)]),
             groups,
+            BINS_MAX,
         )
         if not lists:
             return [pa.array(totals), *new_bins]
@@ -121,19 +122,19 @@ class Percentile(Collecting):
         return middles_of(numpy_of(found)[np.minimum(at, len(found) - 1)])
 
 
-def _binned(codes: Codes, bins: Codes, tallies: Codes, groups: int) -> Partials:
-    """The bins of each group in their order, each once, and how many values it has; no more than `BINS_MAX`."""
+def binned(codes: Codes, bins: Codes, tallies: Codes, groups: int, bins_max: int) -> Partials:
+    """The bins of each group in their order, each once, and how many values it has; no more than `bins_max`."""
     pairs, places = np.unique(codes << 32 | (bins.astype(np.int64) + (1 << 31)), return_inverse=True)
     sums = np.zeros(len(pairs), np.int64)
     np.add.at(sums, places, tallies)
     of_group = pairs >> 32
     lengths = np.bincount(of_group, minlength=groups)
     from_end = np.cumsum(lengths)[of_group] - 1 - np.arange(len(pairs))
-    if len(from_end) and int(from_end.max()) >= BINS_MAX:
-        target = np.arange(len(pairs)) + np.maximum(0, from_end - (BINS_MAX - 1))
+    if len(from_end) and int(from_end.max()) >= bins_max:
+        target = np.arange(len(pairs)) + np.maximum(0, from_end - (bins_max - 1))
         lumped = np.zeros(len(pairs), np.int64)
         np.add.at(lumped, target, sums)
-        kept = from_end < BINS_MAX
+        kept = from_end < bins_max
         pairs, sums, of_group = pairs[kept], lumped[kept], of_group[kept]
     numbers = ((pairs & ((1 << 32) - 1)) - (1 << 31)).astype(np.int32)
     return [as_lists(pa.array(numbers), of_group, groups), as_lists(pa.array(sums), of_group, groups)]

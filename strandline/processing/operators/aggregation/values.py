@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Doubles = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
@@ -33,6 +34,22 @@ def ordered_bits(doubles: Doubles) -> npt.NDArray[np.int64]:
     """Doubles as whole numbers in the same order: the two zeros are one, and not a number is the greatest."""
     bits = _plain(doubles).view(np.int64)
     return np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
+
+
+def ranks_of(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Whole numbers in the order of the values, of which none is null."""
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return ordered_bits(numpy_of(values))
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_boolean(kind):
+        whole: npt.NDArray[np.int64] = numpy_of(values.cast(pa.int64()))
+        return whole
+    encoded = values.dictionary_encode()
+    order = numpy_of(pc.sort_indices(encoded.dictionary))
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    places: npt.NDArray[np.int64] = numpy_of(encoded.indices)
+    return ranks[places]
 
 
 def with_one_zero(values: pa.Array) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.processing.operators.functions.array_kernels import ARRAY_KERNELS
 from strandline.processing.operators.functions.number_kernels import NUMBER_KERNELS
 from strandline.processing.operators.functions.text_kernels import WORD_KERNELS
 from strandline.processing.operators.functions.times import TIME_KERNELS, Kernel
@@ -16,4 +17,5 @@ KERNELS: Mapping[str, Kernel] = {
     **TIME_KERNELS,
     **ZONE_KERNELS,
     **WRITTEN_TIME_KERNELS,
+    **ARRAY_KERNELS,
 }

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from strandline.processing.pipelines.functions import time_patterns
+from strandline.processing.pipelines.functions.array_functions import ELEMENT, OF_ALL
 from strandline.processing.pipelines.functions.signature import FIRST, PLAIN, WHOLE, Argument, Function
 from strandline.processing.pipelines.functions.table import OTHER_NAMES, TABLE
 from strandline.processing.pipelines.functions.units import UNITS_BY_QUANTITY
@@ -16,6 +17,8 @@ MARK = "<!-- Below this line the page is made from the code: python -m strandlin
 _TYPES = {WHOLE: "whole number", PLAIN: "whole number or double", "double": "number", "long": "whole number"}
 _RESULTS = {
     "common": "the type of both",
+    OF_ALL: "an array of the type of all",
+    ELEMENT: "the type of an element",
     FIRST: "as x",
     "signed": "as x",
     "rounded": "as x; of decimals with fewer places",
