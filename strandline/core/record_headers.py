@@ -51,6 +51,8 @@ REASON_TIME_UNIT = "time_unit"
 REASON_EXPRESSION = "expression"
 REASON_LOOKUP = "lookup"
 REASON_LATE = "late"
+REASON_DUPLICATE = "duplicate"
+"""Only counted: a record that came again has no dead letter."""
 REASON_FUTURE_EVENT = "future_event"
 REASON_RESULT = "result"
 REASONS_OF_STEPS = (REASON_EXPRESSION, REASON_LOOKUP)

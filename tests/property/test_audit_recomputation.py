@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,14 +38,16 @@ from strandline.processing.audit.table import Database, Table
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.record_chain import RecordChain
-from strandline.processing.operators.record_rows import pack_record_rows, unpack_record_rows
+from strandline.processing.operators.record_rows import pack_record_rows, unpack_record_rows, without_repeats
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.recorded_slices import LogTask
-from strandline.processing.source.source_config import Piece
+from strandline.processing.source.slice_rows import RECORD_ROWS, branch_of
+from strandline.processing.source.source_config import Piece, TaskConfig
+from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document
 from tests.support.examples import examples
 from tests.support.step_graphs import document_of, some_graph
@@ -319,9 +321,13 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
 
 
 def by_audit(
-    pipeline: CheckedPipeline, log: Log, directory: Path, patch: pytest.MonkeyPatch
+    pipeline: CheckedPipeline,
+    log: Log,
+    directory: Path,
+    patch: pytest.MonkeyPatch,
+    computed: Sequence[Counter[str]] = (),
 ) -> tuple[Results, Rejected, RecordDocuments]:
-    """The same by the audit's tables and queries."""
+    """The same by the audit's tables and queries. `computed`: what `compute` has counted, where that is known."""
 
     latest: LatestEvents = {}
 
@@ -364,7 +370,8 @@ def by_audit(
     rows = [row for row in all_rows if row["store"] in stores]
     emitted = {stage.name for stage in pipeline.record_stages}
     documents = {row["id"]: row["body"] for row in all_rows if row["store"] in emitted}
-    assert sum(one.results[name] for one in accounts for name in emitted) == len(documents)
+    counts = [*(one.results for one in accounts), *computed]
+    assert sum(one[name] for one in counts for name in emitted) == len(documents)
     assert sum(sum(one.rejected.values()) for one in accounts) == sum(row["store"] == stores[0] for row in rows)
     assert len({row["id"] for row in rows}) == len(rows), "each has one dead letter"
     return found, {row["id"]: row["body"].decode() for row in rows}, documents
@@ -407,6 +414,104 @@ def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
 def test_so_they_do_where_steps_make_branches(seed: int) -> None:
     random = Random(seed)
     assert_both_agree(check(PipelineSpec.from_document(document_of(some_graph(random))), STREAM), some_log(random))
+
+
+def with_dedupe(pipeline: CheckedPipeline, random: Random) -> CheckedPipeline:
+    """The pipeline with a `dedupe` somewhere before its first window."""
+    document = json.loads(json.dumps(pipeline.spec.as_document()))
+    steps = document["steps"]
+    firsts = [number for number, step in enumerate(steps) if "window" in step]
+    by = ["machine", *random.sample(["site", "small", "price", "awake", "built", "cost"], random.randint(0, 3))]
+    steps.insert(random.randint(0, firsts[0]), {"dedupe": {"by": by, "within": random.choice(["1s", "7s", "1m"])}})
+    return check(PipelineSpec.from_document(document), STREAM)
+
+
+@examples(25, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32))
+def test_so_they_do_where_records_come_again(seed: int) -> None:
+    random = Random(seed)
+    pipeline, log = with_dedupe(some_pipeline(random), random), some_log(random)
+    slices = []
+    for records, watermark_ms, after_ms in log.slices:
+        again = {
+            partition: [line for one in lines for line in [one] * random.choice([1, 1, 2])]
+            for partition, lines in records.items()
+        }
+        slices.append((again, watermark_ms, after_ms))
+    ours, theirs = audited(pipeline, Log(slices)), operated(pipeline, Log(slices))
+    assert ours.duplicates == theirs.duplicates
+    assert ours.documents == theirs.documents
+    assert_same(ours.results, theirs.results)
+
+
+@dataclass
+class Computed:
+    results: Results
+    documents: set[str]
+    """The ids of records that are emitted."""
+    duplicates: int
+
+
+def operated(pipeline: CheckedPipeline, log: Log) -> Computed:
+    """What a source task and one bucket compute, slice by slice."""
+    config = TaskConfig(
+        decoding=decoding_of(pipeline, ""),
+        stages=pipeline.stages,
+        types=tuple(STREAM.types.items()),
+        bucket_keys=(0,),
+        late_is_dropped=False,
+        crashes=False,
+        record_stages=pipeline.record_stages,
+    )
+    task, cascade, decoder = SourceTask(config), config.cascade, decoder_of(config.decoding)
+    found = Computed({stage.name: {} for stage in pipeline.stages}, set(), 0)
+    state: bytes | None = None
+    pieces = log.pieces()
+    for records, watermark_ms, after_ms in log.slices:
+        decoded_chunks = []
+        for _ in records:
+            piece, lines, offsets = next(pieces)
+            if lines:
+                decoded = decoder.decode(lines, [0] * len(lines), watermark_ms)
+                partition = piece.offsets.partition
+                decoded_chunks.append(
+                    DecodedChunk("machines", partition, offsets, [0] * len(lines), decoded, lines.__getitem__)
+                )
+        rows = list(task.rows(decoded_chunks, is_new=True, work=None))
+        chunks = [
+            Chunk(partition, sequence, blob, branch)
+            for _, kind, partition, sequence, blob in rows
+            if (branch := branch_of(kind)) is not None
+        ]
+        stepped = cascade.step(state, chunks, Closing(watermark_ms, after_ms))
+        state = stepped.state
+        found.duplicates += stepped.repeats
+        for one in stepped.results:
+            keep(pipeline, found.results, one.stage, one.rows)
+        blobs = [(partition, sequence, blob) for _, kind, partition, sequence, blob in rows if kind == RECORD_ROWS]
+        of_stages = without_repeats(unpack_record_rows(blobs), pipeline.record_stages, stepped.repeated_records)
+        for record_stage in pipeline.record_stages:
+            if record_stage.name in of_stages:
+                shape = document_shape(pipeline, record_stage, record_stage.emits[0], 1)
+                found.documents |= {one.id for one in shape.documents(of_stages[record_stage.name], 1, 1)}
+    return found
+
+
+def audited(pipeline: CheckedPipeline, log: Log) -> Computed:
+    """What the audit computes."""
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        found: list[Recomputation] = []
+        make = Recomputation.compute
+
+        def compute(self: Recomputation, database: Database) -> Counter[str]:
+            found.append(self)
+            counts.append(make(self, database))
+            return counts[-1]
+
+        counts: list[Counter[str]] = []
+        patch.setattr(Recomputation, "compute", compute)
+        results, _, documents = by_audit(pipeline, log, Path(directory), patch, counts)
+    return Computed(results, set(documents), found[0].duplicates)
 
 
 def assert_both_agree(pipeline: CheckedPipeline, log: Log) -> None:

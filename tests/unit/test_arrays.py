@@ -248,7 +248,7 @@ def test_no_more_is_kept_than_a_result_may_need() -> None:
 
 
 REFUSED = {
-    "by: [pump]": ("by: [levels]", "'levels' is a array<double>, which makes no key"),
+    "by: [pump]": ("by: [levels]", "'levels' has the type array<double>, which makes no key"),
     "top_n(peak, 2)": ("max(levels)", "an array<double> is not compared"),
     "size(levels) > 0": ("levels = levels", "is not compared"),
     "array_max(levels)": ("levels[0]", "write element_at(x, 1)"),

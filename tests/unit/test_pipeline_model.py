@@ -267,13 +267,13 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ("- where: load < 10", "- were: load < 10", ":6: steps[1].were: unknown field 'were'; did you mean 'where'?"),
         (
             "- where: load < 10",
-            "- dedupe: {by: [x]}",
-            ":6: steps[1].dedupe: 'dedupe' is not supported yet; only derive",
+            "- sort: {by: [x]}",
+            ":6: steps[1].sort: 'sort' is not supported yet; only derive",
         ),
         (
             "- where: load < 10",
             "- {}",
-            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, window, emit, and this one has",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, dedupe, window, emit, and",
         ),
         (
             "- where: load < 10",
@@ -284,8 +284,8 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "where: load < 10",
             "where:",
-            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, window, emit, and this one has "
-            "none",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, dedupe, window, emit, "
+            "and this one has none",
         ),
         (
             "where: load < 10",

@@ -72,7 +72,11 @@ class Batches:
         self._last = last
         other = SourceFacts(records=1, reached_ms={0: 5})
         facts.records -= 1
-        found = [BucketOutcome(facts=[facts, other]), BucketOutcome()]
+        self.commit(last, [BucketOutcome(facts=[facts, other]), BucketOutcome()])
+
+    def commit(self, last: int, found: list[BucketOutcome]) -> None:
+        """A batch up to slice `last`, of which buckets tell this."""
+        self._last = last
         rows = [{"blob": msgspec.json.encode(one)} for one in found]
         self._commit(SimpleNamespace(collect=lambda: rows), 0)  # type: ignore[arg-type]
 
@@ -111,6 +115,22 @@ def test_a_replay_that_reads_the_same_goes_on_to_the_next_batch(ledger: Ledger) 
     batches.run(1, SourceFacts(30, REJECTED))
     batches.run(3, SourceFacts(60, {reason: 2 * count for reason, count in REJECTED.items()}))
     batches.run(4, SourceFacts(30, REJECTED))
+
+
+def test_a_replay_does_not_compare_duplicates(ledger: Ledger) -> None:
+    """What came before the first slice that is read again decides about them, too; they are counted where they are committed."""
+    row = ledger.begin_run(JOB, 1)
+    ledger.plan_slice(a_slice(5, row.epoch, version=2, checksums={"turbines": {0: 1, 1: 2}}))
+    batches = Batches(ledger, RewindPlan(5, 4), 2)
+    found = [BucketOutcome(facts=[SourceFacts(30, dict(REJECTED))], duplicates=2), BucketOutcome(duplicates=3)]
+    batches.commit(5, found)
+    last = ledger.last_checkpoint(JOB)
+    assert last is not None
+    assert (last.rejected, last.accepted) == (REJECTED | {"duplicate": 5}, 22)
+    assert ledger.totals(JOB, 5).rejected["duplicate"] == 5
+    Batches(ledger, RewindPlan(5, 5), 2).run(5, SourceFacts(30, dict(REJECTED)))
+    with pytest.raises(ReplayMismatch, match="1 records rejected as late then, 2 now"):
+        Batches(ledger, RewindPlan(5, 5), 2).run(5, SourceFacts(30, REJECTED | {"late": 2}))
 
 
 def test_a_run_from_a_snapshot_compares_what_it_reads_after_it(ledger: Ledger) -> None:

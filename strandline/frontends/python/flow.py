@@ -177,6 +177,13 @@ class Flow:
         """Leave these fields out."""
         return self._with({"drop": list(fields)})
 
+    def dedupe(self, *, by: Sequence[str], within: DurationLike) -> Flow:
+        """Leave out records that come again: those with equal `by` fields whose event times are less than `within` apart. The
+        stream's key is among the fields."""
+        if isinstance(by, str):
+            raise TypeError(f"by={by!r} is one text; write by=[{by!r}]")
+        return self._with({"dedupe": {"by": list(by), "within": duration_text(within)}})
+
     def window(
         self,
         windows: Windows,

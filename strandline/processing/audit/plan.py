@@ -65,7 +65,9 @@ class VersionSpan:
             if stage.name in self.windows
         ]
         if self.pipeline.record_stages and not self.is_backfill:
-            found.append(0 if self.records_after_ms is None else self.records_after_ms)
+            dedupe = self.pipeline.dedupe
+            horizon_ms = 0 if dedupe is None else dedupe.within_ms
+            found.append(0 if self.records_after_ms is None else max(0, self.records_after_ms - horizon_ms))
         return min(found, default=0)
 
     @property
@@ -168,7 +170,8 @@ def plan_audit(
         # Every record before that slice has an event time of at most this.
         lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
         if emits_records:
-            floors[RECORDS] = max(floors.get(RECORDS, 0), lost_up_to_ms + 1)
+            horizons = [0, *(one.pipeline.dedupe.within_ms for one in versions if one.pipeline.dedupe is not None)]
+            floors[RECORDS] = max(floors.get(RECORDS, 0), lost_up_to_ms + 1 + max(horizons))
         for pipeline in [one.pipeline for one in versions] + [one.pipeline for one in backfills]:
             # A window that ends later than these holds no record up to then.
             for stage, end_ms in zip(pipeline.stages, last_ends(pipeline.windows, lost_up_to_ms), strict=True):

@@ -21,7 +21,7 @@ import structlog
 
 from strandline.core.errors import Conflict, NotFound, PermanentError, StrandlineError
 from strandline.core.logs import configure_logs
-from strandline.core.record_headers import dead_letter_topic
+from strandline.core.record_headers import REASON_DUPLICATE, dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
@@ -172,6 +172,8 @@ class Audit:
             found = find(database, compared, reconciler)
         finally:
             database.close()
+        if duplicates := sum(one.duplicates for one in spans if not one.span.is_backfill):
+            account.rejected[REASON_DUPLICATE] += duplicates
         rejected = dict(sorted(account.rejected.items()))
         computed = Totals(account.records, account.records - sum(rejected.values()), rejected, dict(results))
         return computed, account.latest, found

@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
+from strandline.processing.audit.aggregate_query import restored, stored_type
 from strandline.processing.audit.index_reader import EndRange, encode_result
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETTERS, STREAM_STORE, Row, Side
+from strandline.processing.audit.records.repeats import PLACE, RepeatsQuery, places_of
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit.table import Database, Table, TableWriter
 from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.blobs import batch_of
@@ -31,7 +33,7 @@ from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.stages import Emit, RowStep, Stage
+from strandline.processing.pipelines.stages import Emit, RecordStage, RowStep, Stage
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
@@ -61,6 +63,8 @@ class RecordsPart:
     """The rows to compare."""
     emissions: tuple[RecordsToCompare, ...] = ()
     """The emissions of records, of whose documents those of own slices are compared."""
+    repeats: RepeatsQuery | None = None
+    """What leaves repeats out of some of them, or of what comes to windows."""
 
     @property
     def rows(self) -> int:
@@ -77,6 +81,12 @@ class RecordsPart:
                 for stage, steps, table in firsts
             ]
             letters = tables.enter_context(self.compared.writer(self.name))
+            came = None if self.repeats is None else tables.enter_context(self.repeats.writer(self.name))
+            later = {
+                one.stage: tables.enter_context(one.later.writer(self.name))
+                for one in self.emissions
+                if one.later is not None
+            }
             for chunk in decode_pieces(self.decoding, decoder_of(self.decoding), self.task.pieces):
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
@@ -97,22 +107,27 @@ class RecordsPart:
                     account.records += len(offsets)
                     account.rejected.update(rejected.values())
                     letters.append(self._letters({chunk.identity_at(at): rejected[at] for at in sorted(rejected)}))
+                if came is not None:
+                    came.append(chunk, np.array(accepted, np.int64), rejected, own=self.task.own)
                 event_us = decoded.event_time.cast(pa.int64()).to_numpy(zero_copy_only=False)
                 if self.task.own:
                     places = np.searchsorted(ends, np.array(offsets, np.int64)[accepted], "right")
                     self._note_latest(account, places, event_us // 1000)
-                for emission, came in at_emissions:
-                    compared, results = emission.rows_of(
-                        chunk, np.array(accepted, np.int64)[came.rows], event_us[came.rows], came.columns
+                for emission, stepped in at_emissions:
+                    records = emission.records_of(
+                        chunk, np.array(accepted, np.int64)[stepped.rows], event_us[stepped.rows], stepped.columns
                     )
-                    letters.append(compared)
-                    account.results[emission.stage] += results
+                    if emission.stage in later:
+                        later[emission.stage].append(emission.kept(records))
+                        continue
+                    letters.append(emission.rows_of(records))
+                    account.results[emission.stage] += records.num_rows
                 for query, stepped, rows in at_windows:
                     event_ms = event_us[stepped.rows] // 1000
                     wanted = np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
                     columns = {name: column.take(pa.array(wanted)) for name, column in stepped.columns.items()}
                     chosen = stepped.rows[wanted]
-                    stands = _places_of(chunk, np.array(accepted, np.int64)[chosen]) if query.needs_places else ()
+                    stands = places_of(chunk, np.array(accepted, np.int64)[chosen]) if query.needs_places else ()
                     rows.append(query.rows(pa.array(event_us[chosen]), columns, stands))
         return account
 
@@ -133,14 +148,6 @@ class RecordsPart:
         return batch_of(rows, ROWS_SCHEMA)
 
 
-def _places_of(chunk: DecodedChunk, rows: np.ndarray) -> list[pa.Array]:
-    """Where these rows of a chunk stand; see `PLACE_IN_LOG`."""
-    elements = [0] * len(rows) if chunk.elements is None else [chunk.elements[at] or 0 for at in rows]
-    partitions = np.full(len(rows), chunk.partition, np.int32)
-    offsets = np.asarray(chunk.offsets, np.int64)[rows]
-    return [pa.array(partitions), pa.array(offsets), pa.array(elements, pa.int32())]
-
-
 @dataclass(frozen=True)
 class RecordsToCompare:
     """One emission of records: the documents that its stores must show. Travels pickled."""
@@ -151,31 +158,49 @@ class RecordsToCompare:
     shapes: tuple[DocumentShape, ...]
     asked: EndRange
     """Only documents with an event time in it are compared."""
+    schema: pa.Schema
+    """Of its records."""
+    later: Table | None = None
+    """Where its records are kept until it is known which are repeats; None: there is no `dedupe` before it."""
 
-    def rows_of(
+    def records_of(
         self, chunk: DecodedChunk, places: np.ndarray, event_us: np.ndarray, columns: Mapping[str, pa.Array]
-    ) -> tuple[pa.RecordBatch, int]:
-        """The rows to compare of these rows of a chunk, and how many results the stage has of them. `places`: of each row in the
-        chunk."""
+    ) -> pa.RecordBatch:
+        """These rows of a chunk as the stage emits them. `places`: of each row in the chunk."""
         offsets = np.asarray(chunk.offsets, np.int64)[places]
         elements = [None] * len(places) if chunk.elements is None else [chunk.elements[at] for at in places]
-        batch = pa.RecordBatch.from_pydict(
-            {
-                EVENT_US: pa.array(event_us, pa.int64()),
-                PARTITION: pa.array(np.full(len(places), chunk.partition, np.int32)),
-                OFFSET: pa.array(offsets),
-                ELEMENT: pa.array(elements, pa.int32()),
-                **columns,
-            }
-        )
-        times_ms = (event_us // 1000).tolist()
+        values = [columns[name] for name in self.schema.names[_OWN_COLUMNS:]]
+        own = [
+            pa.array(event_us, pa.int64()),
+            pa.array(np.full(len(places), chunk.partition, np.int32)),
+            pa.array(offsets),
+            pa.array(elements, pa.int32()),
+        ]
+        return pa.RecordBatch.from_arrays([*own, *values], schema=self.schema)
+
+    def kept(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Records as they are kept."""
+        assert self.later is not None, "asked where there is a dedupe"
+        places = [records.column(PARTITION), records.column(OFFSET), records.column(ELEMENT).fill_null(0)]
+        stored = [restored(column, stored_type(column.type)) for column in records.columns]
+        return pa.RecordBatch.from_arrays([*places, *stored], schema=self.later.schema)
+
+    def unpacked(self, kept: pa.RecordBatch) -> pa.RecordBatch:
+        """Records as they were."""
+        columns = kept.columns[len(PLACE) :]
+        whole = [restored(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(whole, schema=self.schema)
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows to compare of these records."""
+        times_ms = pc.divide(batch.column(EVENT_US), 1000).to_pylist()
         rows = [
             _row_of(shape, one, time_ms, is_good=True)
             for shape in self.shapes
             for one, time_ms in zip(shape.documents(batch, 0, 0), times_ms, strict=True)
             if self.asked.holds(time_ms)
         ]
-        return batch_of(rows, ROWS_SCHEMA), len(places)
+        return batch_of(rows, ROWS_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -201,7 +226,10 @@ class Recomputation:
     ) -> None:
         """`directory`: for the span's tables. `compared`: the table of rows to compare. `asked`: the times that are audited."""
         self.span = span
+        self.duplicates = 0
+        """How many of the span's own records were left out as repeats, once `compute` is done."""
         self._compared = compared
+        self._directory = directory
         self._stages: list[tuple[RowSteps, WindowQuery, Table]] = []
         pipeline = span.pipeline
         self._branches, self._taken = plan_branches(pipeline.stages), places_taken(pipeline.windows)
@@ -222,7 +250,8 @@ class Recomputation:
             self._stages.append((steps, query, table))
             if before is None:
                 first.append((stage, table))
-        emissions = tuple(
+        self._repeats = RepeatsQuery.of(pipeline, directory, span.events_from_ms)
+        self._emissions = tuple(
             RecordsToCompare(
                 one.name,
                 one.pre_steps,
@@ -232,6 +261,8 @@ class Recomputation:
                     if emit.kind in AUDITED
                 ),
                 asked,
+                _schema_of_records(one),
+                None if one.dedupe is None else _kept_records(directory / one.name, _schema_of_records(one)),
             )
             for one in pipeline.record_stages
             if not span.is_backfill
@@ -247,7 +278,8 @@ class Recomputation:
                 has_late_letters=pipeline.spec.late != "drop",
                 task=task,
                 compared=compared,
-                emissions=emissions,
+                emissions=self._emissions,
+                repeats=self._repeats,
             )
             for number, task in enumerate(tasks)
         ]
@@ -255,9 +287,10 @@ class Recomputation:
     def compute(self, database: Database) -> Counter[str]:
         """Compute the span's windows, stage by stage, and write the documents that they lead to. Returns stage -> results."""
         counts: Counter[str] = Counter()
-        if not self._stages:
-            return counts
-        with self._compared.writer(f"{self._stages[0][2].directory.parent.name}-documents") as documents:
+        if self._repeats is not None:
+            self.duplicates = self._repeats.compute(database)
+        with self._compared.writer(f"{self._directory.name}-documents") as documents:
+            of_records = self._compare_records(database, documents)
             for at, stage in enumerate(self.span.pipeline.stages):
                 shapes = self._shapes(stage)
                 counts[stage.name] += 0
@@ -266,7 +299,18 @@ class Recomputation:
                     documents.append(self._result_letters(stage, inside.without_value))
                     for emit, shape in shapes:
                         documents.append(_documents(shape, self._without_replaced(emit, inside.rows)))
-        return Counter({name: counts[name] for name in self.span.windows if name in counts})
+        return of_records + Counter({name: counts[name] for name in self.span.windows if name in counts})
+
+    def _compare_records(self, database: Database, documents: TableWriter) -> Counter[str]:
+        """Write the documents of records that are no repeats, where that was to be seen first. Returns stage -> results."""
+        counts: Counter[str] = Counter()
+        for one in self._emissions:
+            if one.later is not None and self._repeats is not None:
+                for batch in database.query(self._repeats.without_repeats(one.later)):
+                    records = one.unpacked(batch)
+                    documents.append(one.rows_of(records))
+                    counts[one.stage] += records.num_rows
+        return counts
 
     def results(self, database: Database, at: int) -> Iterator[Results]:
         """The results of the stage at this place that lie in the span, in no order; all of them become rows of those that take
@@ -279,7 +323,10 @@ class Recomputation:
                 (one, tables.enter_context(self._stages[one][2].writer("results")))
                 for one in self.span.pipeline.takers[at]
             ]
-            for given in query.results(database, table):
+            rows = None
+            if self._repeats is not None and query.stage.dedupe is not None:
+                rows = f"({self._repeats.without_repeats(table)})"
+            for given in query.results(database, table, rows):
                 batch = results_behind_steps(post_steps, given, query.stage) if query.stage.post_steps else given
                 failed = []
                 for one, following in takers:
@@ -345,6 +392,22 @@ class Recomputation:
         for newer in self.span.replaced.get(emit.name, ()) if emit.kind == "elasticsearch" else ():
             results = results.filter(pc.invert(_ends_in(results, EndRange(newer.after_ms, newer.up_to_ms))))
         return results
+
+
+_OWN_COLUMNS = 4
+"""Of a record that is emitted: event time, partition, offset, element."""
+
+
+def _schema_of_records(stage: RecordStage) -> pa.Schema:
+    own = [(EVENT_US, pa.int64()), (PARTITION, pa.int32()), (OFFSET, pa.int64()), (ELEMENT, pa.int32())]
+    return pa.schema([*own, *((name, arrow_type(kind)) for name, kind in stage.fields)])
+
+
+def _kept_records(directory: Path, schema: pa.Schema) -> Table:
+    place = zip(PLACE, (pa.int32(), pa.int64(), pa.int32()), strict=True)
+    table = Table(directory, pa.schema([*place, *((field.name, stored_type(field.type)) for field in schema)]))
+    table.create()
+    return table
 
 
 def _ends_in(results: pa.RecordBatch, ends: EndRange) -> pa.Array:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from strandline.core.described import Described
-from strandline.core.record_headers import REASON_RESULT
+from strandline.core.record_headers import REASON_DUPLICATE, REASON_RESULT
 from strandline.ledger.states import SliceRow, Totals
 from strandline.processing.audit.plan import AuditPlan, stores_of
 from strandline.processing.audit.reconciliation import (
@@ -130,6 +130,8 @@ def make_report(
 ) -> AuditReport:
     """Put together what was found: the two totals, event times, what became of each store's ids, and the first differences."""
     totals = plan.totals
+    if not plan.is_whole:  # what came before the first slice decides which records are repeats, too
+        totals, computed = _without_duplicates(totals), _without_duplicates(computed)
     rejected = {reason: count for reason, count in sorted(totals.rejected.items()) if count}
     # A backfill's refusals are in no slice's totals.
     refused = totals.refused if plan.is_whole and not any(plan.stores.values()) else None
@@ -164,6 +166,12 @@ def make_report(
         sample=found.sample,
         seconds=round(seconds, 3),
     )
+
+
+def _without_duplicates(totals: Totals) -> Totals:
+    """With records that came again among those that were accepted."""
+    rejected = {reason: count for reason, count in totals.rejected.items() if reason != REASON_DUPLICATE}
+    return replace(totals, accepted=totals.records - sum(rejected.values()), rejected=rejected)
 
 
 def _compare_totals(computed: Totals, ledger: Totals) -> list[str]:

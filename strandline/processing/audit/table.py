@@ -56,7 +56,7 @@ class TableWriter:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
-        self._schema = schema
+        self.schema = schema
         self._file: pq.ParquetWriter | None = None
         self._batches: list[pa.RecordBatch] = []
 
@@ -80,9 +80,9 @@ class TableWriter:
         if not self._batches:
             return
         if self._file is None:
-            texts = [item.name for item in self._schema if pa.types.is_string(item.type)]
-            self._file = pq.ParquetWriter(self._path, self._schema, use_dictionary=texts, write_statistics=False)
-        self._file.write_table(pa.Table.from_batches(self._batches, self._schema))
+            texts = [item.name for item in self.schema if pa.types.is_string(item.type)]
+            self._file = pq.ParquetWriter(self._path, self.schema, use_dictionary=texts, write_statistics=False)
+        self._file.write_table(pa.Table.from_batches(self._batches, self.schema))
         self._batches = []
 
 

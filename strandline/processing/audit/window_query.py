@@ -44,7 +44,7 @@ class WindowQuery:
         self._keys = [f"key_{at}" for at in range(len(stage.by))]
         self._group = ", ".join(["start_ms", "end_ms", *self._keys])
         calls = self._calls.calls
-        self.needs_places = any(call.function in ORDERED for call in calls)
+        self.needs_places = stage.dedupe is not None or any(call.function in ORDERED for call in calls)
         """Whether `rows` needs to know where rows stand."""
         self._places = [f"place_{at}" for at in range(len(place_types))] if self.needs_places else []
         self._binned = sorted({call.arguments[0] for call in calls if call.function in PERCENTILES})
@@ -65,11 +65,12 @@ class WindowQuery:
         stored = [restored(one, stored_type(one.type)) for one in values]
         return pa.RecordBatch.from_arrays([time_ms, *stored], schema=self.row_schema)
 
-    def results(self, database: Database, table: Table) -> Iterator[pa.RecordBatch]:
-        """Every window over the table's rows, in no order: WINDOW_START, WINDOW_END, `by` fields, aggregates, PROBLEM."""
+    def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Every window over the table's rows, in no order: WINDOW_START, WINDOW_END, `by` fields, aggregates, PROBLEM. `rows`:
+        those of them that count, in a query."""
         shape = self.stage.shape
         days = list(_days(database, table, shape)) if isinstance(shape, DayShape) else []
-        for batch in database.query(self.sql(table.sql, days)):
+        for batch in database.query(self.sql(rows or table.sql, days)):
             yield self._finish(batch)
 
     def sql(self, table: str, days: Sequence[tuple[int, int]] = ()) -> str:

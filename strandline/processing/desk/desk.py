@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.core.record_headers import REASON_EXPRESSION, REASON_RESULT
+from strandline.core.record_headers import REASON_DUPLICATE, REASON_EXPRESSION, REASON_RESULT
 from strandline.processing.desk.asked_schemas import asked_schemas
 from strandline.processing.desk.event_clock import EventClock
 from strandline.processing.desk.log_times import LogTimes
@@ -29,7 +29,7 @@ from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults
 from strandline.processing.operators.lookups.lookup_table import LookupTable
-from strandline.processing.operators.record_rows import unpack_record_rows
+from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import earliest_event, open_until
@@ -195,9 +195,8 @@ class Desk:
         assert self._seen is not None, "records were not held"
         self._state = None
         if self._emitted:
-            needed_ms = earliest_event(
-                self._pipeline.windows, [self._emitted[stage.name] for stage in self._pipeline.stages]
-            )
+            kept = self._pipeline.kept
+            needed_ms = earliest_event(list(kept.values()), [self._emitted[name] for name in kept])
             self._seen = [one for one in self._seen if one.latest_event_ms is None or one.latest_event_ms >= needed_ms]
         chunks = [chunk for one in self._seen for chunk in self._accepted(one.part.chunks)]
         self._state = self._cascade.step(None, chunks, Closing(None, self._closed_ms)).state
@@ -212,8 +211,8 @@ class Desk:
         yield from self._taken(_Part([], True, self._clock.watermark_ms))
 
     def _taken(self, part: _Part) -> Iterator[Outcome]:
-        """Remember the part where a restart may need it (only windows do), and take it in."""
-        if self._seen is not None and self._pipeline.stages:
+        """Remember the part where a restart may need it, and take it in."""
+        if self._seen is not None and self._pipeline.kept:
             self._seen.append(_Seen(part, self._clock.latest_event_ms))
         yield from self._step(part)
 
@@ -291,21 +290,24 @@ class Desk:
                 self.counts.records += facts.records
                 self.counts.rejected.update(facts.rejected)
         number = self.counts.slices + 1
-        rows_of_stage = unpack_record_rows(record_rows)
-        for emission in self._record_emissions:
-            if (rows := rows_of_stage.get(emission.stage)) is not None:
-                yield from emission.outcomes(rows, self.counts, number)
         closes_ms = part.watermark_ms if part.ends_slice else None
         stepped = self._cascade.step(self._state, chunks, Closing(self._closed_ms, closes_ms))
         self._state = stepped.state
+        if stepped.repeats:
+            self.counts.rejected[REASON_DUPLICATE] += stepped.repeats
+        rows_of_stage = without_repeats(
+            unpack_record_rows(record_rows), self._pipeline.record_stages, stepped.repeated_records
+        )
+        for emission in self._record_emissions:
+            if (rows := rows_of_stage.get(emission.stage)) is not None:
+                yield from emission.outcomes(rows, self.counts, number)
         if not part.ends_slice:
             return
         self.counts.slices = number
         for emission, results in zip(self._emissions, stepped.results, strict=True):
             yield from emission.of_windows(results, self._emitted.get(results.stage), self.counts, number)
         self._closed_ms = closes_ms
-        stages = [(stage.name, stage.shape) for stage in self._pipeline.stages]
-        self._emitted = emitted_up_to(stages, closes_ms, self._emitted)
+        self._emitted = emitted_up_to(self._pipeline.kept.items(), closes_ms, self._emitted)
 
     def _accepted(self, chunks: Iterable[DecodedChunk]) -> Iterator[Chunk]:
         for _, kind, partition, sequence, blob in self._task.rows(chunks, is_new=False, work=None):

@@ -9,24 +9,26 @@ import pyarrow as pa
 
 from strandline.core.durations import FOREVER_MS, format_duration, format_retention
 from strandline.processing.operators.cascade import Cascade
+from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
 from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.calendars import VERSION
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
-from strandline.processing.pipelines.stages import Enrich, MapRows, RecordStage, RowStep, Select, Stage, Where
+from strandline.processing.pipelines.stages import Dedupe, Enrich, MapRows, RecordStage, RowStep, Select, Stage, Where
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
 LIST_VALUES = 20
 """How many values a list is taken to have."""
 _MANY_PARTIALS = 100
+_LONG_DEDUPE_MS = 3_600_000
 _MANY_BUCKETS = "as many as the run has shuffle partitions"
 Answer = dict[str, Any]
 
 
 def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     """The pipeline as plain data."""
-    cascade = Cascade(pipeline.stages, pipeline.stream.types, 2)
+    cascade = Cascade(pipeline.stages, pipeline.stream.types, 2, pipeline.record_stages)
     rule = pipeline.event_time_rule
     retention_ms = pipeline.stream.retention_ms
     told: list[RecordStage | Stage] = []
@@ -69,6 +71,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
             "buckets": "one" if branches and len(alone) == len(branches) else _MANY_BUCKETS,
         },
         "branches": branches,
+        "dedupe": _dedupe(pipeline, cascade),
         "reach_ms": pipeline.reach_ms,
         "retention": {
             "needed_ms": _needed_ms(pipeline),
@@ -80,8 +83,23 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
 
 
 def _needed_ms(pipeline: CheckedPipeline) -> int:
-    """How far back a rewind may read: not at all without a window."""
-    return pipeline.event_time_rule.delay_ms + pipeline.reach_ms if pipeline.stages else 0
+    """How far back a rewind may read: not at all where nothing is kept."""
+    return pipeline.event_time_rule.delay_ms + pipeline.reach_ms if pipeline.kept else 0
+
+
+def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
+    """What leaves repeats out, and how often it remembers the same: for each branch behind it, and for emissions of records."""
+    if cascade.repeats is None:
+        return None
+    dedupe = cascade.repeats.dedupe
+    before = sum(pipeline.stages[branch.first].dedupe is not None for branch in cascade.branches)
+    return {
+        "by": list(dedupe.by),
+        "within_ms": dedupe.within_ms,
+        "remembers_ms": dedupe.within_ms + pipeline.event_time_rule.delay_ms,
+        "bytes_a_record": REMEMBERED_BYTES,
+        "times_kept": before + cascade.has_deduped_records,
+    }
 
 
 def _behind(stage: RecordStage | Stage, told: Sequence[RecordStage | Stage]) -> tuple[str | None, Sequence[RowStep]]:
@@ -151,6 +169,8 @@ def _step(step: RowStep) -> str:
     if isinstance(step, MapRows):
         given = ", ".join(f"{name}: {kind}" for name, kind in step.columns)
         return f"map {step.function} of {step.package or 'no package'} over {', '.join(step.reads)}: {given}"
+    if isinstance(step, Dedupe):
+        return f"dedupe by {', '.join(step.by)} within {format_duration(step.within_ms)}"
     if isinstance(step, Enrich):
         by = ", ".join(field if field == name else f"{field}: {name}" for field, name in step.key)
         added = ", ".join(
@@ -205,6 +225,11 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
         if stage.overlaps:
             times = -(-stage.size_ms // stage.every_ms)
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
+    if pipeline.dedupe is not None and pipeline.dedupe.within_ms > _LONG_DEDUPE_MS:
+        yield (
+            f"the dedupe remembers every record of {format_duration(pipeline.dedupe.within_ms)}, and each slice writes what it "
+            "remembers anew: a shorter 'within', if senders repeat sooner, costs less"
+        )
     if pipeline.stages and rule.idle_timeout_ms is None and pipeline.stream.partitions > 1:
         yield "idle_timeout is null: one silent partition holds all windows open"
     if pipeline.stages and rule.delay_ms > min(stage.size_ms for stage in pipeline.stages):

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import failpoint
-from strandline.core.record_headers import dead_letter_topic
+from strandline.core.record_headers import REASON_DUPLICATE, dead_letter_topic
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.pipelines.job_run import JobRun
@@ -129,6 +129,9 @@ class SliceCommitter:
                 parts.setdefault(place, []).extend(told)
         for place in sorted(parts):
             self._committed_writers[place].commit(sliced.number, self._run.epoch, parts[place])
+        rejected = dict(facts.rejected)
+        if duplicates := sum(outcome.duplicates for outcome in outcomes):
+            rejected[REASON_DUPLICATE] = duplicates
         failpoint("commit.before_checkpoint")
         self._ledger.commit_checkpoint(
             CheckpointRow(
@@ -144,8 +147,8 @@ class SliceCommitter:
                 latest_event_ms=greatest(before.latest_event_ms if before else None, *facts.reached_ms.values()),
                 latest_log_ms=greatest(before.latest_log_ms if before else None, facts.latest_log_ms),
                 records=facts.records,
-                accepted=facts.records - sum(facts.rejected.values()),
-                rejected=facts.rejected,
+                accepted=facts.records - sum(rejected.values()),
+                rejected=dict(sorted(rejected.items())),
                 results=results,
                 dead_letter_offsets=dead_letter_offsets,
                 committed_ms=time.time_ns() // 1_000_000,

@@ -22,9 +22,9 @@ from strandline.processing.emission.stage_emission import RecordEmission, StageE
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Cascade, Chunk, StageResults, cascade_of
-from strandline.processing.operators.record_rows import unpack_record_rows
+from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
 from strandline.processing.operators.windows import Closing
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.source.slice_rows import (
     FACTS,
     RECORD_ROWS,
@@ -70,6 +70,8 @@ class BucketOutcome(msgspec.Struct):
     """Place of a CommittedWriter -> what its `commit` must be told."""
     facts: list[SourceFacts] = []
     """Of every source task. Every bucket has them, and the first one hands them on."""
+    duplicates: int = 0
+    """Records that a `dedupe` has left out."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class KeyedTask:
     letters: RecordLetters
     record_emissions: tuple[RecordEmission, ...] = ()
     """One for each emission of records."""
+    record_stages: tuple[RecordStage, ...] = ()
+    """The emissions of records that the source knows of."""
 
     @property
     def committed_writers(self) -> dict[str, CommittedWriter]:
@@ -131,7 +135,7 @@ class KeyedTask:
     @property
     def cascade(self) -> Cascade:
         """The operators of all stages."""
-        return cascade_of(self.stages, self.types, len(self.bucket_keys))
+        return cascade_of(self.stages, self.types, len(self.bucket_keys), self.record_stages)
 
     def __call__(self, key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         """Called by Spark for one bucket, with its rows and its state."""
@@ -195,11 +199,15 @@ class KeyedTask:
         assert work is not None, "the source tells every bucket what to do"
         with rejected.written_meanwhile(work):
             stepped = self.cascade.step(state, chunks, Closing(work.from_ms, work.closes_ms(facts)))
-        outcome = BucketOutcome(letters=rejected.written, facts=facts if bucket == 0 else [])
+        outcome = BucketOutcome(
+            letters=rejected.written, facts=facts if bucket == 0 else [], duplicates=stepped.repeats
+        )
         if not work.emits:
             return BucketDone(stepped.state, outcome, [], work)
         if record_rows:
-            rows_of_stage = unpack_record_rows(record_rows)
+            rows_of_stage = without_repeats(
+                unpack_record_rows(record_rows), self.record_stages, stepped.repeated_records
+            )
             record_rows.clear()
             for one in self.record_emissions:
                 if (found := rows_of_stage.pop(one.stage, None)) is not None:

@@ -12,13 +12,17 @@ the number of buckets.
 Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions is of
 this kind, because no bucket alone sees where a session ends.
 
-A bucket has one state, with all windows of all branches.
+Where a `dedupe` stands before a branch's first window, repeats are left out here, before the window sees them: the fields of the
+bucket are among those that it compares, or a whole partition is in one bucket. Where it stands before an emission of records,
+each partition is judged in one bucket.
+
+A bucket has one state, with all windows of all branches, and what each `dedupe` remembers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -27,14 +31,23 @@ import pyarrow.compute as pc
 
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.keys import Codes, virtual_buckets_of
+from strandline.processing.operators.dedupe.candidates import (
+    Candidates,
+    RepeatedRecords,
+    flags_in,
+    kept_rows,
+    seen_batch,
+    seen_in,
+)
+from strandline.processing.operators.dedupe.repeats import Flags, RepeatsOperator, Seen
+from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import Branch, plan_branches
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stages import RecordStage, Stage, first_dedupe
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _ARGUMENT = "argument_{}"
@@ -60,6 +73,10 @@ class Stepped:
     """Of each stage in the order of the pipeline, but for those that are split."""
     parts: list[tuple[int, int, bytes]]
     """Of stages that are split: (bucket that merges, place of the stage, partial results of closed windows)."""
+    repeats: int = 0
+    """How many of the rows a `dedupe` has left out, each counted in one bucket once."""
+    repeated_records: RepeatedRecords | None = None
+    """Those of them that no emission of records behind it may have; None: there is no such emission."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +94,15 @@ class Chunk:
 class Cascade:
     """The stages of one pipeline. Holds what is fixed; states and rows are passed in and out."""
 
-    def __init__(self, stages: Sequence[Stage], types: Mapping[str, str], buckets: int) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        types: Mapping[str, str],
+        buckets: int,
+        record_stages: Sequence[RecordStage] = (),
+    ) -> None:
         """`types`: the fields of the stream, with their types. `buckets`: into how many buckets keys are spread, by
-        `keys.virtual_buckets_of`. Results don't depend on it."""
+        `keys.virtual_buckets_of`. Results don't depend on it. `record_stages`: those behind a `dedupe` need it."""
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
         self.branches = plan_branches(stages)
@@ -96,6 +119,12 @@ class Cascade:
         self._takers = [[at for at, taken in enumerate(self._taken) if taken == one] for one in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
         """The places of those whose results come from `merge`, not from `step`."""
+        dedupe = first_dedupe([*record_stages, *stages])
+        self.repeats = None if dedupe is None else RepeatsOperator(dedupe)
+        """What leaves repeats out, before some of the branches and emissions of records, or before all."""
+        self._deduped = [at for at, branch in enumerate(self.branches) if stages[branch.first].dedupe is not None]
+        self.has_deduped_records = any(stage.dedupe is not None for stage in record_stages)
+        """Whether an emission of records stands behind it."""
 
     @property
     def is_split(self) -> bool:
@@ -108,28 +137,56 @@ class Cascade:
         return self._steps[0]
 
     def cut(
-        self, partition: int, sequence: int, event_us: pa.Array, columns: dict[str, pa.Array], first: int = 0
+        self,
+        partition: int,
+        sequence: int,
+        event_us: pa.Array,
+        columns: dict[str, pa.Array],
+        first: int = 0,
+        candidates: Candidates | None = None,
     ) -> Iterator[tuple[int, Chunk]]:
         """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
         `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window that takes them.
+        `candidates`: those that came to the `dedupe` before that window; None: there is none.
         """
         if not self.operators:
             return
         rows = self.operators[first].rows(partition, event_us.to_numpy(zero_copy_only=False), columns)
-        if not len(rows.panes):
+        if not len(rows.panes) and not candidates:
             return
         for number, branch in enumerate(self.branches):
             if branch.first != first:
                 continue
             if first in branch.split:
-                blob = self._pack(rows, np.arange(len(rows.panes)))
+                blob = self._pack(rows, np.arange(len(rows.panes)), candidates)
                 yield partition % self.buckets, Chunk(partition, sequence, blob, number)
                 continue
             bucket_of_row = self._buckets_of(branch, rows.key_table)[rows.keys]
-            for bucket in np.unique(bucket_of_row).tolist():
+            bucket_of_candidate = np.zeros(0, np.int64)
+            if candidates is not None:
+                keys = encode_keys(
+                    [candidates.columns[name] for name in branch.bucket_by],
+                    pa.schema([self.operators[first].key_schema.field(name) for name in branch.bucket_by]),
+                    len(candidates),
+                )
+                bucket_of_candidate = self._buckets_of(branch, keys.table)[keys.codes]
+            for bucket in np.unique(np.concatenate([bucket_of_row, bucket_of_candidate])).tolist():
                 chosen = np.flatnonzero(bucket_of_row == bucket)
-                yield bucket, Chunk(partition, sequence, self._pack(rows, chosen), number)
+                here = candidates and candidates.chosen(bucket_of_candidate == bucket).with_rows(chosen)
+                yield bucket, Chunk(partition, sequence, self._pack(rows, chosen, here), number)
+
+    def cut_records(
+        self,
+        partition: int,
+        sequence: int,
+        candidates: Candidates,
+        offsets: Codes,
+        elements: Sequence[int | None] | None,
+    ) -> tuple[int, Chunk]:
+        """(bucket, chunk) of what came to the `dedupe` before an emission of records. `offsets`, `elements`: of each of them."""
+        blob = pack([candidates.packed_with_places(offsets, elements)])
+        return partition % self.buckets, Chunk(partition, sequence, blob, len(self.branches))
 
     def _buckets_of(self, branch: Branch, keys: pa.RecordBatch) -> Codes:
         if not branch.bucket_by:
@@ -139,17 +196,30 @@ class Cascade:
     def step(self, state: bytes | None, chunks: Sequence[Chunk], closing: Closing) -> Stepped:
         """(state, chunks of new rows, what closes) -> (state, results).
 
-        1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever their order here.
+        1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever their order here; but for
+           rows that are repeats.
         2. Each further stage takes the results of the one before it, through its steps.
         3. Where a stage is split, cut what it closes by the bucket that merges it.
         """
-        states = self._unpack_state(state)
+        states, remembered = self._unpack_state(state)
         ordered = sorted(chunks, key=lambda one: (one.partition, one.sequence))
         results: dict[int, StageResults] = {}
         parts: list[tuple[int, int, bytes]] = []
         after: list[WindowState] = []
+        remembered_after: list[Seen] = []
+        counts: list[int] = []
         for number, branch in enumerate(self.branches):
-            rows = {branch.first: [self._rows(chunk) for chunk in ordered if chunk.branch == number]}
+            given = [unpack(chunk.blob) for chunk in ordered if chunk.branch == number]
+            partitions = [chunk.partition for chunk in ordered if chunk.branch == number]
+            rows = {branch.first: [self._rows(*pair) for pair in zip(partitions, given, strict=True)]}
+            if number in self._deduped:
+                seen, repeats = self._repeats(remembered[len(counts)], [one[-1] for one in given], closing)
+                remembered_after.append(seen)
+                counts.append(_counted([one[-1] for one in given], repeats))
+                rows[branch.first] = [
+                    _only(one, kept_rows(batches[-1], flags, len(one.panes)))
+                    for one, batches, flags in zip(rows[branch.first], given, repeats, strict=True)
+                ]
             for at in branch.stages:
                 kept, windows = self.operators[at].step_in_part(states[len(after)], rows.pop(at), closing)
                 after.append(kept)
@@ -165,8 +235,27 @@ class Cascade:
                 rows |= rows_of_takers
                 if at in branch.emits:
                     results[at] = StageResults(self.operators[at].stage.name, shown, failed)
-        packed = pack([part for one in after for part in (one.keys, one.groups)])
-        return Stepped(packed, [results[at] for at in sorted(results)], parts)
+        repeated = None
+        if self.has_deduped_records:
+            of_records = [chunk for chunk in ordered if chunk.branch == len(self.branches)]
+            batches = [unpack(chunk.blob)[0] for chunk in of_records]
+            seen, repeats = self._repeats(remembered[-1], batches, closing)
+            remembered_after.append(seen)
+            counts.insert(0, _counted(batches, repeats))
+            places = zip([chunk.partition for chunk in of_records], batches, repeats, strict=True)
+            repeated = RepeatedRecords.of(list(places))
+        packed = pack([*(part for one in after for part in (one.keys, one.groups)), *map(seen_batch, remembered_after)])
+        in_order = [results[at] for at in sorted(results)]
+        return Stepped(packed, in_order, parts, counts[0] if counts else 0, repeated)
+
+    def _repeats(
+        self, remembered: Seen, batches: Sequence[pa.RecordBatch], closing: Closing
+    ) -> tuple[Seen, list[Flags]]:
+        """What is remembered from now on, and which of the candidates of each batch are repeats."""
+        assert self.repeats is not None, "asked where there is a dedupe"
+        parts = [seen_in(one) for one in batches]
+        seen, repeats = self.repeats.step(remembered, Seen.joined(parts), closing.up_to_ms)
+        return seen, np.split(repeats, np.cumsum([len(one) for one in parts])[:-1]) if parts else []
 
     def merge(self, stage: int, parts: Sequence[bytes]) -> StageResults:
         """The results of a stage that is split, at this place, from the parts that all buckets have cut for one bucket, in any
@@ -216,14 +305,20 @@ class Cascade:
         last_us = columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
         return self.operators[at].rows(labels_of_results(branch, at, columns), last_us, columns)
 
-    def _unpack_state(self, state: bytes | None) -> list[WindowState]:
+    def _unpack_state(self, state: bytes | None) -> tuple[list[WindowState], list[Seen]]:
+        """Of each window of each branch, and of each `dedupe` before a branch; that of emissions of records is the last."""
         if state is None:
-            return [self.operators[at].empty_state() for branch in self.branches for at in branch.stages]
+            empty = [self.operators[at].empty_state() for branch in self.branches for at in branch.stages]
+            return empty, [Seen.joined([])] * (len(self._deduped) + self.has_deduped_records)
         parts = unpack(state)
-        return [WindowState(parts[at], parts[at + 1]) for at in range(0, len(parts), 2)]
+        count = 2 * sum(len(branch.stages) for branch in self.branches)
+        return (
+            [WindowState(parts[at], parts[at + 1]) for at in range(0, count, 2)],
+            [seen_in(part) for part in parts[count:]],
+        )
 
     @staticmethod
-    def _pack(rows: Rows, chosen: np.ndarray) -> bytes:
+    def _pack(rows: Rows, chosen: np.ndarray, candidates: Candidates | None = None) -> bytes:
         """The chosen rows with the keys that they have, so that a blob carries nothing of other buckets."""
         used, local = np.unique(rows.keys[chosen], return_inverse=True)
         places = pa.array(chosen)
@@ -236,13 +331,26 @@ class Cascade:
         table = rows.key_table
         if table.num_columns:
             table = table.take(pa.array(used))
-        return pack([table, pa.RecordBatch.from_arrays(columns, names)])
+        beside = [] if candidates is None else [candidates.packed()]
+        return pack([table, pa.RecordBatch.from_arrays(columns, names), *beside])
 
     @staticmethod
-    def _rows(chunk: Chunk) -> Rows:
-        table, rows = unpack(chunk.blob)
+    def _rows(partition: int, batches: Sequence[pa.RecordBatch]) -> Rows:
+        table, rows = batches[:2]
         keys = rows.column(1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return Rows(chunk.partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])
+        return Rows(partition, rows.column(0).to_numpy(zero_copy_only=False), keys, table, rows.columns[2:])
+
+
+def _only(rows: Rows, kept: Flags) -> Rows:
+    """Some of them. A key that none has any more leaves the state by itself."""
+    if kept.all():
+        return rows
+    arguments = [one.filter(pa.array(kept)) for one in rows.arguments]
+    return replace(rows, panes=rows.panes[kept], keys=rows.keys[kept], arguments=arguments)
+
+
+def _counted(batches: Sequence[pa.RecordBatch], repeats: Sequence[Flags]) -> int:
+    return sum(int((flags_in(one) & flags).sum()) for one, flags in zip(batches, repeats, strict=True))
 
 
 def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) -> int | Codes:
@@ -316,6 +424,11 @@ def _failed(results: pa.RecordBatch, problems: Sequence[RowProblem]) -> pa.Recor
 
 
 @lru_cache(maxsize=8)
-def cascade_of(stages: tuple[Stage, ...], types: tuple[tuple[str, str], ...], buckets: int) -> Cascade:
+def cascade_of(
+    stages: tuple[Stage, ...],
+    types: tuple[tuple[str, str], ...],
+    buckets: int,
+    record_stages: tuple[RecordStage, ...] = (),
+) -> Cascade:
     """The cascade of these stages, compiled once in each process: a task comes with every slice."""
-    return Cascade(stages, dict(types), buckets)
+    return Cascade(stages, dict(types), buckets, record_stages)

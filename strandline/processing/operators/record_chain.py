@@ -19,7 +19,7 @@ from strandline.processing.operators.row_steps import (
     first_problems,
 )
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
-from strandline.processing.pipelines.stages import RecordStage, RowStep, Stage
+from strandline.processing.pipelines.stages import Dedupe, RecordStage, RowStep, Stage, dedupe_of
 
 Places = npt.NDArray[np.int64]
 
@@ -34,7 +34,7 @@ class RecordsAtStage:
     """The place of each row among those that came in, ascending."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SteppedRecords:
     """What became of the records that came in."""
 
@@ -46,6 +46,8 @@ class SteppedRecords:
     it fails."""
     taken_by: dict[int, str] = field(default_factory=dict)
     """Row with a problem -> the stages that it came to all the same, in other branches, where there are any: `minutes,alarms`."""
+    at_dedupe: SteppedRows | None = None
+    """What comes to the pipeline's `dedupe`; None: there is none."""
 
 
 @dataclass
@@ -53,6 +55,8 @@ class _Piece:
     """Steps that follow each other, and who takes what they leave."""
 
     steps: RowSteps
+    has_dedupe: bool = False
+    """Whether the first of them is a `dedupe`."""
     windows: list[int] = field(default_factory=list)
     stages: list[RecordStage] = field(default_factory=list)
     further: list[_Piece] = field(default_factory=list)
@@ -96,6 +100,8 @@ class RecordChain:
         self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, tables: Tables, found: SteppedRecords
     ) -> None:
         """`came`: the place of each row among those that came in."""
+        if piece.has_dedupe:
+            found.at_dedupe = SteppedRows(dict(columns), came, [])
         stepped = piece.steps.apply(columns, len(came), tables)
         places = came[stepped.rows]
         found.problems.extend(replace(one, row=int(came[one.row])) for one in stepped.problems)
@@ -114,7 +120,12 @@ def _pieces(
     """The steps that these takers share behind the first `done`, with what comes behind. Steps of a document differ in where they
     stand, so equal ones are one."""
     until = _shared([steps for steps, _ in takers])
-    piece = _Piece(RowSteps(takers[0][0][done:until] if takers else (), types))
+    steps = takers[0][0][done:until] if takers else ()
+    dedupe = dedupe_of(steps[1:])
+    if dedupe is not None:  # it begins a piece
+        until = done + steps.index(dedupe)
+        steps = steps[: until - done]
+    piece = _Piece(RowSteps(steps, types), isinstance(next(iter(steps), None), Dedupe))
     further: dict[RowStep, list[tuple[tuple[RowStep, ...], RecordStage | int]]] = {}
     for steps, taker in takers:
         if len(steps) > until:

@@ -9,12 +9,27 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.processing.operators.blobs import pack, unpack
+from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.record_chain import RecordsAtStage
+from strandline.processing.pipelines.stages import RecordStage
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM
 
 _STAGE = b"stage"
 
 RecordRowsByStage = dict[str, list[pa.RecordBatch]]
+
+
+def without_repeats(
+    rows: dict[str, pa.RecordBatch], stages: Sequence[RecordStage], repeated: RepeatedRecords | None
+) -> dict[str, pa.RecordBatch]:
+    """The rows of each stage, as `unpack_record_rows` gives them; of stages behind a `dedupe` without repeats."""
+    if repeated is None:
+        return rows
+    deduped = {stage.name for stage in stages if stage.dedupe is not None}
+    return {
+        name: repeated.without(batch, PARTITION, OFFSET, ELEMENT) if name in deduped else batch
+        for name, batch in rows.items()
+    }
 
 
 def pack_record_rows(

@@ -19,7 +19,7 @@ from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.functions.mapped_rows import MappedRows
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.pipelines.arrow_types import arrow_type
-from strandline.processing.pipelines.stages import Derive, Enrich, MapRows, RowStep, Select, Where
+from strandline.processing.pipelines.stages import Dedupe, Derive, Enrich, MapRows, RowStep, Select, Where
 
 Tables = Mapping[str, LookupTable]
 NO_TABLES: Tables = {}
@@ -65,12 +65,12 @@ class SteppedRows:
 
 
 class RowSteps:
-    """The steps of one stage, compiled for columns of known types. Holds nothing that results depend on. Columns whose names
-    begin with `@` are the platform's own, and stay whatever is selected."""
+    """The steps of one stage, but for `dedupe`, compiled for columns of known types. Holds nothing that results depend on.
+    Columns whose names begin with `@` are the platform's own, and stay whatever is selected."""
 
     def __init__(self, steps: Sequence[RowStep], types: Mapping[str, str]) -> None:
         known = dict(types)
-        self._steps: list[tuple[RowStep, list[ColumnExpression]]] = []
+        self._steps: list[tuple[Derive | Where | Select | MapRows | Enrich, list[ColumnExpression]]] = []
         self._mapped: dict[MapRows, MappedRows] = {}
         for step in steps:
             if isinstance(step, Where):
@@ -79,13 +79,15 @@ class RowSteps:
                 self._steps.append((step, []))
                 self._mapped[step] = MappedRows(step)
                 known |= dict(step.columns)
+            elif isinstance(step, Dedupe):
+                continue  # done behind the exchange
             elif isinstance(step, Select):
                 self._steps.append((step, []))
                 known = {name: known[name] for name in step.names}
             elif isinstance(step, Enrich):
                 self._steps.append((step, []))
                 known |= {column.name: column.type for column in step.columns}
-            else:
+            elif isinstance(step, Derive):
                 self._steps.append((step, [ColumnExpression(column.sql, known) for column in step.columns]))
                 known |= {column.name: column.type for column in step.columns}
         self.types = known

@@ -10,9 +10,16 @@ from typing import Any
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines import calendars
-from strandline.processing.pipelines.event_time import RECORDS, EventTimeSource, WindowShape, places_taken, reach_of
+from strandline.processing.pipelines.event_time import (
+    RECORDS,
+    EventTimeSource,
+    WindowShape,
+    places_taken,
+    reach_of,
+    shape_of_records,
+)
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stages import MapRows, RecordStage, Stage
+from strandline.processing.pipelines.stages import Dedupe, MapRows, RecordStage, Stage, first_dedupe
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,24 @@ class CheckedPipeline:
     def reach_ms(self) -> int:
         """How far back in event time open state can go: as far as all windows of a path together depend on events, where that is
         most."""
-        return reach_of(self.windows)
+        horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
+        return max([reach_of(self.windows), *horizons])
+
+    @property
+    def dedupe(self) -> Dedupe | None:
+        """What leaves repeats out: of a pipeline one step at most."""
+        return first_dedupe(self.all_stages)
+
+    @property
+    def kept(self) -> dict[str, WindowShape]:
+        """Of each stage that has a state, so that a start reads records again for it: windows, and emissions of records behind a
+        `dedupe`."""
+        kept = {stage.name: stage.shape for stage in self.stages}
+        return kept | {
+            stage.name: shape_of_records(stage.dedupe.within_ms)
+            for stage in self.record_stages
+            if stage.dedupe is not None
+        }
 
     @property
     def compiled(self) -> tuple[object, ...]:

@@ -19,9 +19,18 @@ from strandline.processing.pipelines.expressions import ExpressionError, parse_e
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
-from strandline.processing.pipelines.model import EmitSpec, EnrichSpec, MapSpec, PipelineSpec, StepSpec, WindowSpec
+from strandline.processing.pipelines.model import (
+    DedupeSpec,
+    EmitSpec,
+    EnrichSpec,
+    MapSpec,
+    PipelineSpec,
+    StepSpec,
+    WindowSpec,
+)
 from strandline.processing.pipelines.stages import (
     Column,
+    Dedupe,
     Derive,
     Emit,
     Enrich,
@@ -91,6 +100,8 @@ class _Check:
         self.stages: list[Stage] = []
         self.record_stages: list[RecordStage] = []
         self.columns_read: set[str] = set()
+        self.dedupes: list[Path] = []
+        """Where they stand."""
         self.lookups = lookups
 
     def run(self) -> CheckedPipeline:
@@ -114,6 +125,8 @@ class _Check:
                 self._drop((*path, "drop"), step.drop)
             elif step.enrich is not None:
                 self._enrich((*path, "enrich"), step.enrich)
+            elif step.dedupe is not None:
+                self._dedupe((*path, "dedupe"), step.dedupe)
             elif step.window is not None:
                 self._window(path, step.window, step.emit or [])
             elif step.emit is not None:
@@ -328,6 +341,36 @@ class _Check:
             if name in self.stream.fields:
                 self.columns_read.add(name)
 
+    def _dedupe(self, path: Path, dedupe: DedupeSpec) -> None:
+        """One for all branches, before the first window, by the stream's key at least: so that repeats are in one partition."""
+        if (window := self._window_before) is not None:
+            self._add(
+                path, f"stands behind window '{window.name}', whose results come once each; move it before the window"
+            )
+        if self.dedupes:
+            self._add(
+                path,
+                f"there is a dedupe already, {path_text(self.dedupes[0])}, and a pipeline has one: take from it by "
+                "'from', or dedupe by other fields in a pipeline of its own",
+            )
+        self.dedupes.append(path)
+        for number, name in enumerate(dedupe.by):
+            self._key((*path, "by", number), name)
+        key, stream = self.stream.key, self.stream.stream
+        if self.stream.partitions > 1 and key is None:
+            self._add(
+                path,
+                f"stream '{stream}' has no key, so a record that is sent again may come to another partition, and the log has no "
+                "order between partitions; give the stream a 'key', or 'partitions: 1'",
+            )
+        elif self.stream.partitions > 1 and key not in dedupe.by:
+            self._add(
+                (*path, "by"),
+                f"expected '{key}' among the fields, the key of stream '{stream}', which a record that is sent again has, too: "
+                f"it says in which partition both are; write [{', '.join([str(key), *dedupe.by])}]",
+            )
+        self._done(Dedupe(path_text(path), tuple(dedupe.by), dedupe.within))
+
     def _keep(self, path: Path, names: Sequence[str]) -> None:
         """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""
         window = self._window_before
@@ -447,7 +490,7 @@ class _Check:
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
         elif is_nested(self.columns[name] or ""):
-            self._add(path, f"'{name}' is a {self.columns[name]}, which makes no key; group by what stands in it")
+            self._add(path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it")
         elif not self._window_before and name in self.stream.fields:
             if self.stream.fields[name].type == JSON_TYPE:
                 self._add(
@@ -580,7 +623,8 @@ class _Check:
             )
 
     def _retention(self) -> None:
-        needed_ms = self.pipeline.event_time.delay + reach_of([stage.shape for stage in self.stages])
+        horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
+        needed_ms = self.pipeline.event_time.delay + max([reach_of([stage.shape for stage in self.stages]), *horizons])
         if self.stream.retention_ms != FOREVER_MS and self.stream.retention_ms < needed_ms:
             self._add(
                 ("steps",),

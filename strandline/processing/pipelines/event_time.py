@@ -42,6 +42,8 @@ class WindowShape:
     takes: int | None = field(default=None, kw_only=True)
     """The place, among all windows of its pipeline, of those whose results it takes: before its own. RECORDS: it takes records.
     None: as a pipeline without branches, where each takes the results of the one before, and the first takes records."""
+    horizon_ms: int = field(default=0, kw_only=True)
+    """How far from a record others may be that decide whether it counts here: those of which it may be a repeat."""
 
     @property
     def reach_ms(self) -> int:
@@ -239,7 +241,7 @@ def reach_of(windows: Sequence[WindowShape]) -> int:
     """How far back the open windows of a pipeline can go: as far as all on one path together, where that is most."""
     reaches: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
-        reaches.append(shape.reach_ms + (0 if taken == RECORDS else reaches[taken]))
+        reaches.append(shape.reach_ms + shape.horizon_ms + (0 if taken == RECORDS else reaches[taken]))
     return max(reaches, default=0)
 
 
@@ -250,7 +252,7 @@ def last_ends(windows: Sequence[WindowShape], event_ms: int) -> Iterator[int]:
     """
     ends: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
-        ends.append(shape.last_end_holding(event_ms if taken == RECORDS else ends[taken] - 1))
+        ends.append(shape.last_end_holding(shape.horizon_ms + (event_ms if taken == RECORDS else ends[taken] - 1)))
         yield ends[-1]
 
 
@@ -284,7 +286,7 @@ def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
     """
     taken, at = places_taken(windows), len(windows) - 1
     while at != RECORDS:
-        after_ms, at = windows[at].first_start(after_ms), taken[at]
+        after_ms, at = windows[at].first_start(after_ms) - windows[at].horizon_ms, taken[at]
     return after_ms
 
 
@@ -292,3 +294,9 @@ def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int]) ->
     """The earliest event time that a window not yet emitted can hold. `emitted_ms`: for each stage the end of the last
     window that it has emitted."""
     return min(first_event(windows[: stage + 1], emitted) for stage, emitted in enumerate(emitted_ms))
+
+
+def shape_of_records(horizon_ms: int) -> WindowShape:
+    """What an emission of records with a horizon keeps, as windows have it: a record that is still to come depends on no event
+    from before the horizon."""
+    return WindowShape(1, 1, takes=RECORDS, horizon_ms=horizon_ms)

@@ -420,6 +420,22 @@ class EnrichSpec(DocumentModel):
     """Whether a record without a row goes on, with nulls; else it is a dead letter."""
 
 
+class DedupeSpec(DocumentModel):
+    """Leaves out records that come again, as senders send them that heard no answer."""
+
+    by: list[str] = Field(min_length=1)
+    """The fields that are equal in a record and its repeats. The stream's key is among them."""
+    within: Duration
+    """How far apart in event time a record and its repeat may be: less than this."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.within == 0:
+            yield ("within",), "no two records would be compared; expected at least 1ms"
+        for number, name in enumerate(self.by):
+            if name in self.by[:number]:
+                yield ("by", number), f"'{name}' stands twice"
+
+
 EmitKind = Literal["elasticsearch", "stream", "files", "sql", "sink"]
 EMIT_KINDS: tuple[EmitKind, ...] = ("elasticsearch", "stream", "files", "sql", "sink")
 
@@ -475,10 +491,10 @@ class EmitSpec(DocumentModel):
 
 
 class StepSpec(DocumentModel):
-    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `window` with or without `emit` beside it, or `emit` alone.
-    Each may say by `from` what it takes."""
+    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `window` with or without `emit` beside it, or
+    `emit` alone. Each may say by `from` what it takes."""
 
-    VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "map", "select", "drop", "enrich", "window")
+    VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "map", "select", "drop", "enrich", "dedupe", "window")
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": [verb]} for verb in VERBS]
@@ -487,8 +503,8 @@ class StepSpec(DocumentModel):
     )
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        verb: f"'{verb}' is not supported yet; only derive, where, map, select, drop, enrich, window and emit are"
-        for verb in ("dedupe", "join", "lookup", "sort", "distinct")
+        verb: f"'{verb}' is not supported yet; only derive, where, map, select, drop, enrich, dedupe, window and emit are"
+        for verb in ("join", "lookup", "sort", "distinct")
     }
     derive: dict[FieldName, ExpressionText] | None = Field(
         default=None, min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA
@@ -504,6 +520,8 @@ class StepSpec(DocumentModel):
     """Leaves these fields out."""
     enrich: EnrichSpec | None = None
     """Adds fields of a lookup: {lookup, key, add}."""
+    dedupe: DedupeSpec | None = None
+    """Leaves repeats out: {by, within}."""
     window: WindowSpec | None = None
     """Collects records by time and key."""
     emit: list[EmitSpec] | None = Field(default=None, min_length=1)

@@ -3,6 +3,7 @@ to import: every Python worker needs it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -81,7 +82,25 @@ class Enrich:
         return tuple(column for _, column in self.key)
 
 
-RowStep = Derive | Where | Select | MapRows | Enrich
+@dataclass(frozen=True)
+class Dedupe:
+    """Keeps of records with equal values the first in the log, as long as their event times are close. It needs what came before,
+    so it is done behind the exchange, to the rows that the steps behind it have left: `operators/repeats.py`."""
+
+    step: str
+    by: tuple[str, ...]
+    """The columns whose values say that two records are one. The stream's key is among them, so such records are in one
+    partition."""
+    within_ms: int
+    """Records whose event times are less than this apart are compared."""
+
+
+RowStep = Derive | Where | Select | MapRows | Enrich | Dedupe
+
+
+def dedupe_of(steps: Iterable[RowStep]) -> Dedupe | None:
+    """The one of these steps that leaves repeats out, if there is one."""
+    return next((step for step in steps if isinstance(step, Dedupe)), None)
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,11 @@ class RecordStage:
     def streams(self) -> tuple[str, ...]:
         """The streams that it emits to."""
         return _streams(self.emits)
+
+    @property
+    def dedupe(self) -> Dedupe | None:
+        """What leaves repeats out before it."""
+        return dedupe_of(self.pre_steps)
 
     @property
     def field_types(self) -> dict[str, str]:
@@ -167,12 +191,20 @@ class Stage:
     @property
     def shape(self) -> WindowShape:
         """Where its windows begin and end."""
+        horizon_ms = 0 if self.dedupe is None else self.dedupe.within_ms
         if self.gap_ms is not None:
-            return SessionShape(self.size_ms, self.gap_ms, takes=self.takes)
+            return SessionShape(self.size_ms, self.gap_ms, takes=self.takes, horizon_ms=horizon_ms)
         if self.zone is not None:
-            return DayShape(self.size_ms, self.size_ms, self.offset_ms, self.zone, takes=self.takes)
+            return DayShape(
+                self.size_ms, self.size_ms, self.offset_ms, self.zone, takes=self.takes, horizon_ms=horizon_ms
+            )
         kind = CumulativeShape if self.is_cumulative else WindowShape
-        return kind(self.size_ms, self.every_ms, self.offset_ms, takes=self.takes)
+        return kind(self.size_ms, self.every_ms, self.offset_ms, takes=self.takes, horizon_ms=horizon_ms)
+
+    @property
+    def dedupe(self) -> Dedupe | None:
+        """What leaves repeats out of the records that it takes."""
+        return dedupe_of(self.pre_steps)
 
     @property
     def overlaps(self) -> bool:
@@ -203,3 +235,8 @@ class Stage:
 
 def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:
     return tuple(emit.name for emit in emits if emit.kind == "stream")
+
+
+def first_dedupe(stages: Iterable[RecordStage | Stage]) -> Dedupe | None:
+    """The `dedupe` that stands before one of these stages, if there is one."""
+    return next((stage.dedupe for stage in stages if stage.dedupe is not None), None)

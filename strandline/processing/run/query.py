@@ -88,6 +88,7 @@ class RunQuery:
             types=source.types,
             bucket_keys=source.bucket_keys,
             emissions=emissions.of_windows(plan.emitted),
+            record_stages=source.record_stages,
             record_emissions=emissions.of_records(last.closes_ms if last is not None else None),
             letters=RecordLetters(
                 settings.kafka_bootstrap,

@@ -55,10 +55,11 @@ def plan_rewind(
     stages: Mapping[str, WindowShape],
     floor: int = 0,
 ) -> RewindPlan:
-    """Plan a run from the last checkpoint. `stages`: their windows, in their order. `floor`: the last slice that can't be
-    replayed, 0 if all can; while nothing is closed it is the origin of the job's life, before which is nothing of it.
+    """Plan a run from the last checkpoint. `stages`: their windows, in their order, and what else keeps a state
+    (`CheckedPipeline.kept`). `floor`: the last slice that can't be replayed, 0 if all can; while nothing is closed it is the
+    origin of the job's life, before which is nothing of it.
 
-    1. If nothing is committed, start at slice 1 and leave nothing out. Where there is no window, nothing is replayed: records are
+    1. If nothing is committed, start at slice 1 and leave nothing out. Where nothing is kept, nothing is replayed: records are
        emitted by the slice that holds them.
     2. For each stage, take the end up to which the last checkpoint says that it has emitted, rounded down to the end of
        a window of its present shape. It emits all later windows whole. A stage with a new name begins with the first window
@@ -106,7 +107,7 @@ def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
     return plan_rewind(
         ledger.last_checkpoint(pipeline.job),
         lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
-        {stage.name: stage.shape for stage in pipeline.stages},
+        pipeline.kept,
         ledger.floor(pipeline.job),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import ReplayMismatch
-from strandline.core.record_headers import REASONS_OF_STEPS
+from strandline.core.record_headers import REASON_DUPLICATE, REASONS_OF_STEPS
 from strandline.ledger.states import SliceRow, StreamVersions, offset_count
 from strandline.processing.source.slice_rows import SourceFacts
 
@@ -24,7 +24,8 @@ class RecordedCounts:
     slice_last: int
     records: int
     rejected: Mapping[str, int]
-    """Reason -> records. Only the reasons that are counted alike now."""
+    """Reason -> records. Only the reasons that are counted alike now: duplicates are not, because what came before the first
+    slice is not known."""
     has_expression: bool
     """Whether records that a step rejected are among them: without a value for an expression, or without a row of a lookup."""
 
@@ -69,7 +70,7 @@ def recorded_counts(
     rejected = {
         reason: count - before.rejected.get(reason, 0)
         for reason, count in after.rejected.items()
-        if is_same or reason not in REASONS_OF_STEPS
+        if reason != REASON_DUPLICATE and (is_same or reason not in REASONS_OF_STEPS)
     }
     return RecordedCounts(job, first, last, after.records - before.records, rejected, is_same)
 

@@ -64,7 +64,7 @@ class TaskConfig:
         """The operators of all stages."""
         from strandline.processing.operators.cascade import cascade_of
 
-        return cascade_of(self.stages, self.types, len(self.bucket_keys))
+        return cascade_of(self.stages, self.types, len(self.bucket_keys), self.record_stages)
 
 
 @dataclass(frozen=True)

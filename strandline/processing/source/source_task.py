@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,9 @@ from strandline.core.record_headers import REASON_LATE
 from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.cascade import Chunk
-from strandline.processing.operators.record_chain import RecordsAtStage
+from strandline.processing.operators.dedupe.candidates import Candidates
+from strandline.processing.operators.dedupe.repeats import seen_of
+from strandline.processing.operators.record_chain import RecordsAtStage, SteppedRecords
 from strandline.processing.operators.record_rows import pack_record_rows
 from strandline.processing.operators.row_steps import SteppedRows
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
@@ -95,8 +98,12 @@ class SourceTask:
             event_us = decoded.event_time.cast(pa.int64())
             if is_new and stepped.at_stages:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
+            candidates = self._candidates(partition, event_us, stepped)
+            if candidates is not None and self._cascade.has_deduped_records:
+                bucket, cut = self._cut_records(chunk, candidates)
+                yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
             for window, came in stepped.at_windows:
-                for bucket, cut in self._cut(window, partition, sequence, event_us, came):
+                for bucket, cut in self._cut(window, partition, sequence, event_us, came, candidates):
                     yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
             if is_new and rejects:
                 yield from self._rejected(chunk, rejects)
@@ -104,11 +111,45 @@ class SourceTask:
             facts.append(self._facts_of_sessions(sessions, is_new=is_new))
         yield from to_every_bucket(keys, FACTS, encode(add_facts(facts)))
 
+    def _candidates(self, partition: int, event_us: pa.Array, stepped: SteppedRecords) -> Candidates | None:
+        """What came to the `dedupe`, by its place among the accepted rows of the chunk, whose event times are `event_us`."""
+        came, repeats = stepped.at_dedupe, self._cascade.repeats
+        if came is None or repeats is None:
+            return None
+        columns, rows = {name: came.columns[name] for name in repeats.dedupe.by}, came.rows
+        if any(column.null_count for column in columns.values()):
+            has_all = reduce(pc.and_, [column.is_valid() for column in columns.values()])
+            columns = {name: column.filter(has_all) for name, column in columns.items()}
+            rows = rows[has_all.to_numpy(zero_copy_only=False)]
+        times = event_us.to_numpy(zero_copy_only=False)[rows]
+        failed = np.array([one.row for one in stepped.problems], np.int64)
+        seen = seen_of(repeats.dedupe, partition, columns, times)
+        found = Candidates(columns, seen, rows, ~np.isin(rows, failed))
+        if self._config.events_ms is None:
+            return found
+        horizon_us = repeats.dedupe.within_ms * 1000
+        first_us, end_us = (limit_ms * 1000 for limit_ms in self._config.events_ms)
+        return found.chosen((times >= first_us) & (times < end_us + horizon_us))
+
+    def _cut_records(self, chunk: DecodedChunk, candidates: Candidates) -> tuple[int, Chunk]:
+        """(bucket, chunk) of what came to a `dedupe` before an emission of records."""
+        accepted = np.array(chunk.accepted_places(), np.int64)[candidates.rows]
+        offsets = np.asarray(chunk.offsets, np.int64)[accepted]
+        elements = None if chunk.elements is None else [chunk.elements[at] for at in accepted.tolist()]
+        return self._cascade.cut_records(chunk.partition, chunk.offsets[0], candidates, offsets, elements)
+
     def _cut(
-        self, window: int, partition: int, sequence: int, event_us: pa.Array, came: SteppedRows
+        self,
+        window: int,
+        partition: int,
+        sequence: int,
+        event_us: pa.Array,
+        came: SteppedRows,
+        candidates: Candidates | None,
     ) -> Iterator[tuple[int, Chunk]]:
-        """(bucket, chunk) of what comes to a first window. `event_us`: of all accepted rows of the chunk."""
-        columns = came.columns
+        """(bucket, chunk) of what comes to a first window. `event_us`: of all accepted rows of the chunk. `candidates`: what came
+        to the pipeline's `dedupe`, be it on the way to this window or not."""
+        columns, rows = came.columns, came.rows
         if len(came.rows) < len(event_us):
             event_us = event_us.take(pa.array(came.rows))
         if self._config.events_ms is not None:
@@ -116,7 +157,10 @@ class SourceTask:
             is_inside = pc.and_(pc.greater_equal(event_us, first_us), pc.less(event_us, end_us))
             event_us = event_us.filter(is_inside)
             columns = {name: column.filter(is_inside) for name, column in columns.items()}
-        return self._cascade.cut(partition, sequence, event_us, columns, window)
+            rows = rows[is_inside.to_numpy(zero_copy_only=False)]
+        if candidates is None or self._config.stages[window].dedupe is None:
+            return self._cascade.cut(partition, sequence, event_us, columns, window)
+        return self._cascade.cut(partition, sequence, event_us, columns, window, candidates.with_rows(rows))
 
     def _facts_of_sessions(self, sessions: Mapping[int, Sessions], *, is_new: bool) -> SourceFacts:
         """What the task's partitions have declared by its end: in the ledger before anybody is told."""

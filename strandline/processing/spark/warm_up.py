@@ -102,7 +102,9 @@ def _keyed_task(pipeline: CheckedPipeline, source: TaskConfig) -> KeyedTask:
         for stage in pipeline.stages
     )
     letters = RecordLetters("", "", pipeline.job, 1, 0)
-    return KeyedTask(source.stages, source.types, source.bucket_keys, emissions, letters)
+    return KeyedTask(
+        source.stages, source.types, source.bucket_keys, emissions, letters, record_stages=source.record_stages
+    )
 
 
 def _warm_source(source: TaskConfig, parallelism: int) -> type[DataSource]:

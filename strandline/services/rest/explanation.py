@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.core.durations import format_duration
-from strandline.core.record_headers import REASON_LATE
+from strandline.core.record_headers import REASON_DUPLICATE, REASON_LATE
 from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets, SliceRow, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
@@ -88,7 +88,8 @@ def _of_input(facts: JobFacts) -> _Answer | None:
 
 def _of_records(facts: JobFacts) -> _Answer | None:
     totals = facts.totals
-    rejected = sum(totals.rejected.values())
+    duplicates = totals.rejected.get(REASON_DUPLICATE, 0)
+    rejected = sum(totals.rejected.values()) - duplicates
     late = totals.rejected.get(REASON_LATE, 0)
     if late > totals.accepted:
         sentence = (
@@ -98,10 +99,15 @@ def _of_records(facts: JobFacts) -> _Answer | None:
         return "late", sentence, step
     if rejected > totals.accepted:
         reasons = ", ".join(
-            f"{reason} {count}" for reason, count in sorted(totals.rejected.items(), key=lambda one: -one[1])
+            f"{reason} {count}"
+            for reason, count in sorted(totals.rejected.items(), key=lambda one: -one[1])
+            if reason != REASON_DUPLICATE
         )
         sentence = f"{rejected} of {totals.records} records were rejected ({reasons})"
         return "rejected", sentence, f"strandline dead-letters list {facts.job.name} says why, record by record"
+    if duplicates > totals.accepted:
+        sentence = f"{duplicates} of {totals.records} records came again, by the fields of dedupe, and were left out"
+        return "duplicates", sentence, "if these are different records, dedupe by a field that tells them apart"
     if facts.lag_records and facts.lag_records > max(totals.records // 10, 10_000):
         sentence = f"{facts.lag_records} records are still to be read"
         return "behind", sentence, "wait; if the number grows, the job needs more cores: see docs/operating.md"

@@ -14,7 +14,6 @@ Words = npt.NDArray[np.uint64]
 
 _M = np.uint64(0xC6A4A7935BD1E995)
 _R = np.uint64(47)
-_SEED = np.uint64(0)
 _POSITIVE = np.uint64((1 << 63) - 1)
 
 
@@ -63,28 +62,28 @@ def _plain(doubles: Doubles) -> Doubles:
     return np.where(np.isnan(doubles), np.nan, doubles + 0.0)
 
 
-def hashes(values: pa.Array) -> pa.Array:
+def hashes(values: pa.Array, seed: int = 0) -> pa.Array:
     """For each value 63 bits of MurmurHash64A (Austin Appleby, public domain), as a long that is not negative; null for a null.
 
     It is the same on every machine and in every version, because results are made from it. Of a text the UTF-8 bytes are hashed;
     of any other value 8 bytes (of a decimal 16, its digits without the point), little endian: a number's two's complement, a
-    double's bits, a timestamp's microseconds.
+    double's bits, a timestamp's microseconds. `seed`: another one gives other hashes.
     """
     valid = is_valid(values)
     if pa.types.is_string(values.type):
-        found = _hashes_of_texts(values)
+        found = _hashes_of_texts(values, seed)
     elif pa.types.is_decimal(values.type):
         pairs = np.frombuffer(values.buffers()[1], np.uint64)[2 * values.offset : 2 * (values.offset + len(values))]
-        found = _finished(_mixed(_mixed(_begun(np.full(len(values), 16, np.uint64)), pairs[::2]), pairs[1::2]))
+        found = _finished(_mixed(_mixed(_begun(np.full(len(values), 16, np.uint64), seed), pairs[::2]), pairs[1::2]))
     else:
         is_double = pa.types.is_floating(values.type)
         words = numpy_of(with_one_zero(values).fill_null(0.0) if is_double else values.cast(pa.int64()).fill_null(0))
-        found = _finished(_mixed(_begun(np.full(len(values), 8, np.uint64)), words.view(np.uint64)))
+        found = _finished(_mixed(_begun(np.full(len(values), 8, np.uint64), seed), words.view(np.uint64)))
     return pa.array((found & _POSITIVE).view(np.int64), mask=~valid)
 
 
-def _begun(lengths: Words) -> Words:
-    return _SEED ^ (lengths * _M)
+def _begun(lengths: Words, seed: int) -> Words:
+    return np.uint64(seed) ^ (lengths * _M)
 
 
 def _mixed(state: Words, words: Words) -> Words:
@@ -98,7 +97,7 @@ def _finished(state: Words) -> Words:
     return state ^ (state >> _R)
 
 
-def _hashes_of_texts(values: pa.Array) -> Words:
+def _hashes_of_texts(values: pa.Array, seed: int) -> Words:
     """Eight bytes of every text at once, longest texts first: each step has fewer of them."""
     if not len(values):
         return np.zeros(0, np.uint64)
@@ -112,7 +111,7 @@ def _hashes_of_texts(values: pa.Array) -> Words:
     lengths = np.diff(offsets)
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = offsets[:-1][order], lengths[order]
-    state = _begun(lengths.astype(np.uint64))
+    state = _begun(lengths.astype(np.uint64), seed)
     whole = lengths // 8
     # How many texts have more than 0, 1, 2 ... whole words.
     longer = np.searchsorted(-whole, -np.arange(int(whole[0])), side="left")

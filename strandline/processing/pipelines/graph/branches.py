@@ -116,4 +116,10 @@ def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
 
 
 def _common_fields(stages: Sequence[Stage]) -> list[str]:
-    return [name for name in stages[-1].by if all(name in stage.by for stage in stages)] if stages else []
+    """Those that a `dedupe` before them compares are asked, too: repeats are to be in one bucket."""
+    if not stages:
+        return []
+    keys = [set(stage.by) for stage in stages]
+    if (dedupe := stages[0].dedupe) is not None:
+        keys.append(set(dedupe.by))
+    return [name for name in stages[-1].by if all(name in key for key in keys)]

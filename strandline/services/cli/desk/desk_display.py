@@ -101,6 +101,15 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
         ("reach", format_duration(graph["reach_ms"])),
         ("retention", f"needs {format_duration(retention['needed_ms'])}, has {_kept(kept)}"),
     ]
+    if (dedupe := graph["dedupe"]) is not None:
+        facts.append(
+            (
+                "dedupe",
+                f"by {', '.join(dedupe['by'])} within {format_duration(dedupe['within_ms'])}; remembers records of "
+                f"{format_duration(dedupe['remembers_ms'])}, {dedupe['bytes_a_record']} bytes each"
+                + (f", {dedupe['times_kept']} times" if dedupe["times_kept"] > 1 else ""),
+            )
+        )
     if graph["time_zone_rules"]:
         facts.append(("time zones", f"tz database {graph['time_zone_rules']}"))
     tables: list[Table | Text] = [facts_table(facts)]

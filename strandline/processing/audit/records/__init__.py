@@ -1,0 +1,1 @@
+"""What an audit decides of records before they come to windows."""

@@ -1,0 +1,130 @@
+"""Which records are repeats, by one query of DuckDB over all of a span's records: a second opinion on `dedupe`, which shares no
+code with the operator, no hash and no state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.processing.audit.aggregate_query import restored, stored_type
+from strandline.processing.audit.table import Database, Table, TableWriter
+from strandline.processing.operators.casting import arrow_type
+from strandline.processing.operators.row_steps import RowSteps
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stages import Dedupe, RowStep
+from strandline.processing.source.decoding import DecodedChunk
+
+PLACE = ("place_0", "place_1", "place_2")
+"""Partition, offset, element: where a record stands, as the rows of windows say it."""
+_COUNTED = "is_counted"
+_TIME = "event_us"
+_ELEMENTS_MAX = 2**31
+
+
+@dataclass(frozen=True)
+class RepeatsQuery:
+    """The `dedupe` of a span's pipeline. Travels pickled."""
+
+    dedupe: Dedupe
+    steps: tuple[RowStep, ...]
+    """Those before it, from the stream on."""
+    types: Mapping[str, str]
+    """The stream's fields."""
+    records: Table
+    """What comes to it."""
+    found: Table
+    """The repeats, once `compute` is done."""
+    events_from_ms: int
+    """Records from before can decide nothing."""
+
+    @staticmethod
+    def of(pipeline: CheckedPipeline, directory: Path, events_from_ms: int) -> RepeatsQuery | None:
+        """None where there is no `dedupe`. Makes its tables."""
+        dedupe = pipeline.dedupe
+        if dedupe is None:
+            return None
+        before = next(one.pre_steps for one in pipeline.all_stages if one.dedupe is not None)
+        steps, types = before[: before.index(dedupe)], pipeline.stream.types
+        known = RowSteps(steps, types).types
+        keys = [(f"key_{at}", stored_type(arrow_type(known[name]))) for at, name in enumerate(dedupe.by)]
+        place = [(PLACE[0], pa.int32()), (PLACE[1], pa.int64()), (PLACE[2], pa.int32())]
+        records = Table(directory / "(came)", pa.schema([*place, (_TIME, pa.int64()), (_COUNTED, pa.bool_()), *keys]))
+        found = Table(directory / "(repeats)", pa.schema([*place, (_COUNTED, pa.bool_())]))
+        records.create()
+        found.create()
+        return RepeatsQuery(dedupe, steps, types, records, found, events_from_ms)
+
+    @contextmanager
+    def writer(self, name: str) -> Iterator[RecordsWriter]:
+        """Add what comes, in a file of this name."""
+        with self.records.writer(name) as writer:
+            yield RecordsWriter(self, RowSteps(self.steps, self.types), writer)
+
+    @property
+    def sql(self) -> str:
+        """A record is a repeat when it isn't the first in the log of all that have its values and are close to it in time."""
+        keys = [f"key_{at}" for at in range(len(self.dedupe.by))]
+        apart_us = self.dedupe.within_ms * 1000 - 1
+        close = f"RANGE BETWEEN {apart_us} PRECEDING AND {apart_us} FOLLOWING"
+        window = f"PARTITION BY {', '.join([PLACE[0], *keys])} ORDER BY {_TIME} {close}"
+        in_log = f"CAST({PLACE[1]} AS HUGEINT) * {_ELEMENTS_MAX} + {PLACE[2]}"
+        placed = f"SELECT *, {in_log} AS in_log FROM {self.records.sql}"
+        judged = f"SELECT *, min(in_log) OVER ({window}) AS first FROM ({placed})"
+        return f"SELECT {', '.join([*PLACE, _COUNTED])} FROM ({judged}) WHERE first < in_log"
+
+    def compute(self, database: Database) -> int:
+        """Find the repeats. Returns how many of the span's own records are left out as such."""
+        count = 0
+        with self.found.writer("found") as writer:
+            for batch in database.query(self.sql):
+                writer.append(pa.RecordBatch.from_arrays(batch.columns, schema=self.found.schema))
+                count += pc.sum(batch.column(_COUNTED)).as_py() or 0
+        return count
+
+    def without_repeats(self, table: Table) -> str:
+        """The query of those rows of a table with the columns of PLACE that are no repeats."""
+        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats USING ({', '.join(PLACE)})"
+
+
+@dataclass(frozen=True)
+class RecordsWriter:
+    """Writes what comes to a `dedupe`."""
+
+    query: RepeatsQuery
+    steps: RowSteps
+    writer: TableWriter
+
+    def append(self, chunk: DecodedChunk, accepted: np.ndarray, rejected: Mapping[int, str], *, own: bool) -> None:
+        """`accepted`: the places of accepted rows in the chunk; `rejected`: those of rows that are dead letters. `own`: whether
+        the chunk counts in the span's totals."""
+        stepped = self.steps.apply(chunk.decoded.arrays, len(accepted), chunk.tables)
+        event_us = chunk.decoded.event_time.cast(pa.int64()).to_numpy(zero_copy_only=False)[stepped.rows]
+        columns = [stepped.columns[name] for name in self.query.dedupe.by]
+        is_wanted = event_us >= self.query.events_from_ms * 1000
+        for column in columns:
+            is_wanted &= column.is_valid().to_numpy(zero_copy_only=False)
+        wanted = np.flatnonzero(is_wanted)
+        places = accepted[stepped.rows[wanted]]
+        counted = [own and place not in rejected for place in places.tolist()]
+        keys = [column.take(pa.array(wanted)) for column in columns]
+        batch = [
+            *places_of(chunk, places),
+            pa.array(event_us[wanted], pa.int64()),
+            pa.array(counted, pa.bool_()),
+            *(restored(key, stored_type(key.type)) for key in keys),
+        ]
+        self.writer.append(pa.RecordBatch.from_arrays(batch, schema=self.writer.schema))
+
+
+def places_of(chunk: DecodedChunk, rows: np.ndarray) -> list[pa.Array]:
+    """Where these rows of a chunk stand; see `PLACE_IN_LOG`."""
+    elements = [0] * len(rows) if chunk.elements is None else [chunk.elements[at] or 0 for at in rows]
+    partitions = np.full(len(rows), chunk.partition, np.int32)
+    offsets = np.asarray(chunk.offsets, np.int64)[rows]
+    return [pa.array(partitions), pa.array(offsets), pa.array(elements, pa.int32())]

@@ -1,0 +1,124 @@
+"""Records that came to a `dedupe`, as they cross Spark's exchange beside the rows of a first window, or of records that are
+emitted. Pure.
+
+A record that a step behind the `dedupe` leaves out counts as the first one all the same. So all that come there cross, as two
+hashes and a time; rows are those that come to the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.processing.operators.dedupe.repeats import Flags, Seen
+from strandline.processing.operators.keys import Codes
+
+_NO_ELEMENT = -1
+NO_ROW = -1
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Records of one partition that came to the `dedupe`, in their order."""
+
+    columns: Mapping[str, pa.Array]
+    """Its `by` columns."""
+    seen: Seen
+    rows: Codes
+    """For each its place among the rows that are to be deduped, or NO_ROW: a step behind left it out."""
+    is_counted: Flags
+    """Whether a repeat is counted as one: not where it is a dead letter in any case."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def chosen(self, flags: Flags) -> Candidates:
+        """Some of them."""
+        columns = {name: column.filter(pa.array(flags)) for name, column in self.columns.items()}
+        return Candidates(columns, self.seen.taken(flags), self.rows[flags], self.is_counted[flags])
+
+    def with_rows(self, kept: Codes) -> Candidates:
+        """With the places of rows among those that are `kept`, ascending."""
+        places = np.searchsorted(kept, self.rows)
+        found = np.append(kept, NO_ROW)[places] == self.rows
+        return replace(self, rows=np.where(found & (self.rows != NO_ROW), places, NO_ROW))
+
+    def packed(self) -> pa.RecordBatch:
+        """As they cross the exchange beside rows."""
+        return pa.RecordBatch.from_pydict({**_columns_of(self), "row": self.rows.astype(np.int32)})
+
+    def packed_with_places(self, offsets: Codes, elements: Sequence[int | None] | None) -> pa.RecordBatch:
+        """As they cross the exchange where records are emitted. `offsets`, `elements`: of each of them."""
+        told = (
+            np.full(len(self), _NO_ELEMENT)
+            if elements is None
+            else np.array([_NO_ELEMENT if one is None else one for one in elements], np.int64)
+        )
+        return pa.RecordBatch.from_pydict({**_columns_of(self), "offset": offsets, "element": told})
+
+
+def _columns_of(candidates: Candidates) -> dict[str, object]:
+    return {**vars(candidates.seen), "is_counted": candidates.is_counted}
+
+
+def seen_in(batch: pa.RecordBatch) -> Seen:
+    """What was packed, without its place."""
+    return Seen(*(batch.column(name).to_numpy(zero_copy_only=False) for name in ("high", "low", "event_us")))
+
+
+def seen_batch(seen: Seen) -> pa.RecordBatch:
+    """What is remembered, as a part of a state."""
+    return pa.RecordBatch.from_pydict(vars(seen))
+
+
+def flags_in(batch: pa.RecordBatch) -> Flags:
+    found: Flags = batch.column("is_counted").to_numpy(zero_copy_only=False)
+    return found
+
+
+def kept_rows(batch: pa.RecordBatch, repeats: Flags, count: int) -> Flags:
+    """Which of so many rows are no repeats. `batch`: the candidates that came with them."""
+    rows = batch.column("row").to_numpy(zero_copy_only=False)
+    kept = np.ones(count, np.bool_)
+    kept[rows[repeats & (rows != NO_ROW)]] = False
+    return kept
+
+
+@dataclass(frozen=True)
+class RepeatedRecords:
+    """Where repeats stand in the log."""
+
+    partitions: Codes
+    offsets: Codes
+    elements: Codes
+
+    @staticmethod
+    def of(parts: Sequence[tuple[int, pa.RecordBatch, Flags]]) -> RepeatedRecords:
+        """`parts`: partition, candidates packed with places, which of them are repeats."""
+        nothing = np.zeros(0, np.int64)
+        found = [
+            (np.full(int(repeats.sum()), partition), *(_column(batch, name)[repeats] for name in ("offset", "element")))
+            for partition, batch, repeats in parts
+        ]
+        return RepeatedRecords(*(np.concatenate(column) for column in zip((nothing,) * 3, *found, strict=True)))
+
+    def without(self, rows: pa.RecordBatch, partition: str, offset: str, element: str) -> pa.RecordBatch:
+        """Rows of records, without those that are repeats. The names are those of the columns that say where a record stands."""
+        if not len(self.offsets) or not rows.num_rows:
+            return rows
+        elements = rows.column(element).fill_null(_NO_ELEMENT)
+        columns = [rows.column(partition), rows.column(offset), elements]
+        mine = [np.asarray(one.to_numpy(zero_copy_only=False), np.int64) for one in columns]
+        theirs = (self.partitions, self.offsets, self.elements)
+        places = [np.concatenate(pair) for pair in zip(mine, theirs, strict=True)]
+        _, codes = np.unique(np.stack(places, axis=1), axis=0, return_inverse=True)
+        is_repeat = np.isin(codes.ravel()[: rows.num_rows], codes.ravel()[rows.num_rows :])
+        return rows.filter(pa.array(~is_repeat))
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Codes:
+    found: Codes = batch.column(name).to_numpy(zero_copy_only=False)
+    return found

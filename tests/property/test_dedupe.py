@@ -1,0 +1,460 @@
+"""Repeats are left out as a plain reading of the whole log says, in whatever slices, chunks and buckets it is read, and behind a
+rewind: to the last bit."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.core.stream import StreamSpec
+from strandline.processing.operators.cascade import Chunk
+from strandline.processing.operators.dedupe.repeats import RepeatsOperator, Seen
+from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
+from strandline.processing.operators.windows import Closing
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.event_time import earliest_event
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.stages import Dedupe
+from strandline.processing.slices.watermark import emitted_up_to
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
+from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, branch_of, decode_facts
+from strandline.processing.source.source_config import TaskConfig
+from strandline.processing.source.source_task import SourceTask
+from strandline.results.writer import ELEMENT, OFFSET, PARTITION, WINDOW_END
+from tests.support.examples import examples
+
+PARTITIONS = 3
+END_MS = 10**9
+STREAM = StreamSpec.from_document(
+    {
+        "stream": "pumps",
+        "partitions": PARTITIONS,
+        "format": "json",
+        "schema": {
+            "pump": "string",
+            "site": "string",
+            "id": "string?",
+            "number": "long?",
+            "ts": {"type": "timestamp", "unit": "ms"},
+            "flow": "double?",
+            "count": "long",
+        },
+        "key": "pump",
+        "retention": "7d",
+    }
+)
+AGGREGATE = {
+    "n": "count(*)",
+    "total": "sum(count)",
+    "flow": "sum(flow)",
+    "opened": "first(count)",
+    "last": "last(count)",
+}
+MORE = {"n": "sum(n)", "total": "sum(total)", "flow": "sum(flow)"}
+
+
+def window(name: str, size: str, by: list[str], aggregate: dict[str, str] | None = None, **step: Any) -> dict[str, Any]:
+    spec = {"name": name, "tumbling": size, "by": by, "aggregate": AGGREGATE if aggregate is None else aggregate}
+    return {"window": spec, "emit": [{"elasticsearch": name}], **step}
+
+
+def dedupe(by: list[str], **step: Any) -> dict[str, Any]:
+    return {"dedupe": {"by": by, "within": "10s"}, **step}
+
+
+ID = ["pump", "id"]
+PIPELINES: dict[str, list[dict[str, Any]]] = {
+    "by the key of the windows": [
+        dedupe(ID),
+        window("a", "5s", ["pump", "site"]),
+        window("b", "10s", ["pump"], MORE),
+    ],
+    "two fields, and a regrouping": [
+        {"where": "count <> 5"},
+        dedupe(["pump", "id", "number"]),
+        window("a", "5s", ["pump"]),
+        window("b", "20s", [], MORE),
+    ],
+    "windows of another key": [dedupe(ID), window("a", "5s", ["site"])],
+    "windows of other keys, in one bucket": [
+        dedupe(ID),
+        window("a", "5s", ["site"]),
+        window("b", "15s", ["site"], MORE),
+    ],
+    "no key": [dedupe(["pump", "number"]), window("a", "5s", [])],
+    "sliding, behind steps that leave records out": [
+        dedupe(ID, name="once"),
+        {"derive": {"each": "100 / (count - 3)"}},
+        {"where": "each < 50"},
+        {"window": {"name": "a", "sliding": {"size": "15s", "every": "5s"}, "by": ["pump"], "aggregate": AGGREGATE}},
+        {"emit": [{"elasticsearch": "a"}]},
+    ],
+    "branches and records": [
+        {"emit": [{"elasticsearch": "all"}], "name": "all"},
+        dedupe(ID, name="once"),
+        {"emit": [{"elasticsearch": "some"}], "name": "some"},
+        window("a", "5s", ["pump"]),
+        window("b", "5s", ["site"], **{"from": "once"}),
+        window("c", "5s", ["pump"], **{"from": "pumps"}),
+        {"where": "count > 2", "from": "once"},
+        {"emit": [{"elasticsearch": "few"}], "name": "few"},
+    ],
+    "records alone": [dedupe(["pump", "number"]), {"emit": [{"elasticsearch": "some"}], "name": "some"}],
+}
+
+
+def checked(steps: Sequence[dict[str, Any]], stream: StreamSpec = STREAM) -> CheckedPipeline:
+    document = {
+        "pipeline": "pumping",
+        "input": {"stream": stream.stream},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "steps": list(steps),
+    }
+    return check(PipelineSpec.from_document(document), stream)
+
+
+@dataclass(frozen=True)
+class Record:
+    partition: int
+    offset: int
+    value: dict[str, Any]
+
+    @property
+    def line(self) -> bytes:
+        return json.dumps(self.value).encode()
+
+
+@dataclass(frozen=True)
+class Slice:
+    records: list[Record]
+    watermark_ms: int | None
+    closes_ms: int
+
+    @property
+    def accepted(self) -> list[Record]:
+        low = -1 if self.watermark_ms is None else self.watermark_ms
+        return [one for one in self.records if one.value["ts"] >= low]
+
+
+def some_slices(random: Random) -> list[Slice]:
+    """Records of some pumps, some of them again: at the same time, or a bit off, in their partition; some of them late."""
+    ends: dict[int, int] = defaultdict(int)
+    sent: list[dict[str, Any]] = []
+    slices: list[Slice] = []
+    watermark_ms: int | None = None
+    for number in range(random.randint(1, 6)):
+        base_ms = number * random.choice([0, 4_000, 12_000])
+        records = []
+        for _ in range(random.choice([0, 5, 30])):
+            value = {
+                "pump": random.choice(["p1", "p2", "p3", "p4"]),
+                "site": random.choice(["north", "south"]),
+                "id": random.choice(["a", "b", "c", "d", "", None]),
+                "number": random.choice([None, 1, 2, 3, -1]),
+                "ts": base_ms + random.randrange(25_000),
+                "flow": random.uniform(-1_000, 1_000),
+                "count": random.randrange(9),
+            }
+            if sent and random.random() < 0.4:
+                value = {**random.choice(sent), "count": random.randrange(9)}
+                value["ts"] += random.choice([0, 0, 0, 1, -1, 9_999, 10_000, -9_999, -10_000])
+                value["ts"] = max(0, value["ts"])
+            sent.append(value)
+            partition = zlib.crc32(value["pump"].encode()) % PARTITIONS
+            records.append(Record(partition, ends[partition], value))
+            ends[partition] += 1
+        closes_ms = max(watermark_ms or 0, base_ms)
+        slices.append(Slice(records, watermark_ms, closes_ms))
+        watermark_ms = closes_ms
+    return [*slices, Slice([], watermark_ms, END_MS)]
+
+
+@dataclass
+class Found:
+    results: dict[str, list[str]]
+    """Stage -> its results, as text with every bit."""
+    records: dict[str, set[tuple[int, int, int | None]]]
+    """Stage of records -> where those stand that it emits."""
+    duplicates: int
+
+
+def run(
+    pipeline: CheckedPipeline,
+    slices: Sequence[Slice],
+    random: Random,
+    before_ms: int | None = None,
+    replayed: int = 0,
+) -> Found:
+    """What a job with some number of buckets computes, in chunks of some size. The first `replayed` slices emit no records."""
+    buckets = random.randint(1, 4)
+    config = TaskConfig(
+        decoding=decoding_of(pipeline, ""),
+        stages=pipeline.stages,
+        types=tuple(pipeline.stream.types.items()),
+        bucket_keys=tuple(range(buckets)),
+        late_is_dropped=False,
+        crashes=False,
+        record_stages=pipeline.record_stages,
+    )
+    task, cascade = SourceTask(config), config.cascade
+    states: list[bytes | None] = [None] * buckets
+    found = Found(defaultdict(list), defaultdict(set), 0)
+    after_ms = before_ms
+    for number, one in enumerate(slices):
+        chunks: dict[int, list[Chunk]] = defaultdict(list)
+        record_rows: dict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
+        for bucket, kind, partition, sequence, blob in task.rows(
+            chunks_of(pipeline, one, random), is_new=number >= replayed, work=None
+        ):
+            if (branch := branch_of(kind)) is not None:
+                chunks[bucket].append(Chunk(partition, sequence, blob, branch))
+            elif kind == RECORD_ROWS:
+                record_rows[bucket].append((partition, sequence, blob))
+        parts: dict[int, list[bytes]] = defaultdict(list)
+        for bucket in range(buckets):
+            random.shuffle(chunks[bucket])
+            stepped = cascade.step(states[bucket], chunks[bucket], Closing(after_ms, one.closes_ms))
+            states[bucket] = stepped.state
+            found.duplicates += stepped.repeats
+            for results in stepped.results:
+                if pipeline_at(pipeline, results.stage) not in cascade.split_stages:
+                    found.results[results.stage] += texts_of(results.rows)
+            for _, stage, part in stepped.parts:
+                parts[stage].append(part)
+            rows = unpack_record_rows(record_rows[bucket])
+            for name, batch in without_repeats(rows, pipeline.record_stages, stepped.repeated_records).items():
+                places = [batch.column(one).to_pylist() for one in (PARTITION, OFFSET, ELEMENT)]
+                new = list(zip(*places, strict=True))
+                assert not found.records.get(name, set()) & set(new) and len(set(new)) == len(new)
+                if new:
+                    found.records[name] |= set(new)
+        for stage, given_parts in parts.items():
+            found.results[pipeline.stages[stage].name] += texts_of(cascade.merge(stage, given_parts).rows)
+        after_ms = one.closes_ms
+    found.results = defaultdict(list, {name: sorted(rows) for name, rows in found.results.items() if rows})
+    return found
+
+
+def pipeline_at(pipeline: CheckedPipeline, stage: str) -> int:
+    return [one.name for one in pipeline.stages].index(stage)
+
+
+def texts_of(rows: pa.RecordBatch) -> list[str]:
+    return [
+        json.dumps({name: value.hex() if isinstance(value, float) else value for name, value in row.items()})
+        for row in rows.to_pylist()
+    ]
+
+
+def chunks_of(pipeline: CheckedPipeline, one: Slice, random: Random) -> Iterator[DecodedChunk]:
+    decoder = decoder_of(decoding_of(pipeline, ""))
+    rows_max = random.choice([1, 3, 1_000])
+    for partition in random.sample(range(PARTITIONS), PARTITIONS):
+        records = [record for record in one.records if record.partition == partition]
+        for first in range(0, len(records), rows_max):
+            part = records[first : first + rows_max]
+            marks = np.full(len(part), -1 if one.watermark_ms is None else one.watermark_ms)
+            decoded = decoder.decode([record.line for record in part], [0] * len(part), marks, None)
+            yield DecodedChunk(
+                "pumps", partition, [record.offset for record in part], [0] * len(part), decoded, lambda at: b""
+            )
+
+
+def repeats_in(records: Sequence[Record], by: Sequence[str]) -> list[Record]:
+    """The definition, in so many words: one that stands before it in its partition is less than ten seconds away."""
+    return [
+        later
+        for later in records
+        for values in [[later.value[name] for name in by]]
+        if None not in values
+        and any(
+            before.partition == later.partition
+            and before.offset < later.offset
+            and [before.value[name] for name in by] == values
+            and abs(before.value["ts"] - later.value["ts"]) < 10_000
+            for before in records
+        )
+    ]
+
+
+def without(records: Sequence[Record], left_out: Sequence[Record]) -> list[Record]:
+    places = {(one.partition, one.offset) for one in left_out}
+    return [one for one in records if (one.partition, one.offset) not in places]
+
+
+def in_slices(slices: Sequence[Slice], kept: Sequence[Record]) -> list[Slice]:
+    """The slices with these records alone."""
+    places = {(one.partition, one.offset) for one in kept}
+    return [
+        replace(one, records=[record for record in one.records if (record.partition, record.offset) in places])
+        for one in slices
+    ]
+
+
+def merged(slices: Sequence[Slice], random: Random) -> list[Slice]:
+    """The same log, in other slices: each record judged as it was."""
+    found: list[Slice] = []
+    for one in slices:
+        if found and random.random() < 0.5:
+            found[-1] = Slice([*found[-1].records, *one.accepted], None, one.closes_ms)
+        else:
+            found.append(Slice(one.accepted, None, one.closes_ms))
+    return found
+
+
+def accepted(slices: Sequence[Slice]) -> list[Record]:
+    return [record for one in slices for record in one.accepted]
+
+
+def steps_of(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """The steps; the same without the dedupe; and the fields that it compares."""
+    steps = PIPELINES[name]
+    (at,) = [number for number, step in enumerate(steps) if "dedupe" in step]
+    plain = [dict(step) for step in steps if "dedupe" not in step]
+    for step in plain:
+        if step.get("from") == "once":
+            step["from"] = "pumps"
+    return steps, plain, steps[at]["dedupe"]["by"]
+
+
+COMES: dict[str, Callable[[Record], bool]] = {"two fields, and a regrouping": lambda record: record.value["count"] != 5}
+"""What comes to the dedupe, where that isn't all."""
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@examples(6)
+@given(st.integers(0, 2**32))
+def test_results_are_those_of_the_log_without_its_repeats(name: str, seed: int) -> None:
+    """The same pipeline without the dedupe, over the log from which a plain reading has taken the repeats, gives the same bits.
+
+    Sums that are merged from parts of one key are added in the order of other buckets where there is no dedupe, so of these the
+    rest is compared.
+    """
+    random = Random(seed)
+    steps, plain, by = steps_of(name)
+    pipeline, slices = checked(steps), some_slices(random)
+    came = [one for one in accepted(slices) if COMES.get(name, lambda _: True)(one)]
+    repeats = repeats_in(came, by)
+    found = run(pipeline, slices, random)
+    wanted = run(checked(plain), in_slices(slices, without(accepted(slices), repeats)), random)
+    everything = run(checked(plain), slices, random)
+    for stage in pipeline.stages:
+        of_stage = wanted if stage.dedupe is not None or pipeline.taken_by(stage.name) else everything
+        assert found.results[stage.name] == of_stage.results[stage.name]
+    for record_stage in pipeline.record_stages:
+        of_stage = wanted if record_stage.dedupe is not None else everything
+        assert found.records[record_stage.name] == of_stage.records[record_stage.name]
+    fails = [one for one in repeats if "behind steps" in name and one.value["count"] == 3]
+    assert found.duplicates == len(repeats) - len(fails), "a dead letter is counted as such alone"
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@examples(4)
+@given(st.integers(0, 2**32))
+def test_other_slices_chunks_and_buckets_change_no_bit(name: str, seed: int) -> None:
+    random = Random(seed)
+    pipeline, slices = checked(PIPELINES[name]), some_slices(random)
+    found, again = run(pipeline, slices, random), run(pipeline, merged(slices, random), random)
+    assert (again.results, again.duplicates) == (found.results, found.duplicates)
+    assert again.records == found.records
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@examples(6)
+@given(st.integers(0, 2**32))
+def test_a_rewind_needs_no_more_than_the_reach(name: str, seed: int) -> None:
+    """From the first slice that brought an event in reach of what is not emitted, everything else is as it was."""
+    random = Random(seed)
+    pipeline, slices = checked(PIPELINES[name]), some_slices(random)
+    assert_the_same_behind_a_rewind(pipeline, slices, random.randint(0, len(slices) - 1), random)
+
+
+@pytest.mark.parametrize("apart_ms", [9_999, 10_000])
+def test_a_rewind_reads_what_is_just_in_the_horizon(apart_ms: int) -> None:
+    """The window of the first one is emitted, and nothing else would need it."""
+    first = {"pump": "p1", "site": "north", "id": "a", "number": 1, "ts": 4_000, "flow": 1.0, "count": 1}
+    later = [Record(0, at, {**first, "ts": 4_000 + at * apart_ms}) for at in range(2)]
+    slices = [Slice(later[:1], None, 13_000), Slice(later[1:], 13_000, END_MS)]
+    for name in ("windows of another key", "records alone"):
+        pipeline = checked(PIPELINES[name])
+        assert_the_same_behind_a_rewind(pipeline, slices, 1, Random(1))
+        assert run(pipeline, slices, Random(1)).duplicates == (apart_ms < 10_000)
+
+
+def assert_the_same_behind_a_rewind(
+    pipeline: CheckedPipeline, slices: Sequence[Slice], committed: int, random: Random
+) -> None:
+    whole = run(pipeline, slices, random)
+    closes_ms = slices[committed - 1].closes_ms if committed else None
+    emitted = emitted_up_to(pipeline.kept.items(), closes_ms)
+    first = 0
+    if emitted:
+        back_to_ms = earliest_event(list(pipeline.kept.values()), list(emitted.values()))
+        reaching = (
+            number
+            for number in range(committed)
+            if max((one.value["ts"] for one in accepted(slices[: number + 1])), default=-1) >= back_to_ms
+        )
+        first = next(reaching, committed)
+    again = run(pipeline, slices[first:], random, replayed=committed - first)
+    for stage in pipeline.stages:
+        left = [
+            text for text in whole.results[stage.name] if json.loads(text)[WINDOW_END] > emitted.get(stage.name, -1)
+        ]
+        found = [
+            text for text in again.results[stage.name] if json.loads(text)[WINDOW_END] > emitted.get(stage.name, -1)
+        ]
+        assert found == left
+    later = {(one.partition, one.offset, None) for piece in slices[committed:] for one in piece.records}
+    for record_stage in pipeline.record_stages:
+        assert again.records[record_stage.name] == whole.records[record_stage.name] & later
+
+
+@examples(60)
+@given(st.integers(0, 2**32))
+def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed: int) -> None:
+    """Also where two values have one of their hashes in common, and rows come far out of order."""
+    random = Random(seed)
+    count = 60
+    ids = [random.randrange(8) for _ in range(count)]
+    times = [at * 3_000 + random.randrange(15_000) for at in range(count)]
+    wanted = [
+        any(ids[at] == ids[before] and abs(times[at] - times[before]) < 10_000 for before in range(at))
+        for at in range(count)
+    ]
+    operator, state, found, at = RepeatsOperator(Dedupe("steps[0]", ("id",), 10)), Seen.joined([]), list[bool](), 0
+    while at < count:
+        end = at + random.randint(1, 9)
+        part = [np.array(column[at:end], np.int64) for column in ([one % 3 for one in ids], ids, times)]
+        up_to_ms = min(times[end:], default=10**6) // 1000 if random.random() < 0.7 else None
+        state, repeats = operator.step(state, Seen(*part), up_to_ms)
+        order = np.lexsort((state.event_us, state.low, state.high))
+        assert (order == np.arange(len(state))).all()
+        if up_to_ms is not None:
+            assert (state.event_us > up_to_ms * 1000 - 10_000).all()
+        found += repeats.tolist()
+        at = end
+    assert found == wanted
+
+
+def test_facts_know_nothing_of_repeats() -> None:
+    """They are counted where they are found: a replay compares what its source tasks read, not what it remembers."""
+    pipeline, slices = checked(PIPELINES["records alone"]), some_slices(Random(1))
+    config = TaskConfig(
+        decoding_of(pipeline, ""), (), tuple(STREAM.types.items()), (0,), False, False, None, pipeline.record_stages
+    )
+    rows = SourceTask(config).rows(chunks_of(pipeline, slices[0], Random(1)), is_new=True, work=None)
+    (facts,) = [decode_facts(blob) for _, kind, _, _, blob in rows if kind == FACTS]
+    assert "duplicate" not in facts.rejected
