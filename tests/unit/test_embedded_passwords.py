@@ -139,6 +139,7 @@ def test_a_process_of_the_stack_sets_aside_the_login_for_another_server(addresse
     environment = {
         "strandline_kafka_username": "other",
         "STRANDLINE_KAFKA_PASSWORD": "other",
+        "STRANDLINE_KAFKA_CA_FILE": "/other",
         "STRANDLINE_ELASTICSEARCH_API_KEY_FILE": "/other",
         "STRANDLINE_MQTT_PASSWORD": "kept",
     }

@@ -490,7 +490,9 @@ class _Check:
                 path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
             )
         elif is_nested(self.columns[name] or ""):
-            self._add(path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it")
+            self._add(
+                path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
+            )
         elif not self._window_before and name in self.stream.fields:
             if self.stream.fields[name].type == JSON_TYPE:
                 self._add(

@@ -35,7 +35,6 @@ NETRC = "netrc"
 _BYTES = 32
 _USABLE = re.compile(r"[A-Za-z0-9_-]{20,200}")
 """What needs no quoting in any file that holds it."""
-_OTHER_LOGINS = ("PASSWORD", "API_KEY", "CLOUD_ID", "KEY_PASSWORD")
 
 
 def choose_passwords(given: bool | None, settings: Settings, data_dir: Path) -> bool:
@@ -107,17 +106,13 @@ def login_settings(addresses: StackAddresses) -> dict[str, str]:
 
 
 def use_logins(addresses: StackAddresses, environment: os._Environ[str] | dict[str, str] = os.environ) -> None:
-    """Have this process, and those that it starts, log in at the servers of the stack that ask for a password; a login for
+    """Have this process, and those that it starts, log in at the servers of the stack that ask for a password; what is set for
     another server of the kind is set aside. Raises StackError when a password is gone."""
     for server in addresses.secured():
         read_password(addresses, server)
-        aside = {f"STRANDLINE_{server.upper()}_{name}{end}" for name in _OTHER_LOGINS for end in ("", "_FILE")}
-        for other in [name for name in environment if name.upper() in aside]:
+        for other in [name for name in environment if name.upper().startswith(f"STRANDLINE_{server.upper()}_")]:
             del environment[other]
-    logins = login_settings(addresses)
-    for other in [name for name in environment if name.upper() in logins]:
-        del environment[other]
-    environment.update(logins)
+    environment.update(login_settings(addresses))
 
 
 def check_passwords(addresses: StackAddresses) -> Iterator[Finding]:
