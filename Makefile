@@ -17,7 +17,8 @@ help:
 	@echo "make test-containers   every service of docker-compose.yml as a container without an engine (root, debootstrap, runc; 25 minutes)"
 	@echo "make check   format, lint, types, import order, and that the docs can be built"
 	@echo "make docs    build the docs as a site, into build/site"
-	@echo "make bench   two works side by side with plain Spark, Hazelcast Jet and Flink, and the latency from answer to result"
+	@echo "make bench   two works side by side with plain Spark, Hazelcast Jet and Flink, and the latency from answer to result;"
+	@echo "             then what each query of NEXMark costs at the desk"
 	@echo "             (BENCH='--repetitions 1 --side strandline --side jet --work W1': a part of it)"
 	@echo "make chaos KILLS=100   break every part of a running job and what it stands on, some at a time; check every result"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
@@ -88,6 +89,7 @@ format: $(VENV)/.test-ready
 
 bench: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks $(BENCH)
+	@$(if $(BENCH),:,$(BIN)/python -m benchmarks.nexmark)
 
 chaos: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS)

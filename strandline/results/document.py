@@ -34,7 +34,14 @@ import pyarrow.compute as pc
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.field_types import is_nested, normal_type
-from strandline.results.names import WINDOW_FIELDS, check_emit_name, check_field_name, index_name, index_stem
+from strandline.results.names import (
+    ROWS_JOINED,
+    WINDOW_FIELDS,
+    check_emit_name,
+    check_field_name,
+    index_name,
+    index_stem,
+)
 from strandline.results.text_columns import TIME_OUT_OF_RANGE, decimal_text, id_parts, join_texts, read_column
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START, Refused
 
@@ -123,6 +130,8 @@ class DocumentShape:
     """1 is what the job itself writes in its first life; a backfill, or a later life, writes into indices of its own."""
     is_shown: bool = True
     """Whether the alias shows an index from its beginning. Not of a backfill: it is shown when it is complete."""
+    is_joined: bool = False
+    """Whether the results are joined rows: their ids know where the rows stand in the log, as one key value more."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -155,6 +164,11 @@ class DocumentShape:
         return self.by + self.aggregates
 
     @property
+    def _key(self) -> tuple[tuple[str, str], ...]:
+        """(column, type) of the key values in an id."""
+        return (*self.by, (ROWS_JOINED, "string")) if self.is_joined else self.by
+
+    @property
     def has_window(self) -> bool:
         """Whether its documents are of windows; else each is of a record."""
         return True
@@ -181,7 +195,7 @@ class DocumentShape:
         for (name, _), column in zip(self.fields, columns, strict=True):
             pieces += [_encode(name) + b":", column.texts]
         pieces.append(b'"strandline":' + _encode(self._origin(epoch, emission)) + b"}")
-        parts = [id_parts(batch.column(name), type_name) for name, type_name in self.by]
+        parts = [id_parts(batch.column(name), type_name) for name, type_name in self._key]
         keys = join_texts(parts).to_pylist() if parts else [b""] * batch.num_rows
         ids = self._of_run(hashed_ids([head.digest for head in windows.heads], windows.codes, keys), epoch)
         problems = windows.problems()
@@ -214,7 +228,7 @@ class DocumentShape:
         }
 
     def _window_head(self, start_ms: int, end_ms: int) -> _WindowHead:
-        digest = digest_of((self.job, self.stage, start_ms, end_ms, len(self.by)))
+        digest = digest_of((self.job, self.stage, start_ms, end_ms, len(self._key)))
         index: str | None = None
         problem = None
         try:

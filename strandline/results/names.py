@@ -20,6 +20,9 @@ OWN_PREFIX = "strandline_"
 """Before the names of the platform's own columns in files and tables."""
 EVENT_TIME_FIELD = "event_time"
 """The same of a record's event time."""
+ROWS_JOINED = "@rows_joined"
+"""A column of joined rows: where the two rows of each stand in the log, as `orders/2/1207|shipments/0/88`, with `-` for one that
+there is not."""
 METADATA_NAMES = frozenset(
     [
         "_id",

@@ -49,7 +49,9 @@ from strandline.processing.source.slice_rows import RECORD_ROWS, branch_of
 from strandline.processing.source.source_config import Piece, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document
+from strandline.results.writer import ELEMENT, OFFSET
 from tests.support.examples import examples
+from tests.support.join_graphs import some_join
 from tests.support.step_graphs import document_of, some_graph
 
 STREAM = StreamSpec.from_document(
@@ -305,9 +307,12 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
                 records_emitted |= {one.id: encode_result(json.loads(one.source)) for one in documents}
             of_piece |= {accepted[problem.row]: "expression" for problem in came.problems}
             rejected |= {f"machines/{partition}/{offsets[at]}": reason for at, reason in of_piece.items()}
-            for first, stepped in came.at_windows:
+            for first, stepped, side in came.at_windows:
                 event_us = decoded.event_time.take(pa.array(stepped.rows)).cast(pa.int64())
-                chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, stepped.columns, first)]
+                places = np.array([offsets[at] for at in accepted], np.int64)[stepped.rows]
+                stand = {OFFSET: pa.array(places), ELEMENT: pa.nulls(len(places), pa.int32())}
+                columns = {**stepped.columns, **stand}
+                chunks += [chunk for _, chunk in cascade.cut(partition, 0, event_us, columns, first, side=side)]
         stepped = cascade.step(state, chunks, Closing(watermark_ms, after_ms))
         state, results = stepped.state, stepped.results
         for stage, one in zip(pipeline.stages, results, strict=True):
@@ -378,7 +383,7 @@ def by_audit(
 
 
 def keep(pipeline: CheckedPipeline, found: Results, stage: str, batch: pa.RecordBatch) -> None:
-    by = next(one.by for one in pipeline.stages if one.name == stage)
+    by = next(one.identifying for one in pipeline.stages if one.name == stage)
     for row in batch.to_pylist():
         key = (row["@window_start_ms"], row["@window_end_ms"], *(row[name] for name in by))
         assert key not in found[stage], "each window is there once"
@@ -414,6 +419,13 @@ def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
 def test_so_they_do_where_steps_make_branches(seed: int) -> None:
     random = Random(seed)
     assert_both_agree(check(PipelineSpec.from_document(document_of(some_graph(random))), STREAM), some_log(random))
+
+
+@examples(40, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32))
+def test_so_they_do_where_rows_are_joined(seed: int) -> None:
+    random = Random(seed)
+    assert_both_agree(check(PipelineSpec.from_document(document_of(some_join(random))), STREAM), some_log(random))
 
 
 def with_dedupe(pipeline: CheckedPipeline, random: Random) -> CheckedPipeline:

@@ -30,6 +30,8 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.results.names import ROWS_JOINED
+from strandline.results.writer import ELEMENT, OFFSET
 from tests.support.examples import examples
 
 STREAM = StreamSpec.from_document(
@@ -108,6 +110,7 @@ class Record(NamedTuple):
     power: float | None
     count: int | None
     cost: Decimal | None
+    offset: int = 0
 
 
 POWERS = [0.1, 1e16, -1e16, 1.0, 3.3e-5, -0.7, -0.0, 1e-300, 12345.678]
@@ -127,8 +130,9 @@ def some_records(seed: int, count: int) -> list[Record]:
             power=random.choice([None, random.choice(POWERS), random.uniform(-1e12, 1e12)]),
             count=random.choice([None, random.randrange(-(2**62), 2**62), random.randrange(-1000, 1000)]),
             cost=random.choice([None, Decimal(random.randrange(-(10**19), 10**19)).scaleb(-4)]),
+            offset=number,
         )
-        for _ in range(count)
+        for number in range(count)
     ]
 
 
@@ -167,9 +171,10 @@ def run(
             for sequence, first in enumerate(range(0, len(mine), chunk_rows)):
                 part = mine[first : first + chunk_rows]
                 columns = chunk_columns(part)
-                for first, came in chain.apply(columns, len(part)).at_windows:
+                columns |= {OFFSET: pa.array([row.offset for row in part]), ELEMENT: pa.nulls(len(part), pa.int32())}
+                for first, came, side in chain.apply(columns, len(part)).at_windows:
                     event_us = pa.array(np.array([row.ts_ms * 1000 for row in part], np.int64)[came.rows])
-                    for bucket, chunk in cascade.cut(partition, sequence, event_us, came.columns, first):
+                    for bucket, chunk in cascade.cut(partition, sequence, event_us, came.columns, first, side=side):
                         chunks[bucket].append(chunk)
         parts: dict[tuple[int, int], list[bytes]] = defaultdict(list)
         for bucket in range(buckets):
@@ -191,7 +196,11 @@ def by_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Results in one order, whichever slices closed them."""
     times = ("@window_start_ms", "@window_end_ms")
     return sorted(
-        rows, key=lambda row: (*(row[one] for one in times), *(str(row.get(one)) for one in ("machine", "site", "n")))
+        rows,
+        key=lambda row: (
+            *(row[one] for one in times),
+            *(str(row.get(one)) for one in ("machine", "site", "site_right", "n", ROWS_JOINED)),
+        ),
     )
 
 

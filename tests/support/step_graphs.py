@@ -146,7 +146,7 @@ def single_jobs(steps: Steps, stream: str = "machines") -> Iterator[tuple[str, S
             if step.get("name") not in records:
                 step.pop("name", None)
             way.insert(0, step)
-            at = sources[at]
+            at = sources[at][0]
         stage = next(
             (step["window"]["name"] for step in reversed(way) if "window" in step), steps[last].get("name", "")
         )

@@ -5,9 +5,12 @@ from __future__ import annotations
 from array import array
 from pathlib import Path
 
+import pytest
+
 from benchmarks.ingest.load import Costs, Load
 from benchmarks.ingest.results import HEADER, Goal, Measured
 from benchmarks.ingest.work import RECORD_BYTES, line_requests, readings, single_requests, stream_texts
+from benchmarks.nexmark import __main__ as nexmark
 from benchmarks.report import put_part
 from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
@@ -65,3 +68,13 @@ def test_the_records_are_as_long_as_the_table_says_and_differ() -> None:
         assert len({len(request) for request in requests}) == 1  # the responder counts bytes
     specs = [StreamSpec.parse(read_documents(text, "x.yaml")[0]) for text in stream_texts()]
     assert [spec.key for spec in specs] == [None, "device", None]
+
+
+def test_a_query_of_nexmark_has_its_cost_and_a_wrong_result_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    (cost,) = nexmark.measure(["q1"], 1_000)
+    assert (cost.query, cost.results) == ("q1", 920) and cost.cpu_s_per_million > 0
+    header, row = nexmark.cost_rows([nexmark.Cost("q2", 4.25, 1_234)])
+    assert dict(zip(header, row, strict=True)) == {"query": "Q2", "CPU-s per M records": "4.2", "results": "1,234"}
+    monkeypatch.setattr(nexmark.Oracle, "rows", lambda oracle, query: {})
+    with pytest.raises(RuntimeError, match="q1: the results differ"):
+        nexmark.measure(["q1"], 1_000)

@@ -273,7 +273,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "- where: load < 10",
             "- {}",
-            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, dedupe, window, emit, and",
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, dedupe, window, join, emit, and",
         ),
         (
             "- where: load < 10",
@@ -284,7 +284,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "where: load < 10",
             "where:",
-            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, dedupe, window, emit, "
+            ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, dedupe, window, join, emit, "
             "and this one has none",
         ),
         (

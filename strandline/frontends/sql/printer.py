@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.core.errors import PermanentError
 from strandline.frontends.sql.queries import CLAUSES, step_functions
-from strandline.frontends.sql.relations import LOG_TIME
+from strandline.frontends.sql.relations import LOG_TIME, stage_name
 from strandline.frontends.sql.translation import OPTIONS_OF_EVENT_TIME
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -100,6 +100,8 @@ class _Job:
         """What the next query reads."""
         event_time = document["event_time"]
         self._time_column = LOG_TIME if event_time.get("from") == "log" else str(event_time.get("field"))
+        self._relations = {document["input"]["stream"]: (self._relation, False)}
+        """What steps take from, by its name: the relation, and whether its rows are results of windows."""
         self._is_windowed = False
         """Whether its rows are results of windows."""
         self._has_window = False
@@ -108,8 +110,8 @@ class _Job:
         """The views, and the job behind them."""
         steps = list(self._document["steps"])
         wanted = {step["from"] for step in steps if "from" in step}
-        relations = {self._document["input"]["stream"]: (self._relation, False)}
-        """What steps take from, by its name: the relation, and whether its rows are results of windows."""
+        wanted |= {step["join"][side] for step in steps if "join" in step for side in ("left", "right")}
+        relations = self._relations
         for run in _runs(steps, wanted):
             if "from" in run[0]:
                 self._relation, self._is_windowed = relations[run[0]["from"]]
@@ -132,14 +134,16 @@ class _Job:
                 self._insert(self._places(steps[0]), steps[0].get("name"), f"select * from {self._relation}")
                 steps = steps[1:]
                 continue
-            stage = next((step["window"]["name"] for step in here if "window" in step), None)
+            stage = next((found for step in here if (found := stage_name(step)) is not None), None)
             verb = next((one for one in step_functions() if one in here[0]), None)
-            if verb is not None:
+            if "join" in here[0]:
+                query = self._joined(here[0]["join"])
+            elif verb is not None:
                 query = self._step(verb, here[0][verb])
             else:
                 query = self._windowed(here) if stage is not None else self._plain(here)
             emission = next((step for step in here if "emit" in step), None)
-            if emission is None and steps and "emit" in steps[0] and "window" not in steps[0]:
+            if emission is None and steps and "emit" in steps[0] and stage_name(steps[0]) is None:
                 emission, steps = steps[0], steps[1:]
             if emission is not None and not steps and name is None:
                 self._insert(self._places(emission), emission.get("name"), query)
@@ -196,6 +200,13 @@ class _Job:
         arguments = [f"table {self._relation}", *(f"{_name(one)} => {_value(value)}" for one, value in fields.items())]
         return f"select * from table({verb}({', '.join(arguments)}))"
 
+    def _joined(self, join: Mapping[str, Any]) -> str:
+        """A join: a function of two relations."""
+        sides = [f"table {self._relations[join[side]][0]}" for side in ("left", "right")]
+        fields = [f"{_name(one)} => {_value(value)}" for one, value in join.items() if one not in ("left", "right")]
+        self._is_windowed = True
+        return f"select * from table(join({', '.join([*sides, *fields])}))"
+
     def _windowed(self, steps: Sequence[Mapping[str, Any]]) -> str:
         at = next(number for number, step in enumerate(steps) if "window" in step)
         window = steps[at]["window"]
@@ -203,7 +214,8 @@ class _Job:
         items = [*keys, "window_start", "window_end"]
         items += [f"{text} as {_name(name)}" for name, text in window["aggregate"].items()]
         time_column = "window_time" if self._is_windowed else _name(self._time_column)
-        self._has_window = self._is_windowed = True
+        self._has_window |= not self._is_windowed
+        self._is_windowed = True
         query = f"select {', '.join(items)}\nfrom table({_function(window, self._relation, time_column)})"
         query += f" as {_name(window['name'])}"
         query += "".join(f"\nwhere {step['where']}" for step in steps[:at])
@@ -215,7 +227,7 @@ def _runs(steps: Sequence[Mapping[str, Any]], wanted: set[str]) -> Iterator[Sequ
     """The steps cut where one takes from another than the one before it, and behind each from which another takes."""
     first = 0
     for at, step in enumerate(steps):
-        if at > first and ("from" in step or _name_taken_from(steps[at - 1], wanted) is not None):
+        if at > first and ("from" in step or "join" in step or _name_taken_from(steps[at - 1], wanted) is not None):
             yield steps[first:at]
             first = at
     yield steps[first:]
@@ -223,8 +235,9 @@ def _runs(steps: Sequence[Mapping[str, Any]], wanted: set[str]) -> Iterator[Sequ
 
 def _name_taken_from(step: Mapping[str, Any], wanted: set[str]) -> str | None:
     """The step's name, if others take from it by that."""
-    name = step["window"]["name"] if "window" in step else step.get("name")
-    if name in wanted and "emit" in step and "window" not in step:
+    stage = stage_name(step)
+    name = stage or step.get("name")
+    if name in wanted and "emit" in step and stage is None:
         raise PermanentError(
             f"SQL has no form for a step that takes from the emission '{name}'; keep this document in YAML"
         )
@@ -233,7 +246,7 @@ def _name_taken_from(step: Mapping[str, Any], wanted: set[str]) -> str | None:
 
 def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
     """How many of the steps one query says: `where, window, where`, or `where, derive, select | drop`; any may be missing."""
-    if any(verb in steps[0] for verb in step_functions()):
+    if "join" in steps[0] or any(verb in steps[0] for verb in step_functions()):
         return 1
     at = 1 if "where" in steps[0] else 0
     if at < len(steps) and "window" in steps[at]:

@@ -240,7 +240,10 @@ def _refuse_further_clauses(cursor: Cursor) -> None:
 
 
 def _join(cursor: Cursor) -> InvalidDocument:
-    return cursor.error("joins are not supported yet; one job reads one stream")
+    return cursor.error(
+        "a join is a function of two relations: table(join(table orders, table shipments, name => 'shipped', on => "
+        "array['order_id'], within => map('after', '1h'), add => map('amount', 'left.amount')))"
+    )
 
 
 def _expected_clause(cursor: Cursor, what: str) -> InvalidDocument:
@@ -285,18 +288,21 @@ def _alias(cursor: Cursor) -> str | None:
 
 def step_functions() -> tuple[str, ...]:
     """The steps of the model that no clause of a query says: each is a function of a relation, with its fields by name."""
-    return tuple(verb for verb in StepSpec.VERBS if verb not in ("derive", "where", "select", "drop", "window"))
+    return tuple(verb for verb in StepSpec.VERBS if verb not in _NO_FUNCTIONS)
+
+
+_NO_FUNCTIONS = ("derive", "where", "select", "drop", "window", "join")
 
 
 def _function(cursor: Cursor, depth: int) -> WindowRelation | StepRelation:
     function = cursor.word()
     if function in _ARGUMENTS:
         return _window(cursor, depth)
-    if function in step_functions():
+    if function in (*step_functions(), "join"):
         return _step(cursor, depth)
     raise cursor.error(
         f"'{function or cursor.sql.raw(cursor.take())}' is no function of a relation; expected one of: "
-        f"{', '.join((*_ARGUMENTS, *step_functions()))}"
+        f"{', '.join((*_ARGUMENTS, *step_functions(), 'join'))}"
     )
 
 
@@ -305,7 +311,10 @@ def _step(cursor: Cursor, depth: int) -> StepRelation:
     verb, at = cursor.word(), cursor.here
     cursor.take()
     cursor.expect(TokenType.L_PAREN, "(")
-    source = _data_argument(cursor, depth)
+    source, beside = _data_argument(cursor, depth), None
+    if verb == "join":
+        cursor.expect(TokenType.COMMA, ",")
+        beside = _data_argument(cursor, depth)
     fields: dict[str, Any] = {}
     places: dict[str, int] = {}
     while cursor.takes(TokenType.COMMA):
@@ -315,7 +324,7 @@ def _step(cursor: Cursor, depth: int) -> StepRelation:
         cursor.expect(TokenType.FARROW, "=>")
         fields[name], places[name] = read_value(cursor), name_at
     cursor.expect(TokenType.R_PAREN, ")")
-    return StepRelation(source, verb, fields, places, None, at)
+    return StepRelation(source, verb, fields, places, None, at, beside)
 
 
 def _window(cursor: Cursor, depth: int) -> WindowRelation:

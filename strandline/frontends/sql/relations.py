@@ -73,20 +73,33 @@ class Node:
     emissions: list[Emission] = field(default_factory=list)
     name: str | None = None
     """Of the view or the query of `with` that it is."""
+    beside: Node | None = None
+    """Of a join: its right side."""
 
     def way(self) -> list[Node]:
-        """The relations from the stream to this one."""
+        """The relations from the stream to this one, each behind those that it takes from."""
         found: list[Node] = []
         node: Node | None = self
         while node is not None:
             found.append(node)
+            if node.beside is not None:
+                left = node.before.way() if node.before is not None else []
+                right = [one for one in node.beside.way() if not any(one is other for other in left)]
+                return [*left, *right, *found[::-1]]
             node = node.before
         return found[::-1]
 
     def window_name(self) -> str | None:
         """The window that the rows are results of."""
-        windows = [step.document["window"] for node in self.way() for step in node.steps if "window" in step.document]
-        return windows[-1]["name"] if windows else None
+        names = [name for node in self.way() for step in node.steps if (name := stage_name(step.document)) is not None]
+        return names[-1] if names else None
+
+
+def stage_name(step: Mapping[str, Any]) -> str | None:
+    """The name of the window or the join that a step of a document is."""
+    stage = step.get("window") or step.get("join") or {}
+    name = stage.get("name")
+    return name if isinstance(name, str) else None
 
 
 @dataclass
@@ -164,12 +177,26 @@ class Relations:
             places: dict[Path, int] = {(relation.verb,): relation.at}
             places |= {(relation.verb, name): at for name, at in relation.places.items()}
             step = self._step(relation.at, {relation.verb: relation.fields}, places)
+            if relation.beside is not None:
+                return self._joined(relation, step, before, self._relation(relation.beside, known))
             return Node(before, before.stream, relation.at, [step], before.is_windowed, before.time_column)
         if relation.name in known:
             return known[relation.name]
         if relation.name not in self._streams:
             self._streams[relation.name] = Node(None, relation.name, relation.at)
         return self._streams[relation.name]
+
+    def _joined(self, relation: StepRelation, step: SqlStep, left: Node, right: Node) -> Node:
+        if left.stream != right.stream:
+            raise self._sql.error(
+                relation.at,
+                f"joins rows of the streams '{left.stream}' and '{right.stream}'; one job reads one stream, so let both kinds of "
+                "records come in one, and tell them apart by 'where'",
+            )
+        name = step.document["join"].get("name")
+        named = name if isinstance(name, str) else None
+        time_column = left.time_column or right.time_column
+        return Node(left, left.stream, relation.at, [step], True, time_column, name=named, beside=right)
 
     def _step(self, at: int, document: dict[str, Any], places: dict[Path, int]) -> SqlStep:
         self._counts.steps += 1
@@ -439,9 +466,14 @@ def _names_in(query: Query) -> Iterator[NamedRelation]:
     for one in query.named:
         yield from _names_in(one.query)
     source: Relation = query.source
-    while isinstance(source, WindowRelation | StepRelation):
-        source = source.source
-    if isinstance(source, QueryRelation):
-        yield from (relation for relation in _names_in(source.query) if relation.name not in own)
-    elif source.name not in own:
-        yield source
+    open_ = [source]
+    while open_:
+        source = open_.pop()
+        if isinstance(source, WindowRelation):
+            open_.append(source.source)
+        elif isinstance(source, StepRelation):
+            open_ += [source.source, *([] if source.beside is None else [source.beside])]
+        elif isinstance(source, QueryRelation):
+            yield from (relation for relation in _names_in(source.query) if relation.name not in own)
+        elif source.name not in own:
+            yield source

@@ -103,6 +103,8 @@ class StepRelation:
     places: dict[str, int]
     alias: str | None
     at: int
+    beside: Relation | None = None
+    """The right side of a join."""
 
 
 Relation = NamedRelation | QueryRelation | WindowRelation | StepRelation

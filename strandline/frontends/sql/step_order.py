@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from strandline.core.documents import Path
-from strandline.frontends.sql.relations import Emission, Node
+from strandline.frontends.sql.relations import Emission, Node, stage_name
 from strandline.frontends.sql.tokens import SqlText
 from strandline.processing.pipelines.model import StepSpec
 
@@ -80,11 +80,11 @@ class _Steps:
         self._own_last: dict[int, int] = {}
         """The same without emissions."""
         windows = (
-            step.document["window"]["name"]
+            name
             for node in nodes
             for one in node.way()
             for step in one.steps
-            if "window" in step.document
+            if (name := stage_name(step.document)) is not None
         )
         self._names = {nodes[0].stream, *windows}
 
@@ -92,7 +92,11 @@ class _Steps:
         """Put the relation's own steps behind those that are there, unless they are there already."""
         if id(node) in self._last:
             return
-        if node.before is not None:
+        if node.before is not None and node.beside is not None:
+            sides = {"left": self._name_of(node.before), "right": self._name_of(node.beside)}
+            (step,) = node.steps
+            self._add({"join": {**step.document["join"], **sides}}, step.places, node.at)
+        elif node.before is not None:
             taken = self._taken_from(node.before)
             for number, step in enumerate(node.steps):
                 self._add(dict(step.document) | (taken if number == 0 else {}), step.places, node.at)
@@ -102,7 +106,7 @@ class _Steps:
         """Emit the relation's rows: beside its window, or in a step of its own."""
         places = [emit for emit, _ in emission.places]
         at = self._last[id(node)]
-        if at >= 0 and "window" in self.steps[at] and "emit" not in self.steps[at]:
+        if at >= 0 and stage_name(self.steps[at]) is not None and "emit" not in self.steps[at]:
             self.steps[at]["emit"] = places
         else:
             named = {} if emission.stage is None else {"name": emission.stage[0]}
@@ -130,8 +134,8 @@ class _Steps:
         if node.before is None:
             return node.stream
         step = self.steps[self._own_last[id(node)]]
-        if "window" in step:
-            return str(step["window"]["name"])
+        if (stage := stage_name(step)) is not None:
+            return stage
         if "name" not in step:
             name = node.name or "rows"
             while name in self._names:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.aggregate_query import restored, stored_type
 from strandline.processing.audit.index_reader import EndRange, encode_result
+from strandline.processing.audit.joins.join_query import JoinQuery
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETTERS, STREAM_STORE, Row, Side
@@ -33,11 +34,12 @@ from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.stages import Emit, RecordStage, RowStep, Stage
+from strandline.processing.pipelines.stages import LEFT, Emit, JoinStage, RecordStage, RowStep, Stage
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
+from strandline.results.names import ROWS_JOINED
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM, WINDOW_END, Refused
 
 AUDITED = ("elasticsearch", "stream")
@@ -72,13 +74,17 @@ class RecordsPart:
 
     def run(self) -> Account:
         account = Account()
-        firsts = [(stage, RowSteps(stage.pre_steps, self.types), table) for stage, table in self.first]
+        firsts = [
+            (stage, side, RowSteps(steps, self.types), table)
+            for stage, table in self.first
+            for side, steps in enumerate(stage.ways_of_records)
+        ]
         emissions = [(one, RowSteps(one.steps, self.types)) for one in self.emissions]
         ends = np.array([piece.offsets.offset_next for piece in self.task.pieces])
         with ExitStack() as tables:
             windows = [
-                (WindowQuery(stage, steps.types), steps, tables.enter_context(table.writer(self.name)))
-                for stage, steps, table in firsts
+                (_query_of(stage, side, steps.types), steps, tables.enter_context(table.writer(f"{self.name}-{side}")))
+                for stage, side, steps, table in firsts
             ]
             letters = tables.enter_context(self.compared.writer(self.name))
             came = None if self.repeats is None else tables.enter_context(self.repeats.writer(self.name))
@@ -127,7 +133,9 @@ class RecordsPart:
                     wanted = np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
                     columns = {name: column.take(pa.array(wanted)) for name, column in stepped.columns.items()}
                     chosen = stepped.rows[wanted]
-                    stands = places_of(chunk, np.array(accepted, np.int64)[chosen]) if query.needs_places else ()
+                    whole = None if isinstance(query, JoinQuery) else 0
+                    places = np.array(accepted, np.int64)[chosen]
+                    stands = places_of(chunk, places, whole) if query.needs_places else ()
                     rows.append(query.rows(pa.array(event_us[chosen]), columns, stands))
         return account
 
@@ -146,6 +154,11 @@ class RecordsPart:
             if self.has_late_letters or reason != REASON_LATE
         ]
         return batch_of(rows, ROWS_SCHEMA)
+
+
+def _query_of(stage: Stage, side: int, types: Mapping[str, str]) -> WindowQuery | JoinQuery:
+    """The query of a stage that takes records. `types`: the columns in sight, of a join those on this side."""
+    return JoinQuery(stage, side) if isinstance(stage, JoinStage) else WindowQuery(stage, types)
 
 
 @dataclass(frozen=True)
@@ -230,7 +243,7 @@ class Recomputation:
         """How many of the span's own records were left out as repeats, once `compute` is done."""
         self._compared = compared
         self._directory = directory
-        self._stages: list[tuple[RowSteps, WindowQuery, Table]] = []
+        self._stages: list[tuple[RowSteps, WindowQuery | JoinQuery, Table]] = []
         pipeline = span.pipeline
         self._branches, self._taken = plan_branches(pipeline.stages), places_taken(pipeline.windows)
         first = []
@@ -240,11 +253,13 @@ class Recomputation:
             if before is not None:
                 types = before.window_types if stage.takes_window else before.field_types
             steps = RowSteps(stage.pre_steps, types)
-            query = (
-                WindowQuery(stage, steps.types)
-                if before is None
-                else WindowQuery(stage, steps.types, [pa.int64(), *map(arrow_type, before.by_types)])
-            )
+            query: WindowQuery | JoinQuery
+            if before is None:
+                query = _query_of(stage, LEFT, steps.types)
+            else:
+                kinds = {**before.window_types, ROWS_JOINED: "string"}
+                places = [pa.int64(), *(arrow_type(kinds[name]) for name in before.identifying)]
+                query = WindowQuery(stage, steps.types, places)
             table = Table(directory / stage.name, query.row_schema)
             table.create()
             self._stages.append((steps, query, table))
@@ -334,7 +349,10 @@ class Recomputation:
                     following.append(rows)
                     failed.append(failed_here)
                 bad = pa.concat_batches(
-                    [batch.filter(pc.is_valid(batch.column(PROBLEM))), each_once(failed, batch, query.stage.by)]
+                    [
+                        batch.filter(pc.is_valid(batch.column(PROBLEM))),
+                        each_once(failed, batch, query.stage.identifying),
+                    ]
                 )
                 if ends is not None:
                     yield Results(batch.filter(_ends_in(batch, ends)), bad.filter(_ends_in(bad, ends)))
@@ -356,7 +374,7 @@ class Recomputation:
             branch = next(one for one in self._branches if at in one.stages)
             labels = np.broadcast_to(labels_of_results(branch, at, stepped.columns), len(last_us))
             before = self.span.pipeline.stages[self._taken[at]]
-            places = [pa.array(labels), *(stepped.columns[name] for name in before.by)]
+            places = [pa.array(labels), *(stepped.columns[name] for name in before.identifying)]
         return query.rows(last_us, stepped.columns, places), failed
 
     def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:

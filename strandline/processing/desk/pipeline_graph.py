@@ -14,7 +14,19 @@ from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.calendars import VERSION
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
-from strandline.processing.pipelines.stages import Dedupe, Enrich, MapRows, RecordStage, RowStep, Select, Stage, Where
+from strandline.processing.pipelines.stages import (
+    LEFT,
+    RIGHT,
+    Dedupe,
+    Enrich,
+    JoinStage,
+    MapRows,
+    RecordStage,
+    RowStep,
+    Select,
+    Stage,
+    Where,
+)
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
@@ -39,6 +51,9 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
         told.append(record_stage)
     stages = []
     for number, (stage, operator) in enumerate(zip(pipeline.stages, cascade.operators, strict=True)):
+        if isinstance(stage, JoinStage):
+            stages.append(_join(pipeline, stage, operator, rule.delay_ms))
+            continue
         window = pipeline.taken_by(stage.name)
         source, steps = (window, stage.pre_steps) if window is not None else _behind(stage, told)
         is_split = number in cascade.split_stages
@@ -150,6 +165,7 @@ def _stage(
         "steps_after": [_step(step) for step in stage.post_steps],
         "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
         "merged_from_parts": is_split,
+        "join": None,
         "state": {
             "pane_ms": operator.pane_ms,
             "panes_open": panes,
@@ -157,6 +173,38 @@ def _stage(
             "bytes_a_key": key_bytes + panes * row_bytes,
             "partials": [str(kind) for kind in operator.aggregates.partial_types],
         },
+        "results_after_ms": delay_ms,
+    }
+
+
+def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator, delay_ms: int) -> Answer:
+    """`size_ms`: the longest window of a result."""
+    spec = next(one.join for one in pipeline.spec.steps if one.join is not None and one.join.name == stage.name)
+    row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
+    sides = {"left": (spec.left, stage.pre_steps), "right": (spec.right, stage.right_steps)}
+    holds_ms = [stage.size_ms if stage.in_windows else stage.hold_ms(side) for side in (LEFT, RIGHT)]
+    return {
+        "name": stage.name,
+        "from": f"{spec.left}, {spec.right}",
+        "steps_before": [f"{side}: {_step(step)}" for side, (_, steps) in sides.items() for step in steps],
+        "windows": str(stage.shape),
+        "size_ms": stage.size_ms,
+        "every_ms": stage.every_ms,
+        "by": dict(zip(stage.by, stage.by_types, strict=True)),
+        "aggregates": {},
+        "steps_after": [_step(step) for step in stage.post_steps],
+        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        "merged_from_parts": False,
+        "join": {
+            "type": stage.type,
+            "left": spec.left,
+            "right": spec.right,
+            "add": dict(spec.add),
+            "left_is_held_ms": holds_ms[LEFT] + delay_ms,
+            "right_is_held_ms": holds_ms[RIGHT] + delay_ms,
+            "max_rows": stage.max_rows,
+        },
+        "state": {"bytes_a_row": row_bytes, "bytes_a_key": key_bytes, "partials": []},
         "results_after_ms": delay_ms,
     }
 
@@ -207,6 +255,13 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"other windows behind '{name}'"
             )
     for stage, told in zip(pipeline.stages, stages, strict=True):
+        if isinstance(stage, JoinStage):
+            rows_bytes = told["state"]["bytes_a_row"] * stage.max_rows * 2
+            yield (
+                f"'{stage.name}' keeps each row for as long as a partner can come, up to {rows_bytes:,} bytes of a key "
+                f"(max_rows: {stage.max_rows:,} on each side), and more while rows wait for the watermark"
+            )
+            continue
         if any(kind.startswith("list") for kind in told["state"]["partials"]):
             yield (
                 f"'{stage.name}' keeps lists of values, which are bounded, but longer than other partial results: up to 80 kB "
@@ -232,7 +287,8 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
         )
     if pipeline.stages and rule.idle_timeout_ms is None and pipeline.stream.partitions > 1:
         yield "idle_timeout is null: one silent partition holds all windows open"
-    if pipeline.stages and rule.delay_ms > min(stage.size_ms for stage in pipeline.stages):
+    windows = [stage for stage in pipeline.stages if not isinstance(stage, JoinStage)]
+    if windows and rule.delay_ms > min(stage.size_ms for stage in windows):
         yield (
             f"the delay, {format_duration(rule.delay_ms)}, is longer than the shortest window: results come that much later"
         )

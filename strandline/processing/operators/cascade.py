@@ -42,12 +42,13 @@ from strandline.processing.operators.dedupe.candidates import (
 from strandline.processing.operators.dedupe.repeats import Flags, RepeatsOperator, Seen
 from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
+from strandline.processing.operators.kinds.joins import IntervalJoinOperator, WindowJoinOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import Branch, plan_branches
-from strandline.processing.pipelines.stages import RecordStage, Stage, first_dedupe
+from strandline.processing.pipelines.stages import LEFT, JoinStage, RecordStage, Stage, first_dedupe
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _ARGUMENT = "argument_{}"
@@ -114,7 +115,7 @@ class Cascade:
             of_window = before.window_types if stage.takes_window else before.field_types
             steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
             self._steps.append(steps)
-            self.operators.append(_operator_of(stage)(stage, steps.types))
+            self.operators.append(_operator_of(stage, steps.types, types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
         self._takers = [[at for at, taken in enumerate(self._taken) if taken == one] for one in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
@@ -144,15 +145,21 @@ class Cascade:
         columns: dict[str, pa.Array],
         first: int = 0,
         candidates: Candidates | None = None,
+        side: int = LEFT,
     ) -> Iterator[tuple[int, Chunk]]:
         """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
         `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window that takes them.
         `candidates`: those that came to the `dedupe` before that window; None: there is none.
+        `side`: where the window is a join, which needs OFFSET and ELEMENT among the columns.
         """
         if not self.operators:
             return
-        rows = self.operators[first].rows(partition, event_us.to_numpy(zero_copy_only=False), columns)
+        operator, events = self.operators[first], event_us.to_numpy(zero_copy_only=False)
+        if isinstance(operator, IntervalJoinOperator):
+            rows = operator.rows_of_side(side, partition, events, columns)
+        else:
+            rows = operator.rows(partition, events, columns)
         if not len(rows.panes) and not candidates:
             return
         for number, branch in enumerate(self.branches):
@@ -298,7 +305,7 @@ class Cascade:
             return rows, shown.slice(0, 0)
         if len(takers) == 1 and not self.operators[takers[0]].stage.takes_window:
             return rows, failed[0]
-        return rows, each_once(failed, shown, self.operators[self._taken[takers[0]]].stage.by)
+        return rows, each_once(failed, shown, self.operators[self._taken[takers[0]]].stage.identifying)
 
     def _rows_of(self, branch: Branch, at: int, columns: dict[str, pa.Array]) -> Rows:
         # A window's results belong to its last microsecond.
@@ -362,21 +369,27 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
     return virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
 
 
-def _operator_of(stage: Stage) -> type[WindowOperator]:
+def _operator_of(stage: Stage, types: dict[str, str], of_stream: Mapping[str, str]) -> WindowOperator:
+    """`types`: the columns in sight of the stage, of a join those of the left side. `of_stream`: those of the stream."""
+    if isinstance(stage, JoinStage):
+        kind = WindowJoinOperator if stage.in_windows else IntervalJoinOperator
+        return kind(stage, (types, RowSteps(stage.right_steps, of_stream).types))
     if stage.gap_ms is not None:
-        return SessionOperator
-    return CumulativeOperator if stage.is_cumulative else WindowOperator
+        return SessionOperator(stage, types)
+    return CumulativeOperator(stage, types) if stage.is_cumulative else WindowOperator(stage, types)
 
 
 def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage) -> pa.RecordBatch:
     """A window's results behind the stage's `post_steps`: WINDOW_START, WINDOW_END, the stage's fields, PROBLEM. Those that have
     a problem, before or by a step, stay: their dead letters show what is known of them, and null for the rest."""
-    names = [WINDOW_START, WINDOW_END, *stage.field_types, PROBLEM]
+    own = [name for name in stage.identifying if name not in stage.by]
+    names = [WINDOW_START, WINDOW_END, *stage.field_types, *own, PROBLEM]
     schema = pa.schema(
         [
             results.schema.field(0),
             results.schema.field(1),
             *((name, arrow_type(kind)) for name, kind in stage.field_types.items()),
+            *(results.schema.field(name) for name in own),
             (PROBLEM, pa.string()),
         ]
     )
@@ -401,12 +414,12 @@ def _as_far_as_known(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def each_once(failed: Sequence[pa.RecordBatch], shown: pa.RecordBatch, by: Sequence[str]) -> pa.RecordBatch:
+def each_once(failed: Sequence[pa.RecordBatch], shown: pa.RecordBatch, identifying: Sequence[str]) -> pa.RecordBatch:
     """Results that fail on the way to next stages, each once, with the first problem; those left out that have one where they are
-    emitted. `shown`: all that are emitted."""
+    emitted. `shown`: all that are emitted. `identifying`: as of the stage."""
     if not failed:
         return shown.slice(0, 0)
-    names = [WINDOW_START, WINDOW_END, *by]
+    names = [WINDOW_START, WINDOW_END, *identifying]
     found: set[tuple[object, ...]] = set()
     kept = []
     for rows in [shown.filter(shown.column(PROBLEM).is_valid()), *failed]:

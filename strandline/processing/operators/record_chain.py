@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from strandline.processing.operators.row_steps import (
     first_problems,
 )
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
-from strandline.processing.pipelines.stages import Dedupe, RecordStage, RowStep, Stage, dedupe_of
+from strandline.processing.pipelines.stages import LEFT, Dedupe, RecordStage, RowStep, Stage, dedupe_of
 
 Places = npt.NDArray[np.int64]
 
@@ -34,12 +35,21 @@ class RecordsAtStage:
     """The place of each row among those that came in, ascending."""
 
 
+class RecordsAtWindow(NamedTuple):
+    """What comes to one first window, or to one side of a join."""
+
+    window: int
+    """Its place among the pipeline's."""
+    came: SteppedRows
+    side: int = LEFT
+    """Of a join."""
+
+
 @dataclass
 class SteppedRecords:
     """What became of the records that came in."""
 
-    at_windows: list[tuple[int, SteppedRows]]
-    """(place of a first window among the pipeline's, what comes to it)."""
+    at_windows: list[RecordsAtWindow]
     at_stages: list[RecordsAtStage]
     problems: list[RowProblem]
     """The rows that fail on the way to a window or an emission, ascending, each once: with the problem of the first branch where
@@ -50,6 +60,13 @@ class SteppedRecords:
     """What comes to the pipeline's `dedupe`; None: there is none."""
 
 
+class _First(NamedTuple):
+    """A window that takes records, or one side of a join."""
+
+    window: int
+    side: int
+
+
 @dataclass
 class _Piece:
     """Steps that follow each other, and who takes what they leave."""
@@ -57,7 +74,7 @@ class _Piece:
     steps: RowSteps
     has_dedupe: bool = False
     """Whether the first of them is a `dedupe`."""
-    windows: list[int] = field(default_factory=list)
+    windows: list[_First] = field(default_factory=list)
     stages: list[RecordStage] = field(default_factory=list)
     further: list[_Piece] = field(default_factory=list)
 
@@ -70,8 +87,10 @@ class RecordChain:
     def __init__(self, stages: Sequence[RecordStage], windows: Sequence[Stage], types: Mapping[str, str]) -> None:
         """`windows`: those of the pipeline, in their order."""
         taken = places_taken([window.shape for window in windows])
-        takers: list[tuple[tuple[RowStep, ...], RecordStage | int]] = [(stage.pre_steps, stage) for stage in stages]
-        takers += [(windows[at].pre_steps, at) for at, before in enumerate(taken) if before == RECORDS]
+        takers: list[tuple[tuple[RowStep, ...], RecordStage | _First]] = [(stage.pre_steps, stage) for stage in stages]
+        for at, before in enumerate(taken):
+            if before == RECORDS:
+                takers += [(steps, _First(at, side)) for side, steps in enumerate(windows[at].ways_of_records)]
         self._whole = _pieces(takers, 0, types)
         self._names = [window.name for window in windows]
         self._has_branches = _has_branches(self._whole)
@@ -89,12 +108,12 @@ class RecordChain:
 
     def _taken_by(self, found: SteppedRecords, failed: Places) -> dict[int, str]:
         came = [(stage.stage.name, stage.rows) for stage in found.at_stages]
-        came += [(self._names[window], stepped.rows) for window, stepped in found.at_windows]
+        came += [(self._names[one.window], one.came.rows) for one in found.at_windows]
         taken: dict[int, list[str]] = {}
         for name, rows in came:
             for row in failed[np.isin(failed, rows)].tolist():
                 taken.setdefault(row, []).append(name)
-        return {row: ",".join(names) for row, names in taken.items()}
+        return {row: ",".join(dict.fromkeys(names)) for row, names in taken.items()}
 
     def _apply(
         self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, tables: Tables, found: SteppedRecords
@@ -108,14 +127,14 @@ class RecordChain:
         for stage in piece.stages:
             kept = {name: stepped.columns[name] for name, _ in stage.fields}
             found.at_stages.append(RecordsAtStage(stage, kept, places))
-        for window in piece.windows:
-            found.at_windows.append((window, SteppedRows(stepped.columns, places, [])))
+        for first in piece.windows:
+            found.at_windows.append(RecordsAtWindow(first.window, SteppedRows(stepped.columns, places, []), first.side))
         for one in piece.further:
             self._apply(one, stepped.columns, places, tables, found)
 
 
 def _pieces(
-    takers: Sequence[tuple[tuple[RowStep, ...], RecordStage | int]], done: int, types: Mapping[str, str]
+    takers: Sequence[tuple[tuple[RowStep, ...], RecordStage | _First]], done: int, types: Mapping[str, str]
 ) -> _Piece:
     """The steps that these takers share behind the first `done`, with what comes behind. Steps of a document differ in where they
     stand, so equal ones are one."""
@@ -126,11 +145,11 @@ def _pieces(
         until = done + steps.index(dedupe)
         steps = steps[: until - done]
     piece = _Piece(RowSteps(steps, types), isinstance(next(iter(steps), None), Dedupe))
-    further: dict[RowStep, list[tuple[tuple[RowStep, ...], RecordStage | int]]] = {}
+    further: dict[RowStep, list[tuple[tuple[RowStep, ...], RecordStage | _First]]] = {}
     for steps, taker in takers:
         if len(steps) > until:
             further.setdefault(steps[until], []).append((steps, taker))
-        elif isinstance(taker, int):
+        elif isinstance(taker, _First):
             piece.windows.append(taker)
         else:
             piece.stages.append(taker)

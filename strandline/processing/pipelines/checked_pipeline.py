@@ -73,7 +73,7 @@ class CheckedPipeline:
     @property
     def functions(self) -> dict[str, str]:
         """The Python functions that it calls -> the package of each, with its release."""
-        steps = [step for stage in self.all_stages for step in stage.pre_steps]
+        steps = [step for stage in self.all_stages for step in stage.steps_before]
         steps += [step for stage in self.stages for step in stage.post_steps]
         return {step.function: step.package for step in steps if isinstance(step, MapRows)}
 

@@ -18,6 +18,8 @@ from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
+from strandline.processing.pipelines.graph.join_check import SIDE_NAMES, join_problems, joined_columns
+from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import (
     DedupeSpec,
@@ -29,11 +31,14 @@ from strandline.processing.pipelines.model import (
     WindowSpec,
 )
 from strandline.processing.pipelines.stages import (
+    LEFT,
+    RIGHT,
     Column,
     Dedupe,
     Derive,
     Emit,
     Enrich,
+    JoinStage,
     MapRows,
     RecordStage,
     RowStep,
@@ -111,8 +116,8 @@ class _Check:
         stream, places = self._place(), list[_Place]()
         for number, step in enumerate(self.pipeline.steps):
             path: Path = ("steps", number)
-            taken = self.sources[number]
-            self._go_on_from(stream if taken == STREAM else places[taken])
+            taken = [stream if one == STREAM else places[one] for one in self.sources[number]]
+            self._go_on_from(taken[0])
             if step.derive is not None:
                 self._derive(path, step.derive)
             elif step.where is not None:
@@ -129,6 +134,8 @@ class _Check:
                 self._dedupe((*path, "dedupe"), step.dedupe)
             elif step.window is not None:
                 self._window(path, step.window, step.emit or [])
+            elif step.join is not None:
+                self._join(path, step.join, step.emit or [], (taken[0], taken[1]))
             elif step.emit is not None:
                 self._emission(path, step)
             places.append(self._place())
@@ -232,7 +239,7 @@ class _Check:
                 self._add((*path, "reads", number), f"unknown column '{name}'{did_you_mean(name, self.columns)}")
             elif name in spec.reads[:number]:
                 self._add((*path, "reads", number), f"'{name}' stands twice")
-        if not self.stages:
+        if self.stage is None:
             self.columns_read.update(name for name in spec.reads if name in self.stream.fields)
         self._are_new((*path, "columns"), spec.columns)
         if self.is_submitted:
@@ -354,6 +361,7 @@ class _Check:
                 "'from', or dedupe by other fields in a pipeline of its own",
             )
         self.dedupes.append(path)
+        self._not_both(path)
         for number, name in enumerate(dedupe.by):
             self._key((*path, "by", number), name)
         key, stream = self.stream.key, self.stream.stream
@@ -451,6 +459,67 @@ class _Check:
         places += [(name, ("window", "aggregate", name)) for name in window.aggregate]
         self._emits(path, emits, places)
 
+    def _join(self, path: Path, join: JoinSpec, emits: list[EmitSpec], sides: tuple[_Place, _Place]) -> None:
+        """Both sides are records, have the fields of `on` in types that are equal, and what is added is there."""
+        inner: Path = (*path, "join")
+        for name, side in zip(SIDE_NAMES, sides, strict=True):
+            if side.stage is not None:
+                before = self.stages[side.stage].name
+                self._add(
+                    (*inner, name),
+                    f"takes the results of '{before}', and a join takes records; emit these to a stream, and join it in a "
+                    "pipeline that reads it",
+                )
+        self._not_both(inner)
+        columns = sides[LEFT].columns, sides[RIGHT].columns
+        for place, message in join_problems(join, columns, self._is_json):
+            self._add((*inner, *place), message)
+        added = joined_columns(join, columns)
+        self.columns_read.update(
+            name for name in (*join.on, *(one.column for one in added)) if name in self.stream.fields
+        )
+        by_types = {name: columns[LEFT].get(name) for name in join.on}
+        before_ms, after_ms = join.before_ms, join.after_ms
+        self.stages.append(
+            JoinStage(
+                name=join.name,
+                size_ms=join.tumbling or max(before_ms, after_ms) + 1,
+                by=tuple(join.on),
+                by_types=tuple(kind or "" for kind in by_types.values()),
+                aggregates=(),
+                emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
+                pre_steps=sides[LEFT].pending,
+                step=path_text(path),
+                takes=RECORDS if self.stages else None,
+                right_steps=sides[RIGHT].pending,
+                streams_joined=(self.stream.stream, self.stream.stream),
+                type=join.type,
+                columns=added,
+                before_ms=before_ms,
+                after_ms=after_ms,
+                in_windows=join.tumbling is not None,
+                max_rows=join.max_rows,
+            )
+        )
+        self.columns = by_types | dict.fromkeys(join.add) | {one.name: one.type for one in added}
+        self.stage, self.is_emitted = len(self.stages) - 1, False
+        self.pending, self.since_window = [], []
+        places: list[tuple[str, Path]] = [(name, ("join", "on", number)) for number, name in enumerate(join.on)]
+        places += [(name, ("join", "add", name)) for name in join.add]
+        self._emits(path, emits, places)
+
+    def _not_both(self, path: Path) -> None:
+        """Repeats are left out where windows take records, and a join takes them on two ways."""
+        if self.dedupes and (path != self.dedupes[-1] or any(isinstance(one, JoinStage) for one in self.stages)):
+            self._add(
+                path,
+                "a pipeline has a join or a dedupe, not both yet; leave repeats out in a pipeline that emits its records to a "
+                "stream, and join them in one that reads it",
+            )
+
+    def _is_json(self, name: str) -> bool:
+        return name in self.stream.fields and self.stream.fields[name].type == JSON_TYPE
+
     def _own_names_free(self, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
         """Files and tables hold the platform's own columns beside the fields."""
         if any(emit.files or emit.sql for emit in emits):
@@ -494,7 +563,7 @@ class _Check:
                 path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
             )
         elif not self._window_before and name in self.stream.fields:
-            if self.stream.fields[name].type == JSON_TYPE:
+            if self._is_json(name):
                 self._add(
                     path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
                 )
@@ -502,7 +571,7 @@ class _Check:
 
     def _windows_together(self) -> None:
         """The rules between windows: names, sizes, keys, sinks, and the retention that they need together."""
-        windows = [(number, step.window) for number, step in enumerate(self.pipeline.steps) if step.window is not None]
+        windows = [(number, step) for number, step in enumerate(self.pipeline.steps) if step.stage_name is not None]
         if not windows and not self.record_stages:
             self._add(
                 ("steps",),
@@ -511,18 +580,19 @@ class _Check:
             return
         taken = places_taken([stage.shape for stage in self.stages])
         has_branches = self.pipeline.has_branches
-        for at, (number, window) in enumerate(windows):
+        for at, (number, step) in enumerate(windows):
             if at not in taken and not self.stages[at].emits:
-                which = f"no window takes from '{window.name}', so it" if has_branches else "the last window"
+                which = f"no window takes from '{step.stage_name}', so it" if has_branches else "the last window"
+                verb = "window" if step.window is not None else "join"
                 self._add(
                     ("steps", number),
-                    f"{which} must emit; write 'emit: [{{elasticsearch: NAME}}]' or '[{{stream: NAME}}]' beside 'window'",
+                    f"{which} must emit; write 'emit: [{{elasticsearch: NAME}}]' or '[{{stream: NAME}}]' beside '{verb}'",
                 )
         self._steps_taken(has_branches=has_branches)
         self._names_distinct()
-        for (number, window), before in zip(windows, taken, strict=True):
-            if before != RECORDS:
-                self._cascade(("steps", number, "window"), window, windows[before][1])
+        for (number, step), before in zip(windows, taken, strict=True):
+            if before != RECORDS and step.window is not None and (one := _as_window(windows[before][1])) is not None:
+                self._cascade(("steps", number, "window"), step.window, one)
         # What no step behind a window changes is the same before its emission and behind.
         self.stages = [
             replace(stage, takes_window=stage.takes_window and bool(self.stages[before].post_steps))
@@ -540,9 +610,10 @@ class _Check:
         steps = self.pipeline.steps
         leads: set[int] = set()
         for number in reversed(range(len(steps))):
-            if number in leads or steps[number].window or steps[number].emit:
-                leads |= {number, self.sources[number]}
-        last_taker = next(("window" if one.window else "emit" for one in reversed(steps) if one.window or one.emit), "")
+            if number in leads or steps[number].stage_name or steps[number].emit:
+                leads |= {number, *self.sources[number]}
+        takers = [one for one in steps if one.stage_name or one.emit]
+        last_taker = "" if not takers else "window" if takers[-1].window else "join" if takers[-1].join else "emit"
         for number in range(len(steps)):
             if number not in leads:
                 why = f"stands after the last {last_taker}, where it changes nothing; move it before or remove"
@@ -556,15 +627,17 @@ class _Check:
         sinks: set[tuple[str, str]] = set()
         for number, step in enumerate(self.pipeline.steps):
             is_record_stage = (
-                step.window is None
+                step.stage_name is None
                 and step.emit is not None
                 and any(stage.step == path_text(("steps", number)) for stage in self.record_stages)
             )
-            if step.window is not None or is_record_stage:
-                name = step.window.name if step.window is not None else step.record_stage_name
+            if step.stage_name is not None or is_record_stage:
+                name = step.stage_name or step.record_stage_name
                 kind, path = ("window", ("window", "name")) if step.window is not None else ("stage", ("name",))
+                if step.join is not None:
+                    path = ("join", "name")
                 if other := stages.get(name.lower()):
-                    what = "choose another name" if step.window is not None else "say another with 'name:'"
+                    what = "choose another name" if step.stage_name is not None else "say another with 'name:'"
                     self._add(("steps", number, *path), f"there is a {kind} '{other}' already; {what}")
                 elif step.own_name is not None and (other := steps.get(name.lower())):
                     self._add(("steps", number, *path), f"there is a step '{other}' already; choose another name")
@@ -634,6 +707,15 @@ class _Check:
                 f"keeps records for {format_duration(self.stream.retention_ms)} only; raise its retention to "
                 f"{format_duration(needed_ms)} at least",
             )
+
+
+def _as_window(step: StepSpec) -> WindowSpec | None:
+    """What a step is to the windows behind it. None: its results begin and end anywhere."""
+    if step.join is None:
+        return step.window
+    if step.join.tumbling is None:
+        return None
+    return WindowSpec.model_construct(name=step.join.name, tumbling=step.join.tumbling)
 
 
 def _begin_together(window: WindowSpec, before: WindowSpec) -> bool:

@@ -232,6 +232,55 @@ class SessionShape(WindowShape):
         return f"sessions with a gap of {format_duration(self.gap_ms)}, {format_duration(self.size_ms)} at most"
 
 
+@dataclass(frozen=True)
+class JoinShape(WindowShape):
+    """What an interval join gives: the window of each joined row begins with the earlier of its two rows, and ends 1 ms after the
+    millisecond of the later one; that of a row without a partner ends when none can come any more.
+
+    A row on the left at `t` matches rows on the right from `before_ms` before it to `after_ms` after it, both included. `size_ms`
+    is the longest window, and `every_ms` is 1: they end anywhere.
+    """
+
+    before_ms: int = 0
+    after_ms: int = 0
+
+    @property
+    def reach_ms(self) -> int:
+        """A row that ends without a partner, whoever might have been one, and what is counted of the rows before that."""
+        return self.before_ms + self.after_ms + self.size_ms
+
+    @property
+    def grid_ms(self) -> int:
+        """They begin with rows."""
+        return 1
+
+    def last_end(self, at_ms: int) -> int:
+        """They end with rows."""
+        return at_ms
+
+    def last_start(self, at_ms: int) -> int:
+        return at_ms
+
+    def first_end(self, after_ms: int) -> int:
+        return after_ms + 1
+
+    def first_start(self, after_ms: int) -> int:
+        return after_ms + 1 - self.reach_ms
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return event_ms + self.reach_ms
+
+    def last_open_end(self, event_ms: int) -> int:
+        return event_ms + self.size_ms
+
+    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
+        """Where they end is in the rows, so it is looked for now and then."""
+        return up_to_ms // _LOOK_MS_MIN > after_ms // _LOOK_MS_MIN
+
+    def __str__(self) -> str:
+        return f"joined within {format_duration(self.before_ms)} before and {format_duration(self.after_ms)} after"
+
+
 def places_taken(windows: Iterable[WindowShape]) -> list[int]:
     """For each of a pipeline's windows the place of those whose results it takes, or RECORDS."""
     return [at - 1 if shape.takes is None else shape.takes for at, shape in enumerate(windows)]

@@ -37,6 +37,7 @@ from strandline.core.stream import (
 from strandline.ledger.states import WatermarkPolicy
 from strandline.processing.pipelines.calendars import DAY_MS, zone_names
 from strandline.processing.pipelines.event_time import EventTimeSource
+from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
 from strandline.results.names import check_emit_name
@@ -491,20 +492,35 @@ class EmitSpec(DocumentModel):
 
 
 class StepSpec(DocumentModel):
-    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `window` with or without `emit` beside it, or
-    `emit` alone. Each may say by `from` what it takes."""
+    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `window` or `join` with or without `emit` beside
+    it, or `emit` alone. Each may say by `from` what it takes; a join says it by `left` and `right`."""
 
-    VERBS: ClassVar[tuple[str, ...]] = ("derive", "where", "map", "select", "drop", "enrich", "dedupe", "window")
+    VERBS: ClassVar[tuple[str, ...]] = (
+        "derive",
+        "where",
+        "map",
+        "select",
+        "drop",
+        "enrich",
+        "dedupe",
+        "window",
+        "join",
+    )
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": [verb]} for verb in VERBS]
-            + [{"required": ["emit"], "not": {"required": ["window"]}}]  # type: ignore[dict-item]
+            + [
+                {
+                    "required": ["emit"],
+                    "not": {"anyOf": [{"required": ["window"]}, {"required": ["join"]}]},
+                }  # type: ignore[dict-item]
+            ]
         },
     )
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        verb: f"'{verb}' is not supported yet; only derive, where, map, select, drop, enrich, dedupe, window and emit are"
-        for verb in ("join", "lookup", "sort", "distinct")
+        verb: f"'{verb}' is not supported yet; only derive, where, map, select, drop, enrich, dedupe, window, join and emit are"
+        for verb in ("lookup", "sort", "distinct")
     }
     derive: dict[FieldName, ExpressionText] | None = Field(
         default=None, min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA
@@ -524,6 +540,8 @@ class StepSpec(DocumentModel):
     """Leaves repeats out: {by, within}."""
     window: WindowSpec | None = None
     """Collects records by time and key."""
+    join: JoinSpec | None = None
+    """Puts rows of two ways together: {name, left, right, on, within}."""
     emit: list[EmitSpec] | None = Field(default=None, min_length=1)
     """Where results go: beside `window` or behind it those of the window; before the first window one for each record."""
     name: FieldName | None = None
@@ -534,18 +552,38 @@ class StepSpec(DocumentModel):
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         verbs = [verb for verb in self.VERBS if getattr(self, verb) is not None]
-        if self.emit is not None and verbs and verbs != ["window"]:
-            yield ("emit",), f"'emit' stands beside 'window' or in a step of its own, not beside '{verbs[0]}'"
+        if self.emit is not None and verbs and verbs not in (["window"], ["join"]):
+            yield (
+                ("emit",),
+                f"'emit' stands beside 'window' or 'join', or in a step of its own, not beside '{verbs[0]}'",
+            )
         elif len(verbs) != 1 and not (self.emit is not None and not verbs):
             found = f"has {' and '.join(verbs)}" if verbs else "has none"
             yield (), f"a step is exactly one of {', '.join(self.VERBS)}, emit, and this one {found}"
         elif self.name is not None and self.window is not None:
             yield ("name",), "a window's name stands inside 'window'; remove this one"
+        elif self.name is not None and self.join is not None:
+            yield ("name",), "a join's name stands inside 'join'; remove this one"
+        if self.join is not None and self.source is not None:
+            yield ("from",), "a join says by 'left' and 'right' what it takes; remove this"
+
+    @property
+    def stage_name(self) -> str | None:
+        """The name of the stage, if this step is a window or a join."""
+        stage = self.window or self.join
+        return None if stage is None else stage.name
 
     @property
     def own_name(self) -> str | None:
         """By which others may take from it."""
-        return self.window.name if self.window is not None else self.name
+        return self.stage_name or self.name
+
+    @property
+    def sources_named(self) -> list[tuple[Path, str | None]]:
+        """The names of what it takes, and where each stands; None: the step before."""
+        if self.join is not None:
+            return [(("join", "left"), self.join.left), (("join", "right"), self.join.right)]
+        return [(("from",), self.source)]
 
     @property
     def record_stage_name(self) -> str:
@@ -616,21 +654,21 @@ class PipelineSpec(DocumentModel):
         yield from graph_problems(self.steps, self.input.stream)
 
     @property
-    def sources(self) -> list[int]:
-        """For each step the place of the one from which it takes; `step_graph.STREAM`: it takes the stream's records."""
+    def sources(self) -> list[tuple[int, ...]]:
+        """For each step the places of those from which it takes; `step_graph.STREAM`: it takes the stream's records."""
         return sources(self.steps, self.input.stream)
 
     @property
     def has_branches(self) -> bool:
         """Whether a step takes from another than the one before it."""
-        return any(taken != at - 1 for at, taken in enumerate(self.sources))
+        return any(taken != (at - 1,) for at, taken in enumerate(self.sources))
 
     def emissions(self) -> Iterator[tuple[str, EmitSpec]]:
-        """(stage, place) of each emission. An `emit` behind a window is of that window's stage."""
+        """(stage, place) of each emission. An `emit` behind a window, or a join, is of that stage."""
         stages: list[str | None] = []
-        for step, taken in zip(self.steps, self.sources, strict=True):
+        for step, (taken, *_) in zip(self.steps, self.sources, strict=True):
             behind = None if taken == STREAM else stages[taken]
-            stages.append(step.window.name if step.window is not None else behind)
+            stages.append(step.stage_name or behind)
             for emit in step.emit or []:
                 yield stages[-1] or step.record_stage_name, emit
 
@@ -639,13 +677,13 @@ class PipelineSpec(DocumentModel):
         return list(dict.fromkeys(step.enrich.lookup for step in self.steps if step.enrich is not None))
 
     def stage_names(self) -> list[str]:
-        """Of all windows, and of all emissions of records."""
-        windows = [step.window.name for step in self.steps if step.window is not None]
+        """Of all windows and joins, and of all emissions of records."""
+        windows = [step.stage_name for step in self.steps if step.stage_name is not None]
         return list(dict.fromkeys([*windows, *(stage for stage, _ in self.emissions())]))
 
     def emits_records_to(self, stream: str) -> bool:
         """Whether it emits records to this stream, not results of windows."""
-        windows = {step.window.name for step in self.steps if step.window is not None}
+        windows = {step.stage_name for step in self.steps}
         return any(emit.stream == stream and stage not in windows for stage, emit in self.emissions())
 
     def reading_results(self) -> Self:

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, JoinShape, SessionShape, WindowShape
 from strandline.results.index_settings import IndexSettings
+from strandline.results.names import ROWS_JOINED
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
+    from strandline.processing.pipelines.joins.join_spec import JoinType
     from strandline.processing.pipelines.model import EmitKind
 
 
@@ -134,6 +136,11 @@ class RecordStage:
         return _streams(self.emits)
 
     @property
+    def steps_before(self) -> tuple[RowStep, ...]:
+        """All steps on the ways to it."""
+        return self.pre_steps
+
+    @property
     def dedupe(self) -> Dedupe | None:
         """What leaves repeats out before it."""
         return dedupe_of(self.pre_steps)
@@ -217,6 +224,21 @@ class Stage:
         return _streams(self.emits)
 
     @property
+    def steps_before(self) -> tuple[RowStep, ...]:
+        """All steps on the ways to it, from the stage before."""
+        return self.pre_steps
+
+    @property
+    def ways_of_records(self) -> tuple[tuple[RowStep, ...], ...]:
+        """Of one that takes records: all steps from the stream to it, of a join to each side."""
+        return (self.pre_steps,)
+
+    @property
+    def identifying(self) -> tuple[str, ...]:
+        """The columns that tell one of its results from the others of the same window."""
+        return self.by
+
+    @property
     def window_types(self) -> dict[str, str]:
         """Field -> type, as the window gives them: the by fields, then the aggregates."""
         fields = dict(zip(self.by, self.by_types, strict=True))
@@ -231,6 +253,72 @@ class Stage:
     def value_types(self) -> dict[str, str]:
         """Those of its fields that are no by fields."""
         return {name: kind for name, kind in self.field_types.items() if name not in self.by}
+
+
+LEFT, RIGHT = 0, 1
+"""The sides of a join."""
+
+
+class JoinedColumn(NamedTuple):
+    """A field of joined rows: the column of one side's row."""
+
+    name: str
+    side: int
+    column: str
+    type: str
+
+
+@dataclass(frozen=True)
+class JoinStage(Stage):
+    """A join of the rows of two ways from streams, by the `by` fields, which both have. A window in whatever goes by when results
+    are final: each result has a window of its own (`JoinShape`), or that of both rows where these must be in one window.
+    `pre_steps` are those of the left side; there are no aggregates."""
+
+    right_steps: tuple[RowStep, ...] = ()
+    """All steps from the stream to the right side."""
+    streams_joined: tuple[str, str] = ("", "")
+    """From which stream the rows of each side come."""
+    type: JoinType = "inner"
+    """Which rows without a partner are results, too: none, those of the left side, those of both."""
+    columns: tuple[JoinedColumn, ...] = ()
+    """The fields beside the `by` fields."""
+    before_ms: int = 0
+    after_ms: int = 0
+    """So much before and after a row of the left side its partners may be."""
+    in_windows: bool = False
+    """Whether partners are instead in one tumbling window of `size_ms`."""
+    max_rows: int = 0
+    """So many rows of a side that have one key are joined of those within reach of each other; one more is a dead letter."""
+
+    @property
+    def shape(self) -> WindowShape:
+        if self.in_windows:
+            return WindowShape(self.size_ms, self.size_ms, takes=self.takes)
+        return JoinShape(self.size_ms, 1, takes=self.takes, before_ms=self.before_ms, after_ms=self.after_ms)
+
+    @property
+    def steps_before(self) -> tuple[RowStep, ...]:
+        return (*self.pre_steps, *self.right_steps)
+
+    @property
+    def ways_of_records(self) -> tuple[tuple[RowStep, ...], ...]:
+        return self.pre_steps, self.right_steps
+
+    @property
+    def identifying(self) -> tuple[str, ...]:
+        return (*self.by, ROWS_JOINED)
+
+    @property
+    def window_types(self) -> dict[str, str]:
+        return dict(zip(self.by, self.by_types, strict=True)) | {one.name: one.type for one in self.columns}
+
+    def keeps(self, side: int) -> bool:
+        """Whether rows of this side that have no partner are results, too."""
+        return self.type == "full" or (self.type == "left" and side == LEFT)
+
+    def hold_ms(self, side: int) -> int:
+        """How long after a row of this side a partner can come, at most."""
+        return self.after_ms if side == LEFT else self.before_ms
 
 
 def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:

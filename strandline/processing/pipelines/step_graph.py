@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from strandline.core.documents import Path, did_you_mean
@@ -19,20 +19,24 @@ class NamedStep(Protocol):
         """By which others may take from it."""
 
     @property
-    def source(self) -> str | None:
-        """Of the step from which it takes, or of the stream; None: the step before it."""
+    def sources_named(self) -> Sequence[tuple[Path, str | None]]:
+        """The names of the steps from which it takes, or of the stream, and where in the step each stands; None: the step before
+        it. A join has two."""
 
 
-def sources(steps: Sequence[NamedStep], stream: str) -> list[int]:
-    """For each step the place of the one from which it takes, or STREAM. A `from` that `graph_problems` refuses counts for
-    nothing."""
+def sources(steps: Sequence[NamedStep], stream: str) -> list[tuple[int, ...]]:
+    """For each step the places of those from which it takes, or STREAM: one, and of a join two. A name that `graph_problems`
+    refuses counts for nothing."""
     places: dict[str, int] = {}
     found = []
     for at, step in enumerate(steps):
         before = at - 1
-        if step.source is not None:
-            before = places.get(step.source, STREAM if step.source == stream else before)
-        found.append(before)
+        found.append(
+            tuple(
+                before if name is None else places.get(name, STREAM if name == stream else before)
+                for _, name in step.sources_named
+            )
+        )
         if step.own_name is not None:
             places.setdefault(step.own_name, at)
     return found
@@ -45,21 +49,23 @@ def graph_problems(steps: Sequence[NamedStep], stream: str) -> Iterator[tuple[Pa
         if (name := step.own_name) is not None:
             names.setdefault(name, at)
     for at, step in enumerate(steps):
-        wanted = step.source
-        if wanted is None:
-            continue
-        path: Path = ("steps", at, "from")
-        if wanted in names and wanted == stream:
-            yield path, f"'{wanted}' is the stream and a step as well; give the step another name"
-        elif wanted in names:
-            if names[wanted] == at:
-                yield path, f"'{wanted}' is this step itself; expected a step above it, or the stream '{stream}'"
-            elif names[wanted] > at:
-                yield (
-                    path,
-                    f"'{wanted}' stands further down; a step takes from one above it, so that none can wait for itself. Move "
-                    f"'{wanted}' up",
-                )
-        elif wanted != stream:
-            known = [name for name, place in names.items() if place < at] + [stream]
-            yield path, f"there is no step '{wanted}' above, and it is not the stream{did_you_mean(wanted, known)}"
+        for inner, wanted in step.sources_named:
+            if wanted is not None and (problem := _problem_of(wanted, at, names, stream)):
+                yield ("steps", at, *inner), problem
+
+
+def _problem_of(wanted: str, at: int, names: Mapping[str, int], stream: str) -> str:
+    """What is wrong with this source of the step at this place; empty if nothing is."""
+    if wanted in names and wanted == stream:
+        return f"'{wanted}' is the stream and a step as well; give the step another name"
+    if wanted in names and names[wanted] == at:
+        return f"'{wanted}' is this step itself; expected a step above it, or the stream '{stream}'"
+    if wanted in names and names[wanted] > at:
+        return (
+            f"'{wanted}' stands further down; a step takes from one above it, so that none can wait for itself. Move "
+            f"'{wanted}' up"
+        )
+    if wanted not in names and wanted != stream:
+        known = [name for name, place in names.items() if place < at] + [stream]
+        return f"there is no step '{wanted}' above, and it is not the stream{did_you_mean(wanted, known)}"
+    return ""

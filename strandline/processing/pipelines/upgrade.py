@@ -14,7 +14,7 @@ from enum import StrEnum
 from strandline.core.described import Described
 from strandline.core.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
+from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, Stage
 from strandline.results.index_settings import IndexSettings
 
 
@@ -121,6 +121,8 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
             Effect.REWIND,
             "the new windows that end after the last emitted one are computed whole; the last old ones overlap them",
         )
+    if isinstance(old, JoinStage) or isinstance(new, JoinStage):
+        yield from _of_join(old, new)
     if old.by != new.by:
         yield Change(f"the key of window {old.name}", Effect.REWIND, "open windows are computed by the new key")
     if old.aggregates != new.aggregates:
@@ -129,6 +131,37 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
         yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
     if old.post_steps != new.post_steps:
         yield Change(f"the steps behind window {old.name}", Effect.REWIND, "open windows are computed in the new way")
+
+
+def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
+    if not (isinstance(old, JoinStage) and isinstance(new, JoinStage)):
+        yield Change(
+            f"{old.name} from {_kind(old)} to {_kind(new)}",
+            Effect.REWIND,
+            "what ends after the last emitted result is computed in the new way",
+        )
+        return
+    for what, was, now in (
+        (
+            "how near rows are",
+            (old.before_ms, old.after_ms, old.in_windows),
+            (new.before_ms, new.after_ms, new.in_windows),
+        ),
+        ("the type", old.type, new.type),
+        ("the fields", old.columns, new.columns),
+        ("the steps to the right side", old.right_steps, new.right_steps),
+        ("max_rows", old.max_rows, new.max_rows),
+    ):
+        if was != now:
+            yield Change(
+                f"{what} of join {old.name}",
+                Effect.REWIND,
+                "what ends after the last emitted result is computed in the new way",
+            )
+
+
+def _kind(stage: Stage) -> str:
+    return "a join" if isinstance(stage, JoinStage) else "a window"
 
 
 def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:

@@ -101,7 +101,7 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
         lookups=used_lookups(
             (step.lookup, [column.sql for column in step.columns])
             for stage in pipeline.all_stages
-            for step in stage.pre_steps
+            for step in stage.steps_before
             if isinstance(step, Enrich)
         ),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,9 +19,9 @@ from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.dedupe.candidates import Candidates
 from strandline.processing.operators.dedupe.repeats import seen_of
-from strandline.processing.operators.record_chain import RecordsAtStage, SteppedRecords
+from strandline.processing.operators.record_chain import RecordsAtStage, RecordsAtWindow, SteppedRecords
 from strandline.processing.operators.record_rows import pack_record_rows
-from strandline.processing.operators.row_steps import SteppedRows
+from strandline.processing.pipelines.stages import JoinStage
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
 from strandline.processing.source.slice_rows import (
     FACTS,
@@ -38,6 +39,7 @@ from strandline.processing.source.slice_rows import (
     to_every_bucket,
 )
 from strandline.processing.source.source_config import Piece, TaskConfig
+from strandline.results.writer import ELEMENT, OFFSET
 
 _REJECTED_BYTES = 4 << 20
 """A blob of rejected records holds about so many bytes, or one record."""
@@ -102,8 +104,8 @@ class SourceTask:
             if candidates is not None and self._cascade.has_deduped_records:
                 bucket, cut = self._cut_records(chunk, candidates)
                 yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
-            for window, came in stepped.at_windows:
-                for bucket, cut in self._cut(window, partition, sequence, event_us, came, candidates):
+            for came in stepped.at_windows:
+                for bucket, cut in self._cut(chunk, came, event_us, candidates):
                     yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
             if is_new and rejects:
                 yield from self._rejected(chunk, rejects)
@@ -139,28 +141,24 @@ class SourceTask:
         return self._cascade.cut_records(chunk.partition, chunk.offsets[0], candidates, offsets, elements)
 
     def _cut(
-        self,
-        window: int,
-        partition: int,
-        sequence: int,
-        event_us: pa.Array,
-        came: SteppedRows,
-        candidates: Candidates | None,
+        self, chunk: DecodedChunk, at: RecordsAtWindow, event_us: pa.Array, candidates: Candidates | None
     ) -> Iterator[tuple[int, Chunk]]:
         """(bucket, chunk) of what comes to a first window. `event_us`: of all accepted rows of the chunk. `candidates`: what came
         to the pipeline's `dedupe`, be it on the way to this window or not."""
-        columns, rows = came.columns, came.rows
-        if len(came.rows) < len(event_us):
-            event_us = event_us.take(pa.array(came.rows))
+        columns, rows = at.came.columns, at.came.rows
+        stage = self._config.stages[at.window]
+        if isinstance(stage, JoinStage):
+            columns = {**columns, **_places_of(chunk, rows)}
+        if len(rows) < len(event_us):
+            event_us = event_us.take(pa.array(rows))
         if self._config.events_ms is not None:
             first_us, end_us = (limit_ms * 1000 for limit_ms in self._config.events_ms)
             is_inside = pc.and_(pc.greater_equal(event_us, first_us), pc.less(event_us, end_us))
             event_us = event_us.filter(is_inside)
             columns = {name: column.filter(is_inside) for name, column in columns.items()}
             rows = rows[is_inside.to_numpy(zero_copy_only=False)]
-        if candidates is None or self._config.stages[window].dedupe is None:
-            return self._cascade.cut(partition, sequence, event_us, columns, window)
-        return self._cascade.cut(partition, sequence, event_us, columns, window, candidates.with_rows(rows))
+        here = None if candidates is None or stage.dedupe is None else candidates.with_rows(rows)
+        return self._cascade.cut(chunk.partition, chunk.offsets[0], event_us, columns, at.window, here, at.side)
 
     def _facts_of_sessions(self, sessions: Mapping[int, Sessions], *, is_new: bool) -> SourceFacts:
         """What the task's partitions have declared by its end: in the ledger before anybody is told."""
@@ -214,6 +212,16 @@ class SourceTask:
         )
         for part in parts_by_size(rows, lambda row: len(row[3] or b""), _REJECTED_BYTES):
             yield key, REJECTED, chunk.partition, part[0][2], pack([batch_of(part, REJECTED_SCHEMA)])
+
+
+def _places_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    """Where these rows stand in the log. `rows`: of each its place among the accepted ones of the chunk."""
+    offsets, elements = np.asarray(chunk.offsets, np.int64), chunk.elements
+    places = np.array(chunk.accepted_places(), np.int64)[rows] if chunk.decoded.rejects else rows
+    element = pa.nulls(len(rows), pa.int32())
+    if elements is not None:
+        element = pa.array([elements[at] for at in places.tolist()], pa.int32())
+    return {OFFSET: pa.array(offsets[places]), ELEMENT: element}
 
 
 def _facts_of(chunk: DecodedChunk, rejects: list[Reject]) -> SourceFacts:

@@ -10,6 +10,7 @@ from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets, S
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.stages import JoinStage
 from strandline.services.rest.views import ExplanationView
 
 _NOT_READING = {
@@ -170,7 +171,10 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     first = min(facts.pipeline.first_stages, key=lambda one: one.shape.first_end(closed_ms))
     end_ms = first.shape.first_end(closed_ms)
     window = f"the window of stage {first.name} that ends at {_time(end_ms)}"
-    if first.gap_ms is not None:
+    if isinstance(first, JoinStage) and not first.in_windows:
+        end_ms = first.shape.last_open_end(newest_ms)
+        window = f"the last row that join {first.name} holds until a partner can no longer come, at {_time(end_ms)}"
+    elif first.gap_ms is not None:
         end_ms = newest_ms + first.gap_ms
         window = f"the session of stage {first.name} that ends at {_time(end_ms)} unless records follow"
     needed_ms = end_ms + rule.delay_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
+from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, Stage
 from strandline.results.charts.saved_objects import RECORDS_SIZE_MS, Measure, ResultView, SavedObject, saved_objects
 
 
@@ -18,12 +18,19 @@ def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
             by=tuple(zip(stage.by, stage.by_types, strict=True)),
             measures=_measures(stage),
             overlaps=stage.overlaps,
-            windows="sessions" if stage.gap_ms is not None else "",
+            windows=_windows_name(stage),
             begin_together=stage.is_cumulative,
         )
         for stage in pipeline.stages
         for emit in _aliases(stage)
     ]
+
+
+def _windows_name(stage: Stage) -> str:
+    """What they are called that begin and end with records; empty for windows of one size."""
+    if isinstance(stage, JoinStage) and not stage.in_windows:
+        return "joined rows"
+    return "sessions" if stage.gap_ms is not None else ""
 
 
 def _aliases(stage: Stage | RecordStage) -> list[Emit]:

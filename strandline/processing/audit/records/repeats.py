@@ -122,9 +122,11 @@ class RecordsWriter:
         self.writer.append(pa.RecordBatch.from_arrays(batch, schema=self.writer.schema))
 
 
-def places_of(chunk: DecodedChunk, rows: np.ndarray) -> list[pa.Array]:
-    """Where these rows of a chunk stand; see `PLACE_IN_LOG`."""
-    elements = [0] * len(rows) if chunk.elements is None else [chunk.elements[at] or 0 for at in rows]
+def places_of(chunk: DecodedChunk, rows: np.ndarray, whole: int | None = 0) -> list[pa.Array]:
+    """Where these rows of a chunk stand; see `PLACE_IN_LOG`. `whole`: the element where the whole record is the row."""
+    elements: list[int | None] = [whole] * len(rows)
+    if chunk.elements is not None:
+        elements = [whole if (one := chunk.elements[at]) is None else one for at in rows]
     partitions = np.full(len(rows), chunk.partition, np.int32)
     offsets = np.asarray(chunk.offsets, np.int64)[rows]
     return [pa.array(partitions), pa.array(offsets), pa.array(elements, pa.int32())]

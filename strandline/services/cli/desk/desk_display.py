@@ -147,9 +147,40 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
                 f"{format_duration(stage['results_after_ms'])} past the window's end",
             )
             for stage in graph["stages"]
+            if stage["join"] is None
         ),
     )
-    return [*tables, steps, state, *(Text(f"hint: {hint}") for hint in graph["hints"])]
+    tables += [steps, *_joins(graph["stages"])]
+    if any(stage["join"] is None for stage in graph["stages"]):
+        tables.append(state)
+    return [*tables, *(Text(f"hint: {hint}") for hint in graph["hints"])]
+
+
+def _joins(stages: Sequence[Answer]) -> list[Table]:
+    """What each join keeps; none where there is none."""
+    joins = [(stage, join) for stage in stages if (join := stage["join"]) is not None]
+    if not joins:
+        return []
+    headings = ("JOIN", "TYPE", "LEFT", "HELD", "RIGHT", "HELD", "FIELDS", "#ROWS A KEY", "#BYTES A ROW")
+    return [
+        table_of(
+            headings,
+            (
+                (
+                    stage["name"],
+                    join["type"],
+                    join["left"],
+                    format_duration(join["left_is_held_ms"]),
+                    join["right"],
+                    format_duration(join["right_is_held_ms"]),
+                    ", ".join(join["add"]) or "-",
+                    f"{join['max_rows']:,} of each",
+                    f"{stage['state']['bytes_a_row']:,}",
+                )
+                for stage, join in joins
+            ),
+        )
+    ]
 
 
 def _source(shown: str) -> list[str]:

@@ -1,0 +1,139 @@
+"""One join as one query of DuckDB: a second opinion on who meets whom, which shares no code with the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from strandline.processing.audit.aggregate_query import restored, stored_type
+from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit.window_query import PLACE_IN_LOG
+from strandline.processing.operators.casting import arrow_type
+from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
+from strandline.results.names import ROWS_JOINED
+from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
+
+_TIME = "time_us"
+_PLACES = ("log_partition", "log_offset", "log_element")
+_TOO_MANY = (
+    "{step}.join: more than {count:,} rows of one key on one side within reach of each other; raise 'max_rows', or leave rows "
+    "out before the join"
+)
+
+
+class JoinQuery:
+    """One join: what is kept of the rows of one side, and all results over the rows of both."""
+
+    needs_places = True
+    """`rows` needs to know where rows stand."""
+
+    def __init__(self, stage: JoinStage, side: int = LEFT) -> None:
+        """`side`: whose rows `rows` takes."""
+        self.stage = stage
+        self._side = side
+        self._key_types = [arrow_type(kind) for kind in stage.by_types]
+        self._keys = [f"key_{at}" for at in range(len(stage.by))]
+        self._values = [f"value_{at}" for at in range(len(stage.columns))]
+        self._value_types = [arrow_type(one.type) for one in stage.columns]
+        columns = zip([*self._keys, *self._values], [*self._key_types, *self._value_types], strict=True)
+        self.row_schema = pa.schema(
+            [
+                (_TIME, pa.int64()),
+                ("side", pa.int8()),
+                *zip(_PLACES, PLACE_IN_LOG, strict=True),
+                *((name, stored_type(kind)) for name, kind in columns),
+            ]
+        )
+
+    def rows(self, event_us: pa.Array, columns: Mapping[str, pa.Array], places: Sequence[pa.Array]) -> pa.RecordBatch:
+        """Records of the side as rows for the query."""
+        count = len(event_us)
+        values = [
+            columns[one.column] if one.side == self._side else pa.nulls(count, arrow_type(one.type))
+            for one in self.stage.columns
+        ]
+        stored = [restored(one, stored_type(one.type)) for one in (*(columns[name] for name in self.stage.by), *values)]
+        side = pa.repeat(pa.scalar(self._side, pa.int8()), count)
+        return pa.RecordBatch.from_arrays([event_us, side, *places, *stored], schema=self.row_schema)
+
+    def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Every result over the table's rows, in no order: as the operator's. `rows`: those of them that count, in a query."""
+        names = [WINDOW_START, WINDOW_END, *self.stage.window_types, ROWS_JOINED, PROBLEM]
+        kinds = [pa.int64(), pa.int64(), *self._key_types, *self._value_types, pa.string(), pa.string()]
+        for batch in database.query(self.sql(rows or table.sql)):
+            columns = [restored(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, names)
+
+    def sql(self, table: str) -> str:
+        """The query.
+
+        1. Number the rows of each key and side, and see which are beyond the bound.
+        2. Put those of both sides together that are not.
+        3. Add the rows of kept sides that are in no pair, and those beyond the bound.
+        """
+        step, size = self.stage, self.stage.size_ms * 1000
+        keys = ", ".join(self._keys)
+        order = f"ORDER BY {_TIME}, {', '.join(_PLACES)}"
+        hold = f"CASE side WHEN {LEFT} THEN {step.hold_ms(LEFT)} ELSE {step.hold_ms(RIGHT)} END"
+        within = f"PARTITION BY side, {keys}{f', {_TIME} // {size}' if step.in_windows else ''}"
+        nth = f"lag({_TIME}, {step.max_rows}) OVER ({within} {order})"
+        is_near = "true" if step.in_windows else f"{nth} >= {_TIME} - 1000 * ({hold})"
+        is_null = " OR ".join(f"{key} IS NULL" for key in self._keys)
+        beyond = f"({nth} IS NOT NULL AND {is_near} AND NOT ({is_null}))"
+        place = f"{self._stream} || '/' || log_partition || '/' || log_offset"
+        place += " || CASE WHEN log_element IS NULL THEN '' ELSE '/' || log_element END"
+        all_rows = f"SELECT *, {beyond} AS beyond, {place} AS place FROM {table}"
+        found = [self._pairs(), self._alone("beyond", "beyond", is_beyond=True)]
+        met = "place IN (SELECT {}_place FROM met)"
+        for side, name in ((LEFT, "l"), (RIGHT, "r")):
+            if step.keeps(side):
+                found.append(self._alone(f"side = {side} AND NOT beyond AND NOT {met.format(name)}", name))
+        pairs = f"SELECT l.place AS l_place, r.place AS r_place FROM all_rows l JOIN all_rows r ON {self._condition()}"
+        return f"WITH all_rows AS ({all_rows}), met AS ({pairs}) {' UNION ALL '.join(found)}"
+
+    @property
+    def _stream(self) -> str:
+        left, right = self.stage.streams_joined
+        return f"CASE side WHEN {LEFT} THEN '{left}' ELSE '{right}' END"
+
+    def _condition(self) -> str:
+        step = self.stage
+        parts = [f"l.side = {LEFT}", f"r.side = {RIGHT}", "NOT l.beyond", "NOT r.beyond"]
+        parts += [f"l.{key} = r.{key}" for key in self._keys]
+        if step.in_windows:
+            size = step.size_ms * 1000
+            parts.append(f"l.{_TIME} // {size} = r.{_TIME} // {size}")
+        else:
+            parts.append(f"r.{_TIME} >= l.{_TIME} - {1000 * step.before_ms}")
+            parts.append(f"r.{_TIME} <= l.{_TIME} + {1000 * step.after_ms}")
+        return " AND ".join(parts)
+
+    def _pairs(self) -> str:
+        values = [
+            f"{'l' if one.side == LEFT else 'r'}.{name}"
+            for one, name in zip(self.stage.columns, self._values, strict=True)
+        ]
+        times = self._window(f"l.{_TIME}")
+        if not self.stage.in_windows:
+            start, end = f"least(l.{_TIME}, r.{_TIME})", f"greatest(l.{_TIME}, r.{_TIME})"
+            times = [f"{start} // 1000", f"{end} // 1000 + 1"]
+        columns = [*times, *(f"l.{key}" for key in self._keys), *values, "l.place || '|' || r.place", "NULL::VARCHAR"]
+        return f"SELECT {', '.join(columns)} FROM all_rows l JOIN all_rows r ON {self._condition()}"
+
+    def _alone(self, where: str, name: str, *, is_beyond: bool = False) -> str:
+        """Rows without a partner. Values of the other side are null in them anyway."""
+        step = self.stage
+        hold = 0 if is_beyond else step.hold_ms(LEFT if name == "l" else RIGHT)
+        times = [f"{_TIME} // 1000", f"{_TIME} // 1000 + {hold + 1}"]
+        if step.in_windows:
+            times = self._window(_TIME)
+        places = f"CASE side WHEN {LEFT} THEN place || '|-' ELSE '-|' || place END"
+        problem = _TOO_MANY.format(step=step.step, count=step.max_rows).replace("'", "''") if is_beyond else ""
+        shown = f"'{problem}'" if is_beyond else "NULL::VARCHAR"
+        return f"SELECT {', '.join([*times, *self._keys, *self._values, places, shown])} FROM all_rows WHERE {where}"
+
+    def _window(self, time: str) -> list[str]:
+        size_ms = self.stage.size_ms
+        start = f"{time} // {size_ms * 1000} * {size_ms}"
+        return [start, f"{start} + {size_ms}"]

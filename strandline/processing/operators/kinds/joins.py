@@ -1,0 +1,430 @@
+"""Joins: (state, rows, what closes) -> (state, results), as `windows.py` says, of rows of two sides that have one key.
+
+`IntervalJoinOperator`. A row on the left at `t` matches rows on the right from `before` before it to `after` after it. A pair is
+final when the later of its rows is (when the watermark has passed it: whoever comes then is later still), a row without a partner
+when the watermark has passed the last moment at which one could come. `WindowJoinOperator`: rows match that are in one tumbling
+window, and all is final when that ends.
+
+Rows are *settled* in the step that closes their millisecond. Then, and only then, a row is counted, and put together with all
+rows of the other side before it; so each pair is made once, and no result depends on how the log was sliced.
+
+Contracts:
+- Identity. Every row carries where it stands in the log. Results are told apart by the places of their rows, and leave by end,
+  key, and these places as text: so what comes behind adds them in one order, whatever the slices and buckets.
+- Nulls. A key with a null equals none. Such a row of a side that is kept without partners is a result; any other is dropped.
+- Bound. Of one key and side at most `max_rows` rows are joined of those within reach of each other: a row before which, in the
+  order of event time and place, `max_rows` others of its key and side lie within the time that the state holds such rows is
+  joined to nothing, and is a result with a problem. Which these are depends on the log alone.
+- State. Settled rows until no partner can come any more, and rows that are not settled yet; of rows beyond the bound only as
+  many as are needed to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.processing.operators.casting import arrow_type
+from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys
+from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
+from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
+from strandline.results.names import ROWS_JOINED
+from strandline.results.writer import ELEMENT, OFFSET, PROBLEM, WINDOW_END, WINDOW_START
+
+Flags = npt.NDArray[np.bool_]
+_PLACES = (
+    ("event_us", pa.int64()),
+    ("key", pa.int64()),
+    ("partition", pa.int32()),
+    ("side", pa.int8()),
+    ("offset", pa.int64()),
+    ("element", pa.int32()),
+    ("mark", pa.int8()),
+)
+"""The first columns of the state; the values of both sides follow, those of the other side null. `element` is -1 where the whole
+record is the row."""
+_MATCHED, _BEYOND = 1, 2
+"""Marks of settled rows: it has a partner; it is beyond the bound."""
+_WHOLE = -1
+_NONE = -1
+"""In the place of a row: there is none."""
+_RESULTS_AT_ONCE = 500_000
+
+
+class IntervalJoinOperator(WindowOperator):
+    """One join within an interval of event time."""
+
+    def __init__(self, stage: JoinStage, sides: tuple[dict[str, str], dict[str, str]]) -> None:
+        """`sides`: the columns in sight on each side."""
+        super().__init__(stage, {})
+        self.join = stage
+        self._columns = [sorted({one.column for one in stage.columns if one.side == side}) for side in (LEFT, RIGHT)]
+        values = [
+            pa.field(f"{side}_{name}", arrow_type(sides[side][name]))
+            for side in (LEFT, RIGHT)
+            for name in self._columns[side]
+        ]
+        self._value_types = [one.type for one in values]
+        self.state_schema = pa.schema([*[pa.field(*place) for place in _PLACES], *values])
+        self.result_schema = pa.schema(
+            [
+                pa.field(WINDOW_START, pa.int64()),
+                pa.field(WINDOW_END, pa.int64()),
+                *self.key_schema,
+                *[pa.field(one.name, arrow_type(one.type)) for one in stage.columns],
+                pa.field(ROWS_JOINED, pa.string()),
+                pa.field(PROBLEM, pa.string()),
+            ]
+        )
+
+    def rows_of_side(self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
+        """Records of one partition as rows of this side. `columns` have OFFSET and ELEMENT."""
+        if not self.join.keeps(side):
+            has_null = np.zeros(len(event_us), np.bool_)
+            for name in self.stage.by:
+                has_null |= columns[name].is_null().to_numpy(zero_copy_only=False)
+            if has_null.any():
+                chosen = pa.array(np.flatnonzero(~has_null))
+                columns = {name: column.take(chosen) for name, column in columns.items()}
+                event_us = event_us[~has_null]
+        count = len(event_us)
+        encoded = encode_keys([columns[name] for name in self.stage.by], self.key_schema, count)
+        values = [columns[name] for name in self._columns[side]]
+        before = [pa.nulls(count, kind) for kind in self._value_types[: len(self._columns[LEFT]) * side]]
+        after = [pa.nulls(count, kind) for kind in self._value_types[len(before) + len(values) :]]
+        arguments = [
+            pa.array(np.full(count, side, np.int8)),
+            columns[OFFSET],
+            columns[ELEMENT].cast(pa.int32()).fill_null(_WHOLE),
+            *before,
+            *values,
+            *after,
+        ]
+        return Rows(partition, event_us, encoded.codes, encoded.table, arguments)
+
+    def step_in_part(
+        self, state: WindowState, rows: Sequence[Rows], closing: Closing
+    ) -> tuple[WindowState, list[ClosedWindows]]:
+        """As `WindowOperator.step_in_part`.
+
+        1. Number the keys of the state and of the rows together, and put the rows behind those of the state.
+        2. Settle the rows that the step closes: mark those beyond the bound, and make the pairs of the others.
+        3. Take out what is final: pairs, rows that are left without a partner, rows beyond the bound.
+        4. Keep what a later row may match, or must be counted with.
+        """
+        numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
+        table = self._table(state.groups, numbers, rows)
+        if closing.up_to_ms is None or not table.num_rows:
+            return self._without_unused_keys(keys, table), []
+        held = _Held.of(table, _has_null(keys))
+        is_settled, settles = self._settled(held, closing)
+        self._mark_beyond(held, is_settled, settles)
+        pairs = self._pairs(held, is_settled, settles)
+        held.mark[np.unique(np.concatenate(pairs))] |= _MATCHED
+        results = self._results(held, pairs, is_settled, settles, closing.up_to_ms)
+        closed = list(self._made(table, held, keys, results))
+        kept = pa.array(np.flatnonzero(self._is_needed(held, is_settled, closing.up_to_ms)))
+        marked = table.set_column(6, self.state_schema.field(6), pa.array(held.mark))
+        return self._without_unused_keys(keys, marked.take(kept)), closed
+
+    def finish(self, closed: Sequence[ClosedWindows]) -> pa.RecordBatch:
+        batches = [one.groups for one in closed]
+        return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=self.result_schema)
+
+    def _table(self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows]) -> pa.RecordBatch:
+        """The state's rows with their new keys, and the new rows."""
+        old = state.set_column(
+            1, self.state_schema.field(1), pa.array(numbers[0][state.column(1).to_numpy()], pa.int64())
+        )
+        new = [
+            pa.RecordBatch.from_arrays(
+                [
+                    pa.array(one.panes, pa.int64()),
+                    pa.array(number[one.keys], pa.int64()),
+                    pa.array(np.full(len(one.panes), one.partition, np.int32)),
+                    *one.arguments[:3],
+                    pa.array(np.zeros(len(one.panes), np.int8)),
+                    *one.arguments[3:],
+                ],
+                schema=self.state_schema,
+            )
+            for one, number in zip(rows, numbers[1:], strict=True)
+        ]
+        return pa.concat_batches([old, *new])
+
+    def _settled(self, held: _Held, closing: Closing) -> tuple[Flags, Flags]:
+        """Which rows are settled after the step, and which of them it settles."""
+        assert closing.up_to_ms is not None
+        is_settled = held.event_ms < closing.up_to_ms
+        return is_settled, is_settled if closing.after_ms is None else is_settled & (held.event_ms >= closing.after_ms)
+
+    def _mark_beyond(self, held: _Held, is_settled: Flags, settles: Flags) -> None:
+        """Mark the rows that the step settles and that are beyond the bound."""
+        for side in (LEFT, RIGHT):
+            if not self._may_be_beyond(held, is_settled, side):
+                continue
+            rows, _ = self._counted(held, is_settled, side)
+            before = rows[: -self.join.max_rows]
+            here = rows[self.join.max_rows :]
+            is_beyond = (held.key[before] == held.key[here]) & self._is_within(held, before, here, side)
+            held.mark[here[is_beyond & settles[here]]] |= _BEYOND
+
+    def _may_be_beyond(self, held: _Held, is_settled: Flags, side: int) -> bool:
+        """Whether a key has more rows on this side than the bound. Cheap: so it is for most steps."""
+        counts = np.bincount(held.key[is_settled & (held.side == side)])
+        return bool(len(counts)) and int(counts.max()) > self.join.max_rows
+
+    def _counted(self, held: _Held, is_settled: Flags, side: int) -> tuple[Codes, Codes]:
+        """The settled rows of a side with a key, in the order in which they are counted, and for each how many stand behind it
+        that have its key."""
+        rows = np.flatnonzero(is_settled & (held.side == side) & ~held.has_null)
+        rows = rows[np.lexsort((held.place[rows], held.event_us[rows], held.key[rows]))]
+        ends = np.searchsorted(held.key[rows], held.key[rows], "right")
+        return rows, ends - 1 - np.arange(len(rows))
+
+    def _is_within(self, held: _Held, before: Codes, here: Codes, side: int) -> Flags:
+        """Whether the state still holds a row when the other comes."""
+        within: Flags = held.event_us[before] >= held.event_us[here] - 1000 * self.join.hold_ms(side)
+        return within
+
+    def _pairs(self, held: _Held, is_settled: Flags, settles: Flags) -> tuple[Codes, Codes]:
+        """The pairs of which the step settles the later row: the places of their left and of their right rows."""
+        joins = is_settled & ~held.has_null & (held.mark & _BEYOND == 0)
+        # Only what has the key of a row that settles is sorted: of all that is held that is little.
+        has_key = np.zeros(int(held.key.max()) + 1, np.bool_)
+        has_key[held.key[joins & settles]] = True
+        joins &= has_key[held.key]
+        times = np.unique(held.event_us[joins])
+        before_us, after_us = 1000 * self.join.before_ms, 1000 * self.join.after_ms
+
+        def between(rows: Codes, others: Codes, first_us: Codes, end_us: Codes) -> tuple[Codes, Codes]:
+            """For each of `rows` all of `others` with its key from the one time to before the other."""
+            spread = len(times) + 1
+            codes = held.key[others] * spread + np.searchsorted(times, held.event_us[others])
+            order = np.argsort(codes, kind="stable")
+            codes, base = codes[order], held.key[rows] * spread
+            firsts = np.searchsorted(codes, base + np.searchsorted(times, first_us))
+            counts = np.searchsorted(codes, base + np.searchsorted(times, end_us)) - firsts
+            return np.repeat(rows, counts), others[order[_ranges(firsts, counts)]]
+
+        lefts, rights = (np.flatnonzero(joins & (held.side == side)) for side in (LEFT, RIGHT))
+        later = lefts[settles[lefts]]
+        at_us = held.event_us[later]
+        left, right = between(later, rights, at_us - before_us, at_us + 1)
+        later = rights[settles[rights]]
+        at_us = held.event_us[later]
+        right_2, left_2 = between(later, lefts, at_us - after_us, at_us)
+        return np.concatenate([left, left_2]), np.concatenate([right, right_2])
+
+    def _results(
+        self, held: _Held, pairs: tuple[Codes, Codes], is_settled: Flags, settles: Flags, up_to_ms: int
+    ) -> _Results:
+        """Pairs, rows that are left without a partner, and rows beyond the bound."""
+        left, right = pairs
+        start_us = np.minimum(held.event_us[left], held.event_us[right])
+        end_us = np.maximum(held.event_us[left], held.event_us[right])
+        parts = [_Results(left, right, start_us // 1000, end_us // 1000 + 1, np.zeros(len(left), np.bool_))]
+        for side in (LEFT, RIGHT):
+            of_side = is_settled & (held.side == side)
+            beyond = np.flatnonzero(of_side & settles & (held.mark & _BEYOND != 0))
+            parts.append(
+                _Results.of_side(side, beyond, held.event_ms[beyond], held.event_ms[beyond] + 1, is_beyond=True)
+            )
+            if self.join.keeps(side):
+                hold_ms = self.join.hold_ms(side)
+                alone = np.flatnonzero(of_side & (held.mark == 0) & (held.event_ms + hold_ms < up_to_ms))
+                at_ms = held.event_ms[alone]
+                parts.append(_Results.of_side(side, alone, at_ms, at_ms + hold_ms + 1, is_beyond=False))
+        return _Results.together(parts)
+
+    def _made(
+        self, table: pa.RecordBatch, held: _Held, keys: pa.RecordBatch, results: _Results
+    ) -> Sequence[ClosedWindows]:
+        """The results in their order, in pieces of bounded size."""
+        keys_of = held.key[np.where(results.left == _NONE, results.right, results.left)]
+        sides = [pa.array(rows, mask=rows == _NONE) for rows in (results.left, results.right)]
+        places = pc.binary_join_element_wise(*[self._places(table, side, rows) for side, rows in enumerate(sides)], "|")
+        ranks = pa.array(key_ranks(keys)[keys_of])
+        sortable = pa.table([pa.array(results.end_ms), ranks, places], names=["end", "key", "places"])
+        order = pc.sort_indices(sortable, sort_keys=[(name, "ascending") for name in sortable.column_names])
+        made = []
+        for first in range(0, len(order), _RESULTS_AT_ONCE):
+            chosen = order.slice(first, _RESULTS_AT_ONCE)
+            batch = self._batch(table, held, keys, results.taken(chosen.to_numpy()), places.take(chosen))
+            made.append(ClosedWindows(keys, batch))
+        return made
+
+    def _batch(
+        self, table: pa.RecordBatch, held: _Held, keys: pa.RecordBatch, results: _Results, places: pa.Array
+    ) -> pa.RecordBatch:
+        sides = [pa.array(rows, mask=rows == _NONE) for rows in (results.left, results.right)]
+        key_rows = pa.array(held.key[np.where(results.left == _NONE, results.right, results.left)])
+        values = []
+        for one in self.join.columns:
+            column = table.column(self.state_schema.get_field_index(f"{one.side}_{one.column}"))
+            values.append(column.take(sides[one.side]))
+        bound = (
+            f"{self.stage.step}.join: more than {self.join.max_rows:,} rows of one key on one side within reach of each other; "
+            "raise 'max_rows', or leave rows out before the join"
+        )
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(results.start_ms),
+                pa.array(results.end_ms),
+                *[column.take(key_rows) for column in keys.columns],
+                *values,
+                places,
+                pc.if_else(pa.array(results.is_beyond), bound, pa.scalar(None, pa.string())),
+            ],
+            schema=self.result_schema,
+        )
+
+    def _places(self, table: pa.RecordBatch, side: int, rows: pa.Array) -> pa.Array:
+        """Where these rows stand in the log, as texts."""
+        partition, offset, element = (table.column(at).take(rows).cast(pa.string()) for at in (2, 4, 5))
+        whole = pc.binary_join_element_wise(self.join.streams_joined[side], partition, offset, "/")
+        exploded = pc.binary_join_element_wise(whole, element, "/")
+        is_whole = pc.equal(table.column(5).take(rows), _WHOLE)
+        return pc.if_else(is_whole, whole, exploded).fill_null("-")
+
+    def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
+        """Which rows stay: those that are not settled, and those that a later row may match or is counted with."""
+        needed = ~is_settled
+        for side in (LEFT, RIGHT):
+            needed |= (held.side == side) & (held.event_us + 1000 * self.join.hold_ms(side) >= 1000 * up_to_ms)
+            if not (held.mark & _BEYOND).any():
+                continue
+            rows, behind = self._counted(held, is_settled, side)
+            too_old = rows[(behind >= self.join.max_rows) & (held.mark[rows] & _BEYOND != 0)]
+            needed[too_old] = False
+        return needed
+
+
+class WindowJoinOperator(IntervalJoinOperator):
+    """One join of rows that are in one tumbling window."""
+
+    def _settled(self, held: _Held, closing: Closing) -> tuple[Flags, Flags]:
+        assert closing.up_to_ms is not None
+        end_ms = self._end_ms(held)
+        is_settled = end_ms <= closing.up_to_ms
+        return is_settled, is_settled if closing.after_ms is None else is_settled & (end_ms > closing.after_ms)
+
+    def _end_ms(self, held: _Held) -> Codes:
+        end_ms: Codes = (held.event_ms // self.stage.size_ms + 1) * self.stage.size_ms
+        return end_ms
+
+    def _is_within(self, held: _Held, before: Codes, here: Codes, side: int) -> Flags:
+        ends = self._end_ms(held)
+        within: Flags = ends[before] == ends[here]
+        return within
+
+    def _pairs(self, held: _Held, is_settled: Flags, settles: Flags) -> tuple[Codes, Codes]:
+        joins = settles & ~held.has_null & (held.mark & _BEYOND == 0)
+        ends, numbers = np.unique(self._end_ms(held), return_inverse=True)
+        codes = held.key * len(ends) + numbers
+        lefts, rights = (np.flatnonzero(joins & (held.side == side)) for side in (LEFT, RIGHT))
+        rights = rights[np.argsort(codes[rights], kind="stable")]
+        firsts = np.searchsorted(codes[rights], codes[lefts])
+        counts = np.searchsorted(codes[rights], codes[lefts], "right") - firsts
+        return np.repeat(lefts, counts), rights[_ranges(firsts, counts)]
+
+    def _results(
+        self, held: _Held, pairs: tuple[Codes, Codes], is_settled: Flags, settles: Flags, up_to_ms: int
+    ) -> _Results:
+        ends, size_ms = self._end_ms(held), self.stage.size_ms
+        left, right = pairs
+        parts = [_Results(left, right, ends[left] - size_ms, ends[left], np.zeros(len(left), np.bool_))]
+        for side in (LEFT, RIGHT):
+            of_side = settles & (held.side == side)
+            beyond = np.flatnonzero(of_side & (held.mark & _BEYOND != 0))
+            parts.append(_Results.of_side(side, beyond, ends[beyond] - size_ms, ends[beyond], is_beyond=True))
+            if self.join.keeps(side):
+                alone = np.flatnonzero(of_side & (held.mark == 0))
+                parts.append(_Results.of_side(side, alone, ends[alone] - size_ms, ends[alone], is_beyond=False))
+        return _Results.together(parts)
+
+    def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
+        return ~is_settled
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The rows of one step, as numbers."""
+
+    event_us: Codes
+    event_ms: Codes
+    key: Codes
+    side: npt.NDArray[np.int8]
+    mark: npt.NDArray[np.int8]
+    """Changes while the step goes on."""
+    has_null: Flags
+    """Whether the key has a null."""
+    stands: tuple[Codes, Codes, Codes]
+    """Partition, offset, element."""
+
+    @cached_property
+    def place(self) -> Codes:
+        """The row's place among all in the order in which they stand in the log: by side, partition, offset, element."""
+        place = np.empty(len(self.key), np.int64)
+        partition, offset, element = self.stands
+        place[np.lexsort((element, offset, partition, self.side))] = np.arange(len(self.key))
+        return place
+
+    @staticmethod
+    def of(table: pa.RecordBatch, has_null: Flags) -> _Held:
+        event_us, key, partition, side, offset, element, mark = (
+            column.to_numpy(zero_copy_only=False) for column in table.columns[: len(_PLACES)]
+        )
+        stands = partition, offset, element
+        return _Held(event_us, event_us // 1000, key, side, mark.copy(), has_null[key], stands)
+
+
+@dataclass(frozen=True)
+class _Results:
+    """Results as places of rows in the table of the step."""
+
+    left: Codes
+    """Or `_NONE`."""
+    right: Codes
+    start_ms: Codes
+    end_ms: Codes
+    is_beyond: Flags
+
+    @staticmethod
+    def of_side(side: int, rows: Codes, start_ms: Codes, end_ms: Codes, *, is_beyond: bool) -> _Results:
+        """Rows of one side, without a row of the other."""
+        none = np.full(len(rows), _NONE, np.int64)
+        left, right = (rows, none) if side == LEFT else (none, rows)
+        return _Results(left, right, start_ms, end_ms, np.full(len(rows), is_beyond, np.bool_))
+
+    @staticmethod
+    def together(parts: Sequence[_Results]) -> _Results:
+        left, right, start_ms, end_ms, is_beyond = (
+            np.concatenate(column) for column in zip(*[vars(one).values() for one in parts], strict=True)
+        )
+        return _Results(left, right, start_ms, end_ms, is_beyond)
+
+    def taken(self, rows: Codes) -> _Results:
+        return _Results(*[column[rows] for column in vars(self).values()])
+
+
+def _has_null(keys: pa.RecordBatch) -> Flags:
+    """Of each key whether a field is null."""
+    found = np.zeros(keys.num_rows, np.bool_)
+    for column in keys.columns:
+        found |= column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _ranges(firsts: Codes, counts: Codes) -> Codes:
+    """The numbers of all ranges in a row: `counts` from each of `firsts` on."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    numbers: Codes = np.arange(total) + np.repeat(firsts - (ends - counts), counts)
+    return numbers

@@ -1,0 +1,75 @@
+"""The check of a join against the columns of its two sides. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from strandline.core.documents import Path, did_you_mean
+from strandline.core.field_types import is_nested
+from strandline.processing.pipelines.joins.join_spec import JoinSpec
+from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn
+
+Columns = Mapping[str, str | None]
+"""The columns of one side with their types; None where an error was reported already."""
+SIDE_NAMES = {"left": LEFT, "right": RIGHT}
+
+
+def source_of(text: str) -> tuple[int, str]:
+    """The side and the column that `left.amount` names."""
+    side, _, column = text.partition(".")
+    return SIDE_NAMES[side], column
+
+
+def join_problems(
+    spec: JoinSpec, sides: tuple[Columns, Columns], is_json: Callable[[str], bool]
+) -> Iterator[tuple[Path, str]]:
+    """What is wrong with the fields that it names: the path in the join, and a sentence. `is_json`: whether a column is a field
+    of a stream that holds JSON."""
+    for number, name in enumerate(spec.on):
+        missing = [side for side, place in SIDE_NAMES.items() if name not in sides[place]]
+        for side in missing:
+            yield (
+                ("on", number),
+                f"the {side} side has no column '{name}'{did_you_mean(name, sides[SIDE_NAMES[side]])}; fields of 'on' have one "
+                "name on both sides, so derive it there",
+            )
+        if missing:
+            continue
+        left, right = (columns[name] for columns in sides)
+        if left is not None and right is not None and left != right:
+            yield (
+                ("on", number),
+                f"'{name}' is a {left} on the left and a {right} on the right; derive a column of one type on both sides",
+            )
+        elif "double" in (left, right):
+            yield (
+                ("on", number),
+                f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal",
+            )
+        elif is_nested(left or right or ""):
+            yield (
+                ("on", number),
+                f"'{name}' is of type {left or right}, and a key is one value; derive the part that is the key",
+            )
+        elif is_json(name):
+            yield (
+                ("on", number),
+                f"'{name}' is json, of which two texts may mean the same; declare the member that is the key",
+            )
+    for name, text in spec.add.items():
+        place, column = source_of(text)
+        if column not in sides[place]:
+            yield (
+                ("add", name),
+                f"the {text.partition('.')[0]} side has no column '{column}'{did_you_mean(column, sides[place])}",
+            )
+
+
+def joined_columns(spec: JoinSpec, sides: tuple[Columns, Columns]) -> tuple[JoinedColumn, ...]:
+    """The fields of joined rows beside `on`, as far as they have no problem."""
+    found = []
+    for name, text in spec.add.items():
+        side, column = source_of(text)
+        if kind := sides[side].get(column):
+            found.append(JoinedColumn(name, side, column, kind))
+    return tuple(found)

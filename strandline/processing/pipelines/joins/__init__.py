@@ -1,0 +1,1 @@
+"""Joins in the document of a pipeline."""

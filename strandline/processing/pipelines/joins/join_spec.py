@@ -1,0 +1,79 @@
+"""The `join` of a pipeline's document: all that its text alone can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from strandline.core.documents import Path
+from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, names_alike
+
+JoinType = Literal["inner", "left", "full"]
+JOINED_ROWS_MAX = 1_000_000
+
+
+def _within(value: object) -> object:
+    """`10s` is short for as much before as after."""
+    return {"before": value, "after": value} if isinstance(value, str) else value
+
+
+class WithinSpec(DocumentModel):
+    """How far apart in event time two rows may be that are joined."""
+
+    before: Duration = 0
+    """So much before the row on the left."""
+    after: Duration = 0
+    """So much after it."""
+
+
+class JoinSpec(DocumentModel):
+    """Puts rows of two ways together that have one key and are near each other in event time."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["within"]}, {"required": ["tumbling"]}]})
+    name: FieldName
+    """The stage's name: in results, status and dead letters."""
+    left: str
+    """The name of a step above, or of the stream: whose rows are on the left."""
+    right: str
+    """The same of the right."""
+    on: Annotated[list[str], Field(min_length=1)]
+    """The fields in which both are equal; they have them under one name. A null equals nothing."""
+    within: Annotated[WithinSpec, BeforeValidator(_within)] | None = None
+    """How far apart they may be: {before, after}, of the row on the right seen from that on the left, both included."""
+    tumbling: Duration | None = None
+    """Instead: they are in one window of this size."""
+    type: JoinType = "inner"
+    """Which rows without a partner are results, too: none; `left`, those of the left; `full`, those of both."""
+    add: dict[FieldName, Annotated[str, Field(pattern=r"^(left|right)\.[A-Za-z_]\w*$")]] = Field(
+        default_factory=dict, json_schema_extra=FIELD_NAMES_SCHEMA
+    )
+    """Fields of the joined row beside `on`: name -> `left.FIELD` or `right.FIELD`."""
+    max_rows: Annotated[int, Field(ge=1, le=JOINED_ROWS_MAX)] = 10_000
+    """So many rows of one side and key, within reach of each other, are joined; one more is a dead letter."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if (self.within is None) == (self.tumbling is None):
+            yield (), "a join has exactly one of: within, tumbling"
+        if self.tumbling == 0:
+            yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
+        for number, name in enumerate(self.on):
+            if name in self.on[:number]:
+                yield ("on", number), f"'{name}' stands twice"
+            if name in self.add:
+                yield ("add", name), f"'{name}' is a field of 'on', which joined rows have anyway; choose another name"
+        for name in (*self.on, *self.add):
+            if name.startswith("_"):
+                path: Path = ("add", name) if name in self.add else ("on", self.on.index(name))
+                yield path, f"'{name}' begins with '_', and Elasticsearch keeps such names for itself; choose another"
+        for name, message in names_alike((*self.on, *self.add)):
+            yield ("add",) if name in self.add else ("on",), message
+
+    @property
+    def before_ms(self) -> int:
+        return self.within.before if self.within is not None else self.tumbling or 0
+
+    @property
+    def after_ms(self) -> int:
+        return self.within.after if self.within is not None else self.tumbling or 0
