@@ -56,6 +56,7 @@ class Closed:
         self.ports = Ports.moved(self.offset)
         self.pids = PidFile(data_dir)
         self.said: list[tuple[str, bytes]] = []
+        self.clients = contextlib.ExitStack()
 
     def run(self, *arguments: str, is_fine: bool = True, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a verb on it; what it says is looked through in the end."""
@@ -89,7 +90,9 @@ class Closed:
             stack.stop()
 
     def index(self, login: tuple[str, str] | None = None) -> httpx.Client:
-        return httpx.Client(base_url=self.addresses.elasticsearch_url, trust_env=False, auth=login, timeout=30)
+        client = httpx.Client(base_url=self.addresses.elasticsearch_url, trust_env=False, auth=login, timeout=30)
+        self.clients.callback(client.close)
+        return client
 
 
 @pytest.fixture
@@ -99,6 +102,7 @@ def closed() -> Iterator[Closed]:
         try:
             yield stack
         finally:
+            stack.clients.close()
             if (stack.data_dir / "stack.json").exists():
                 stack.run("down", is_fine=False)
 
