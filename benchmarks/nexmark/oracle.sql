@@ -119,3 +119,29 @@ with ranked as (select *, row_number() over (partition by auction, day order by 
 select auction, day as window_start, day + 86400000 as window_end,
   list({'bidder': bidder, 'price': price, 'channel': channel, 'date_time': date_time} order by nth) filter (where nth <= 10) as bids
 from ranked group by auction, day;
+
+
+-- q3 local_items
+select a.seller as person, p.name as name, p.city as city, p.state as state, a.id as auction,
+  least(a.date_time, p.date_time) as window_start, greatest(a.date_time, p.date_time) + 1 as window_end
+from auction a join person p on a.seller = p.id
+where a.category = 10 and p.state in ('OR', 'ID', 'CA');
+
+-- q4 averages
+with winning as (
+  select a.id, a.category, max(b.price) as final, cut(max(b.date_time) + 11000, 3600000) as hour
+  from auction a join bid b on b.auction = a.id and b.date_time between a.date_time and a.expires group by a.id, a.category)
+select category, avg(final) as average, hour as window_start, hour + 3600000 as window_end from winning group by category, hour;
+
+-- q9 winning
+select a.id as lot, a.item as item, a.seller as seller, a.category as category, a.reserve as reserve, a.date_time as began,
+  a.expires as expires, b.bidder as bidder, b.price as price, b.date_time as bid_time,
+  min(b.date_time) over (partition by a.id) as window_start, max(b.date_time) over (partition by a.id) + 11000 as window_end
+from auction a join bid b on b.auction = a.id and b.date_time between a.date_time and a.expires
+qualify row_number() over (partition by a.id order by b.price desc, b.date_time, b.place) = 1;
+
+-- q20 expanded
+select b.auction as lot, b.bidder as bidder, b.price as price, b.channel as channel, b.date_time as bid_time, a.item as item,
+  a.initial_bid as initial_bid, a.reserve as reserve, a.date_time as began, a.expires as expires, a.seller as seller,
+  least(a.date_time, b.date_time) as window_start, greatest(a.date_time, b.date_time) + 1 as window_end
+from bid b join auction a on b.auction = a.id where a.category = 10;

@@ -404,7 +404,7 @@ def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
         dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} {servers.option}",
         logs=servers.logs,
         speed=speed,
-        delay_ms=pipeline.event_time.delay,
+        delay_ms=pipeline.reads[0].event_time.delay,
     )
 
 

@@ -117,7 +117,9 @@ _OF_PARTITIONS = NumberMap(dict[int, int])
 
 @lru_cache(maxsize=64)
 def _rule(text: str) -> EventTimeRule:
-    return EventTimeRule(**json.loads(text))
+    found = json.loads(text)
+    by_stream = tuple((stream, EventTimeRule(**rule)) for stream, rule in found.pop("by_stream", {}).items())
+    return EventTimeRule(**found, by_stream=by_stream)
 
 
 class RuleText(sa.types.TypeDecorator[EventTimeRule]):
@@ -127,7 +129,15 @@ class RuleText(sa.types.TypeDecorator[EventTimeRule]):
     cache_ok = True
 
     def process_bind_param(self, value: EventTimeRule | None, dialect: sa.Dialect) -> str | None:
-        return None if value is None else json.dumps(vars(value), separators=(",", ":"))
+        if value is None:
+            return None
+        written = {name: one for name, one in vars(value).items() if name != "by_stream"}
+        if value.by_stream:
+            rules = ((stream, vars(rule)) for stream, rule in value.by_stream)
+            written["by_stream"] = {
+                stream: {name: one for name, one in rule.items() if name != "by_stream"} for stream, rule in rules
+            }
+        return json.dumps(written, separators=(",", ":"))
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> EventTimeRule | None:
         return None if value is None else _rule(value)

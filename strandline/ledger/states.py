@@ -7,7 +7,7 @@ reached and of silence have milliseconds in place of offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
@@ -282,6 +282,18 @@ class EventTimeRule(Described):
     """A record further in the future of its log time is refused. Null: none is."""
     watermark: WatermarkPolicy = "partitions"
     """`partitions`: by the partition that is furthest behind. `newest`: by the latest event of all."""
+    by_stream: tuple[tuple[str, EventTimeRule], ...] = ()
+    """(stream, rule) of each stream, where a job reads several; then what stands beside it is that of the first."""
+
+    def of(self, stream: str) -> EventTimeRule:
+        """The rule of this stream."""
+        return next((rule for name, rule in self.by_stream if name == stream), self)
+
+    def by_partitions_where(self, other: EventTimeRule) -> EventTimeRule:
+        """The same with the policy `partitions` for each stream that has it in the other rule."""
+        by_stream = tuple((name, rule.by_partitions_where(other.of(name))) for name, rule in self.by_stream)
+        watermark = "partitions" if other.watermark == "partitions" else self.watermark
+        return replace(self, watermark=watermark, by_stream=by_stream)
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def require_shown(lab: AuditLab, ranges: dict[str, list[tuple[int, int, int]]]) 
 def require_dashboard_counts_each_window_once(lab: AuditLab) -> None:
     """What the job's dashboard in Kibana searches for finds what the aliases show; by a pattern it would count more."""
     shown_now = shown(lab)
-    pipeline = present_pipeline(lab.ledger, lab.ledger.job(NAME), STREAM)
+    pipeline = present_pipeline(lab.ledger, lab.ledger.job(NAME))
     found = list(panels(kibana_objects(pipeline)))
     assert {panel.alias for panel in found} == {f"{NAME}-tens", f"{NAME}-minute"}
     for panel in found:

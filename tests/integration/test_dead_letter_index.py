@@ -225,7 +225,7 @@ def test_what_kibana_searches_for_finds_each_dead_letter(lab: Lab) -> None:
     lab.write(100)
     assert lab.copies().copy() == len(lab.held()) == 100
     job = lab.ledger.job(lab.job)
-    pipeline = present_pipeline(lab.ledger, job, "turbines")
+    pipeline = present_pipeline(lab.ledger, job)
     found = [panel for panel in panels(kibana_objects(pipeline)) if panel.alias == lab.index]
     assert [panel.title for panel in found] == [
         "dead letters", "late records and other dead letters by reason", "dead letters: why",

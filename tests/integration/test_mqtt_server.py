@@ -31,7 +31,7 @@ from strandline.log.topics import Topics
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source import decoding
-from strandline.processing.source.decoding import decode_pieces, decoder_of
+from strandline.processing.source.decoding import decode_pieces
 from strandline.processing.source.source_config import DecodingConfig, Piece
 from tests.support import mqtt_client_packets as client
 from tests.support.faults.kafka_cluster import free_ports
@@ -321,7 +321,7 @@ def test_a_job_reads_fields_from_the_topic(listener):
     )
     pieces = [Piece(OffsetRange(stream, 0, 0, len(sent)), None, None)]
     try:
-        (chunk,) = decode_pieces(config, decoder_of(config), pieces)
+        (chunk,) = decode_pieces(config, pieces)
     finally:
         decoding._readers.pop(listener.kafka).close()  # a worker keeps it; here Kafka goes before the process does
     assert {name: column.to_pylist() for name, column in chunk.decoded.arrays.items()} == {

@@ -336,7 +336,9 @@ def by_audit(
 
     latest: LatestEvents = {}
 
-    def decode_pieces(config: Any, decoder: Any, pieces: Sequence[Piece]) -> Iterator[Any]:
+    decoder = decoder_of(decoding_of(pipeline, ""))
+
+    def decode_pieces(config: Any, pieces: Sequence[Piece]) -> Iterator[Any]:
         lines_of = {piece: (lines, offsets) for piece, lines, offsets in log.pieces()}
         for piece in pieces:
             lines, offsets = lines_of[piece]

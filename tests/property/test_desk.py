@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, _Emission
+from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, _DeskStream, _Emission
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -358,9 +358,11 @@ def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
     """The comparison can fail: with a watermark that is a millisecond too high, a restart that reads nothing again, and records
     that are emitted in the slice behind their own."""
     if mistake == "watermark":
-        original = Desk._late
+        original = _DeskStream.late
         monkeypatch.setattr(
-            Desk, "_late", lambda self, texts, log, places, marks: original(self, texts, log, places[:0], marks[:0])
+            _DeskStream,
+            "late",
+            lambda self, texts, log, places, marks: original(self, texts, log, places[:0], marks[:0]),
         )
     elif mistake == "restart":
         monkeypatch.setattr(Desk, "_accepted", lambda self, chunks: iter(()))

@@ -177,7 +177,7 @@ class World:
 
     def run(self, batches: list[list[SliceRow]]) -> tuple[dict[Any, Any], Counter[str], dict[Any, Any], list[Any]]:
         """(records, counts of rejects, dead letters, results of windows) when the slices are read in these batches."""
-        formats = StreamFormats(self.ledger, self.config.decoding.format, self.config.decoding.lookups)
+        formats = StreamFormats(self.ledger, self.config.decoding.formats, self.config.decoding.lookups)
         task = SourceTask(self.config)
         cascade = Cascade(self.pipeline.stages, STREAM.types, 1)
         records: dict[Any, Any] = {}
@@ -208,7 +208,7 @@ class World:
 
     def audited(self, directory: Path) -> tuple[Counter[str], set[Any]]:
         """What an audit counts as rejected, and the dead letters that it asks for: it reads the slices in tasks of its own."""
-        formats = StreamFormats(self.ledger, self.config.decoding.format, self.config.decoding.lookups)
+        formats = StreamFormats(self.ledger, self.config.decoding.formats, self.config.decoding.lookups)
         compared = Table(directory / "compared", ROWS_SCHEMA)
         compared.create()
         stage = self.pipeline.stages[0]
@@ -220,7 +220,7 @@ class World:
             part = RecordsPart(
                 name=f"part-{number}",
                 decoding=self.config.decoding,
-                first=((stage, rows),),
+                first=((stage, stage.pre_steps, rows),),
                 types=STREAM.types,
                 events_from_ms=0,
                 events_before_ms=10**14,

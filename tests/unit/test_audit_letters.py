@@ -70,7 +70,7 @@ def test_an_overflow_in_a_backfilled_stage_with_two_aliases_is_missing_from_neit
     unusable = [Row(store, "a", Side.UNUSABLE, "", END_MS, None, None) for store in ("copies", "tens")]
     needed = Row("letters:tens", "tens.g2-2026.09/a", Side.COMPUTED, "", END_MS, None, b"expression")
     held = rows("tens", "tens.g2-2026.09", "expression", "tens.total")
-    findings = Reconciler(scopes, LetterScope("feed", {}, {}, None)).findings(
+    findings = Reconciler(scopes, LetterScope({}, {"feed": {}}, None)).findings(
         sorted([*unusable, needed, *held], key=lambda row: (row.store, row.id, row.side))
     )
     assert {(one.store, one.kind) for one in findings} == {

@@ -27,7 +27,7 @@ PLAN = AuditPlan(
     offsets={"turbines": {0: 90, 1: 180}},
 )
 COMPUTED = Totals(1_000, 980, {"decode": 5, "late": 15}, {"minute": 40, "hour": 2})
-JUDGE = Reconciler({"minutes": StoreScope("minute", None, 60_000, 9, 9)}, LetterScope("turbines", {}, {}, {}))
+JUDGE = Reconciler({"minutes": StoreScope("minute", None, 60_000, 9, 9)}, LetterScope({}, {"turbines": {}}, {}))
 SAME = {("minutes", "same", ""): 40, (DEAD_LETTERS, "same", "late"): 15, (DEAD_LETTERS, "same", "decode"): 5}
 
 
@@ -110,8 +110,10 @@ def test_what_can_not_be_audited_is_never_called_clean_and_hides_no_difference()
 
 def test_dead_letters_of_slices_that_are_planned_since_are_no_difference() -> None:
     last = a_slice(10, offsets={"turbines": {0: 100, 1: 200}})
-    assert letter_scope(PLAN, "turbines", last) == LetterScope("turbines", {0: 3}, {0: 90, 1: 180}, {0: 100, 1: 200})
-    assert letter_scope(replace(PLAN, slice_last=5), "turbines", last).later_next is None
+    assert letter_scope(PLAN, last) == LetterScope(
+        *({"turbines": one} for one in ({0: 3}, {0: 90, 1: 180}, {0: 100, 1: 200}))
+    )
+    assert letter_scope(replace(PLAN, slice_last=5), last).later_next is None
 
 
 @pytest.mark.parametrize(("kind", "is_shown"), [("same", True), ("missing", True), ("outside", False)])

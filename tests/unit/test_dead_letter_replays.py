@@ -103,7 +103,9 @@ def test_records_are_judged_by_the_streams_present_document(api: Api) -> None:
     api.apply(BOTH.replace("power: double", "power: {type: double, max: 99}"))
     letters = DeadLetters(api.ledger, api.log, "127.0.0.1:1", 1_000_000)
     _, pipeline = letters._job("power")
-    (prospect,) = letters._prospects(pipeline, [record(ts=NOW_MS - 50_000_000_000, power=50)], [{}])
+    (prospect,) = letters._prospects(
+        pipeline, pipeline.stream.stream, [record(ts=NOW_MS - 50_000_000_000, power=50)], [{}]
+    )
     assert prospect.outcome == "accepted"
 
 

@@ -15,7 +15,7 @@ from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source import decoding
-from strandline.processing.source.decoding import decode_pieces, decoder_of, decoding_of
+from strandline.processing.source.decoding import decode_pieces, decoding_of
 from strandline.processing.source.source_config import Piece
 from tests.support.ledgers import a_slice
 
@@ -63,7 +63,7 @@ def refused(pieces):
     config = decoding_of(PIPELINE, "nowhere")
     return [
         (chunk.offsets[reject.index], reject.reason)
-        for chunk in decode_pieces(config, decoder_of(config), pieces)
+        for chunk in decode_pieces(config, pieces)
         for reject in chunk.decoded.rejects
     ]
 

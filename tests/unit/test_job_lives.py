@@ -69,7 +69,7 @@ def test_a_reset_begins_at_a_place_of_the_log_and_numbers_nothing_anew(api: Api)
     assert view["counts"]["records"] == 0 and view["last_emission"] == {}
     origin = api.ledger.last_slice("power")
     assert origin is not None and origin.offsets == {"turbines": {0: 0, 1: 5}}
-    pipeline = present_pipeline(api.ledger, api.ledger.job("power"), "turbines")
+    pipeline = present_pipeline(api.ledger, api.ledger.job("power"))
     plan = plan_of_job(api.ledger, pipeline)
     assert (plan.slice_first, plan.slice_committed, plan.emitted) == (5, 4, {})
     require_ledger_holds(api.ledger, "power", plan)

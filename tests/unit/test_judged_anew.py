@@ -65,7 +65,12 @@ class Lab:
         job = self.ledger.job("power")
         pipeline = load_pipeline(self.ledger, "power", job.version, {"turbines": 1})
         places = [RejectedPlace(1, offset, value, {}, 1_000) for offset in offsets]
-        return {offsets[at] for at in taken_anew(self.ledger, "power", pipeline, 1, places)}
+        return {
+            offsets[at]
+            for at in taken_anew(
+                self.ledger, "power", pipeline, pipeline.stream.stream, {pipeline.stream.stream: 1}, places
+            )
+        }
 
 
 @pytest.fixture

@@ -242,3 +242,15 @@ def test_the_command_line_runs_a_pipeline_with_a_function(package: Path) -> None
     )
     assert refused.returncode == 1
     assert "acme_quality:fahrenheit may not be called here" in refused.stderr
+
+
+def test_a_function_behind_a_window_is_called_before_its_emission_and_before_a_further_window() -> None:
+    """It was left out there."""
+    stream, pipeline = read_documents(DOCUMENTS, "warm.yaml")
+    window = {"name": "w", "tumbling": "1s", "by": ["sensor"], "aggregate": {"temp": "max(temp)"}}
+    further = {"name": "x", "tumbling": "2s", "by": ["sensor"], "aggregate": {"warm": "max(warm)"}}
+    mapped = {"map": pipeline.data["steps"][0]["map"]}  # type: ignore[index]
+    steps = [{"window": window}, mapped, {"window": further, "emit": [{"elasticsearch": "x"}]}]
+    document = {**pipeline.data, "steps": [*steps, {"from": "w", **mapped}, {"emit": [{"elasticsearch": "w"}]}]}
+    stages = check(PipelineSpec.from_document(document), StreamSpec.parse(stream)).stages
+    assert [type(step) for step in stages[0].post_steps] == [type(step) for step in stages[1].pre_steps] == [MapRows]

@@ -44,7 +44,6 @@ def test_a_stream_by_time_or_offsets_and_a_job_by_slices() -> None:
     ("options", "sentence"),
     [
         ({}, "either 'stream'"),
-        ({"stream": "s", "job": "j"}, "either 'stream'"),
         ({"stream": "s", "slices": "1"}, "slices are those of a job"),
         ({"job": "j", "from": "1"}, "have their bounds"),
         ({"job": "j", "slices": "1-x"}, "expected a number or a range"),

@@ -241,7 +241,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
     ("old", "new", "expected"),
     [
         ("turbine-health", "Health", "health.yaml:1: pipeline: 'Health' is not a name"),
-        ("input: {stream: turbines}", "inputs: {stream: turbines}", ":1: input: is missing; expected: Where records"),
+        ("input: {stream: turbines}", "inputs: {stream: turbines}", ":2: inputs: expected a list, got a mapping"),
         (
             "input: {stream: turbines}",
             "input: {files: a}",

@@ -166,13 +166,13 @@ def apply(ledger: Ledger, document: StreamSpec, more: str = "") -> list[Any]:
 def test_a_change_counts_from_the_next_slice_on_unless_the_pipeline_computes_otherwise(
     ledger: Ledger, new: StreamSpec, note: str, goes_on: bool
 ) -> None:
-    schema = SchemaInForce(ledger, "j", 1, "s", 1)
-    assert (schema.version(), schema.needs_another_run()) == (1, False)
+    schema = SchemaInForce(ledger, "j", 1, {"s": 1})
+    assert (schema.versions(), schema.needs_another_run()) == ({"s": 1}, False)
     (applied, *_) = apply(ledger, new)
     assert (applied.outcome, applied.version) == ("changed", 2)
     assert note in applied.notes[0]
-    assert (schema.version(), schema.needs_another_run()) == ((2, False) if goes_on else (None, True))
-    assert SchemaInForce(ledger, "j", 1, "s", 2).version() == 2
+    assert (schema.versions(), schema.needs_another_run()) == (({"s": 2}, False) if goes_on else (None, True))
+    assert SchemaInForce(ledger, "j", 1, {"s": 2}).versions() == {"s": 2}
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ def test_what_a_job_can_not_take_is_refused_and_nothing_is_changed(ledger: Ledge
 
 
 def test_a_field_may_go_together_with_the_pipeline_that_used_it(ledger: Ledger) -> None:
-    schema = SchemaInForce(ledger, "j", 1, "s", 1)
+    schema = SchemaInForce(ledger, "j", 1, {"s": 1})
     gone = StreamSpec.from_document({"stream": "s", "schema": without("level")})
     apply(ledger, gone, PIPELINE.replace("level < 5", "power < 5"))
-    assert (schema.version(), schema.needs_another_run()) == (None, False), "the new version of the job ends the run"
+    assert (schema.versions(), schema.needs_another_run()) == (None, False), "the new version of the job ends the run"
     assert load_pipeline(ledger, "j", 2).columns_needed == ("device", "ts", "power")
 
 
@@ -250,7 +250,7 @@ def test_a_slice_is_decoded_by_its_own_version_into_the_columns_of_the_run(ledge
     apply(ledger, stream({"level": "decimal(12,1)", "wind": "double?"}), text)
     pipeline = load_pipeline(ledger, "j", 2, {"s": 2})
     config = decoding_of(pipeline, "nowhere")
-    formats = StreamFormats(ledger, config.format)
+    formats = StreamFormats(ledger, {"s": config.format})
     rows = [a_slice(1, stream_versions={"s": version}) if version else a_slice(1) for version in (2, 1, 0)]
     new, old, oldest = (Piece.of_slice(row, OffsetRange("s", 0, 0, 1), formats).format for row in rows)
     assert new is None, "the run's own"

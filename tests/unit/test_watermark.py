@@ -9,9 +9,9 @@ import pytest
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.watermark import (
-    brings_first_records,
     closes_after,
     emitted_up_to,
+    first_records,
     reached_after,
     watermark_after,
     watermark_by,
@@ -60,20 +60,20 @@ def test_a_partition_that_never_held_an_accepted_record_does_not_count():
 
 def test_with_the_first_records_of_a_partition_nobody_knows_yet_which_one_is_behind():
     for silence_ms in ({}, silent(95_000, 37_000)):
-        assert watermark_by(RULE, REACHED, silence_ms, brings_first_records=True) is None
-        assert watermark_by(NEWEST, REACHED, silence_ms, brings_first_records=True) == 990_000
+        assert watermark_by(RULE, REACHED, silence_ms, first_records={"s"}) is None
+        assert watermark_by(NEWEST, REACHED, silence_ms, first_records={"s"}) == 990_000
     checkpoint = a_checkpoint(1, closes_ms=885_000, reached=REACHED)
-    assert watermark_after(RULE, checkpoint, silent(95_000, 37_000), brings_first_records=True) == 885_000
+    assert watermark_after(RULE, checkpoint, silent(95_000, 37_000), first_records={"s"}) == 885_000
 
 
 def test_a_slice_brings_first_records_of_a_partition_until_one_was_accepted():
     read = {"s": {0: 5, 1: 7}}
-    assert not brings_first_records({"s": {0: 1}}, read, read)
-    assert not brings_first_records({"s": {0: 1}}, read, {"s": {0: 6, 1: 7}})
-    assert not brings_first_records({"s": {0: 1}}, read, {"s": {0: 5, 1: 7, 2: 0}}), "an added one that is empty"
-    assert brings_first_records({"s": {0: 1}}, read, {"s": {0: 5, 1: 8}})
-    assert brings_first_records({"s": {0: 1, 1: 1}}, read, {"s": {0: 5, 1: 7, 2: 1}})
-    assert brings_first_records({}, read, {"s": {0: 6, 1: 7}})
+    assert not first_records({"s": {0: 1}}, read, read)
+    assert not first_records({"s": {0: 1}}, read, {"s": {0: 6, 1: 7}})
+    assert not first_records({"s": {0: 1}}, read, {"s": {0: 5, 1: 7, 2: 0}}), "an added one that is empty"
+    assert first_records({"s": {0: 1}}, read, {"s": {0: 5, 1: 8}})
+    assert first_records({"s": {0: 1, 1: 1}}, read, {"s": {0: 5, 1: 7, 2: 1}})
+    assert first_records({}, read, {"s": {0: 6, 1: 7}})
 
 
 def test_the_watermark_never_falls_below_what_was_closed():

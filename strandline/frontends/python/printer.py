@@ -33,6 +33,11 @@ def as_python(documents: Iterable[Mapping[str, Any]]) -> str:
             arguments = [repr(document["stream"]), f"schema={document['schema']!r}", *_keywords(fields)]
             lines += ["", f"{name} = stream(", *(f"    {one}," for one in arguments), ")"]
         else:
+            if "inputs" in document:
+                raise PermanentError(
+                    f"pipeline {document['pipeline']} reads several streams, and that has no form in Python yet; keep its "
+                    "document in YAML"
+                )
             lines += ["", *_pipeline(name, document, names, functions)]
     return "\n".join([f"from strandline import {', '.join(sorted(functions))}", *lines, ""])
 

@@ -91,7 +91,12 @@ class _Job:
     """One job: a view for each relation that is read more than once, and an insert for each emission."""
 
     def __init__(self, document: Mapping[str, Any], names: set[str]) -> None:
-        """`names`: those of views that are taken already; the job's are added."""
+        """`names`: those of views that are taken already; the job's are added. Raises PermanentError for what SQL can't say."""
+        if "inputs" in document:
+            raise PermanentError(
+                f"pipeline {document['pipeline']} reads several streams, and that has no form in SQL yet; keep its document "
+                "in YAML"
+            )
         self._document = document
         self._names = names
         self._views: list[str] = []

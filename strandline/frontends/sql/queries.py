@@ -58,7 +58,7 @@ _REFUSED = {
     "offset": "a stream has no end, so there is no first result to leave out; keep results by 'having' or 'where'",
     "qualify": "it looks at other rows without an end; a window of tumble(...), hop(...) or cumulate(...) has one",
     "window": "named frames of 'over' look back without an end; a window of tumble(...), hop(...) or cumulate(...) has one",
-    "union": "one job reads one stream; write a job for each, which emit to one place each",
+    "union": "a job of SQL reads one stream; unite several in YAML: 'inputs: [...]', and a step 'from: [a, b]'",
     "intersect": "it needs all rows of both sides, and a stream has no end",
     "except": "it needs all rows of both sides, and a stream has no end",
     "minus": "it needs all rows of both sides, and a stream has no end",

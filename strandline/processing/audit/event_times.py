@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceKind, SliceRow
 from strandline.results.document import format_timestamp
@@ -41,11 +41,12 @@ def event_time_differences(
             reached, closed_ms = _places(checkpoint.reached), checkpoint.closes_ms
             continue
         silence_ms = _places(row.silence_ms)
-        brings_first = any(
-            end > row.offsets_first.get(place[0], {}).get(place[1], 0) and place not in reached
+        begin_anew = {
+            place[0]
             for place, end in _places(row.offsets).items()
-        )
-        watermark_ms = _latest(closed_ms, _watermark(row.rule, reached, silence_ms, brings_first=brings_first))
+            if end > row.offsets_first.get(place[0], {}).get(place[1], 0) and place not in reached
+        }
+        watermark_ms = _latest(closed_ms, _watermark(row.rule, reached, silence_ms, begin_anew))
         closes_ms = _latest(row.watermark_ms, _watermark(row.rule, after, silence_ms))
         is_past_all = row.kind is SliceKind.DRAIN and (row.watermark_ms or 0) >= (watermark_ms or 0)
         if row.watermark_ms != watermark_ms and not is_past_all:
@@ -71,21 +72,35 @@ def _knows_no_partitions(before: CheckpointRow | None, checkpoint: CheckpointRow
 
 
 def _watermark(
-    rule: EventTimeRule, reached: Mapping[Place, int], silence_ms: Mapping[Place, int], *, brings_first: bool = False
+    rule: EventTimeRule,
+    reached: Mapping[Place, int],
+    silence_ms: Mapping[Place, int],
+    begin_anew: Collection[str] = (),
 ) -> int | None:
-    """`brings_first`: the slice has records of a partition that never had an accepted record. Nobody knows how far event time
-    has come there, so only the newest of the others can give a watermark, where the rule follows it."""
-    if not reached:
-        return None
+    """`begin_anew`: the streams of which the slice has records of a partition that never had an accepted record. Nobody knows how
+    far event time has come there, so only the newest of the others can give a watermark, where the rule follows it.
+
+    Each place holds the watermark back at its event time less its stream's delay, unless it is idle. Of a stream that goes by the
+    newest, the latest place alone does; and all of them while one isn't idle.
+    """
+    less_delay = {place: ms - rule.of(place[0]).delay_ms for place, ms in reached.items()}
     idle_ms = {
-        place: silence_ms.get(place, 0) - rule.idle_timeout_ms for place in reached if rule.idle_timeout_ms is not None
+        place: silence_ms.get(place, 0) - timeout_ms
+        for place in reached
+        if (timeout_ms := rule.of(place[0]).idle_timeout_ms) is not None
     }
-    holding = [ms for place, ms in reached.items() if idle_ms.get(place, -1) < 0]
-    if not holding and not brings_first:
-        return max(reached.values()) + min(idle_ms.values()) - rule.delay_ms
-    if rule.watermark == "newest":
-        return max(reached.values()) - rule.delay_ms
-    return None if brings_first else min(holding) - rule.delay_ms
+    holding: list[int] = []
+    for stream in {place[0] for place in reached} | set(begin_anew):
+        own = {place: ms for place, ms in less_delay.items() if place[0] == stream}
+        awake = [ms for place, ms in own.items() if idle_ms.get(place, -1) < 0]
+        follows_newest = rule.of(stream).watermark == "newest"
+        if stream in begin_anew and not (own and follows_newest):
+            return None
+        if awake or stream in begin_anew:
+            holding += [max(own.values())] if follows_newest else awake
+    if holding:
+        return min(holding)
+    return max(less_delay.values()) + min(idle_ms.values()) if less_delay else None
 
 
 def _by_place(latest: LatestEvents) -> dict[Place, list[tuple[int, int]]]:

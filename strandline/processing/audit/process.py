@@ -39,7 +39,6 @@ from strandline.processing.audit.report import AuditReport, Outcome, letter_scop
 from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts, letters_parts, results_parts
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
-from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.continuity import require_same_topic
@@ -80,7 +79,7 @@ class Audit:
         try:
             letters = dead_letter_topic(self._job)
             backfills = complete_backfills(self._ledger, self._job, self._load)
-            stream, plan = self._plan(self._index.starts(letters), backfills)
+            plan = self._plan(self._index.starts(letters), backfills)
             tasks = [self._tasks(span) for span in plan.spans]
             aliases = sorted({alias for s in plan.spans for one in aliases_of(s.pipeline).values() for alias in one})
             streams = {name for s in plan.spans for one in streams_of(s.pipeline).values() for name in one}
@@ -92,7 +91,7 @@ class Audit:
                 held = {name: (self._index.starts(name), self._index.ends(name)) for name in streams}
                 last = self._ledger.last_slice(self._job)
                 assert last is not None, "a committed slice is there, so there is a last one"
-                reconciler = Reconciler(store_scopes(plan, last), letter_scope(plan, stream, last))
+                reconciler = Reconciler(store_scopes(plan, last), letter_scope(plan, last))
                 with scratch_directory(self._settings, f"audit-{self._job}") as directory:
                     compared = Table(directory / "compared", ROWS_SCHEMA)
                     compared.create()
@@ -111,17 +110,18 @@ class Audit:
     def _load(self, version: int, streams: StreamVersions | None = None) -> CheckedPipeline:
         return load_pipeline(self._ledger, self._job, version, streams)
 
-    def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> tuple[str, AuditPlan]:
+    def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> AuditPlan:
         job = self._ledger.job(self._job)
-        stream = self._load(job.version).spec.input.stream
+        streams = self._load(job.version).streams
         what_now = "The records that its results came from are gone and can't be audited."
-        known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
-        require_same_topic(self._job, stream, known_id, present_id, what_now)
-        return stream, plan_audit(
+        for stream in streams:
+            known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
+            require_same_topic(self._job, stream, known_id, present_id, what_now)
+        return plan_audit(
             self._ledger,
             self._job,
             self._load,
-            {stream: self._index.starts(stream)},
+            {stream: self._index.starts(stream) for stream in streams},
             letter_starts,
             self._asked,
             {name: self._index.starts(name) for name in self._emitted_streams()},
@@ -210,7 +210,7 @@ class Audit:
     def _tasks(self, span: VersionSpan) -> list[LogTask]:
         pipeline = span.pipeline
         slices = span.slice_first, span.slice_own, span.slice_last
-        return recorded_tasks(self._ledger, self._job, *slices, record_format(pipeline.stream), pipeline.lookups)
+        return recorded_tasks(self._ledger, self._job, *slices, decoding_of(pipeline, "").formats, pipeline.lookups)
 
     def _recomputations(
         self, plan: AuditPlan, tasks: list[list[LogTask]], directory: Path, compared: Table

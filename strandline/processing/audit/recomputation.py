@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -34,8 +34,8 @@ from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.stages import LEFT, Emit, JoinStage, RecordStage, RowStep, Stage
-from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
+from strandline.processing.pipelines.stages import LEFT, Emit, JoinStage, RecordStage, RowStep, Stage, Way
+from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
@@ -52,8 +52,8 @@ class RecordsPart:
 
     name: str
     decoding: DecodingConfig
-    first: tuple[tuple[Stage, Table], ...]
-    """The windows that take records, with the tables of their rows."""
+    first: tuple[tuple[Stage, Way, Table], ...]
+    """The windows and joins that take records of the stream, each with a way to it, and the table of its rows."""
     types: Mapping[str, str]
     """The stream's fields."""
     events_from_ms: int
@@ -74,11 +74,7 @@ class RecordsPart:
 
     def run(self) -> Account:
         account = Account()
-        firsts = [
-            (stage, side, RowSteps(steps, self.types), table)
-            for stage, table in self.first
-            for side, steps in enumerate(stage.ways_of_records)
-        ]
+        firsts = [(stage, way.side, RowSteps(way.steps, self.types), table) for stage, way, table in self.first]
         emissions = [(one, RowSteps(one.steps, self.types)) for one in self.emissions]
         ends = np.array([piece.offsets.offset_next for piece in self.task.pieces])
         with ExitStack() as tables:
@@ -93,7 +89,7 @@ class RecordsPart:
                 for one in self.emissions
                 if one.later is not None
             }
-            for chunk in decode_pieces(self.decoding, decoder_of(self.decoding), self.task.pieces):
+            for chunk in decode_pieces(self.decoding, self.task.pieces):
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
                 accepted = chunk.accepted_places()
@@ -167,7 +163,7 @@ class RecordsToCompare:
 
     stage: str
     steps: tuple[RowStep, ...]
-    """All steps before it."""
+    """All steps before it, from the stream on whose records these are."""
     shapes: tuple[DocumentShape, ...]
     asked: EndRange
     """Only documents with an event time in it are compared."""
@@ -185,7 +181,7 @@ class RecordsToCompare:
         values = [columns[name] for name in self.schema.names[_OWN_COLUMNS:]]
         own = [
             pa.array(event_us, pa.int64()),
-            pa.array(np.full(len(places), chunk.partition, np.int32)),
+            pa.array(np.full(len(places), chunk.label, np.int32)),
             pa.array(offsets),
             pa.array(elements, pa.int32()),
         ]
@@ -249,10 +245,12 @@ class Recomputation:
         first = []
         for stage, taken in zip(pipeline.stages, self._taken, strict=True):
             before = None if taken == RECORDS else pipeline.stages[taken]
-            types = pipeline.stream.types
+            way = stage.record_ways[0]
+            types, taken_steps = pipeline.inputs[way.stream].stream.types, way.steps
             if before is not None:
                 types = before.window_types if stage.takes_window else before.field_types
-            steps = RowSteps(stage.pre_steps, types)
+                taken_steps = stage.pre_steps
+            steps = RowSteps(taken_steps, types)
             query: WindowQuery | JoinQuery
             if before is None:
                 query = _query_of(stage, LEFT, steps.types)
@@ -282,18 +280,30 @@ class Recomputation:
             for one in pipeline.record_stages
             if not span.is_backfill
         )
+        inputs = {stream: at for at, stream in enumerate(pipeline.streams)}
+        of_tasks = [inputs[task.pieces[0].offsets.stream] for task in tasks]
         self.parts = [
             RecordsPart(
                 name=f"{directory.name}-{number}",
                 decoding=decoding,
-                first=tuple(first),
-                types=pipeline.stream.types,
+                first=tuple(
+                    (stage, way, table)
+                    for stage, table in first
+                    for way in stage.record_ways
+                    if way.stream == of_tasks[number]
+                ),
+                types=pipeline.inputs[of_tasks[number]].stream.types,
                 events_from_ms=span.events_from_ms,
                 events_before_ms=span.events_before_ms,
                 has_late_letters=pipeline.spec.late != "drop",
                 task=task,
                 compared=compared,
-                emissions=self._emissions,
+                emissions=tuple(
+                    replace(one, steps=way.steps)
+                    for one, stage in zip(self._emissions, pipeline.record_stages, strict=False)
+                    for way in stage.record_ways
+                    if way.stream == of_tasks[number]
+                ),
                 repeats=self._repeats,
             )
             for number, task in enumerate(tasks)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_RESULT
+from strandline.ledger.states import Offsets
 from strandline.results.comparison import differences_beyond_rounding
 from strandline.results.generations import Generation, generation_shown
 from strandline.results.names import generation_of
@@ -140,29 +141,28 @@ class RecordScope(StoreScope):
 
 @dataclass(frozen=True)
 class LetterScope:
-    """The dead letters that are compared, by the coordinates of their records: partition -> offset."""
+    """The dead letters that are compared, by the coordinates of their records: stream -> partition -> offset."""
 
-    stream: str
-    first: Mapping[int, int]
+    first: Offsets
     """Where the audited slices begin."""
-    next: Mapping[int, int]
-    """Where they end."""
-    later_next: Mapping[int, int] | None
+    next: Offsets
+    """Where they end, in each stream that the job reads."""
+    later_next: Offsets | None
     """Where the slices end that may have dead letters already; None: letters from `next` on are not compared."""
 
     def kind_of(self, identity: str) -> Kind:
         """`same` for the id of a record in the audited slices, or of an element of one, else why it is none."""
         stream, *numbers = identity.split("/")  # no stream has a slash in its name
-        if stream != self.stream or len(numbers) not in (2, 3) or not all(number.isdecimal() for number in numbers):
+        if stream not in self.next or len(numbers) not in (2, 3) or not all(number.isdecimal() for number in numbers):
             return Kind.EXTRA
         partition, offset = int(numbers[0]), int(numbers[1])
-        if offset < self.first.get(partition, 0):
+        if offset < self.first.get(stream, {}).get(partition, 0):
             return Kind.OUTSIDE
-        if offset < self.next.get(partition, 0):
+        if offset < self.next[stream].get(partition, 0):
             return Kind.SAME
         if self.later_next is None:
             return Kind.OUTSIDE
-        return Kind.LATER if offset < self.later_next.get(partition, 0) else Kind.EXTRA
+        return Kind.LATER if offset < self.later_next.get(stream, {}).get(partition, 0) else Kind.EXTRA
 
 
 @dataclass(frozen=True, slots=True)

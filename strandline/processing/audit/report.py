@@ -109,14 +109,13 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
     return scopes
 
 
-def letter_scope(plan: AuditPlan, stream: str, last: SliceRow) -> LetterScope:
+def letter_scope(plan: AuditPlan, last: SliceRow) -> LetterScope:
     """Which dead letters are compared. `last` as for `store_scopes`."""
     is_to_the_end = plan.slice_last == plan.slice_committed
     return LetterScope(
-        stream,
-        plan.offsets_first.get(stream, {}),
-        plan.offsets.get(stream, {}),
-        last.offsets.get(stream, {}) if is_to_the_end else None,
+        plan.offsets_first,
+        plan.offsets,
+        last.offsets if is_to_the_end else None,
     )
 
 

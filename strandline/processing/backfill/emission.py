@@ -143,7 +143,9 @@ class ChunkReader(DataSourceReader):
         chunk = self._chunk
         with closing(open_ledger(self._ledger_url)) as ledger:
             decoding, first = self._task.decoding, chunk.slice_first
-            tasks = recorded_tasks(ledger, self._job, first, first, chunk.slice_last, decoding.format, decoding.lookups)
+            tasks = recorded_tasks(
+                ledger, self._job, first, first, chunk.slice_last, decoding.formats, decoding.lookups
+            )
         # Without records, too, one task tells every bucket what was counted.
         return [SourceInputPartition(pieces, is_new=False) for pieces in [task.pieces for task in tasks] or [[]]]
 

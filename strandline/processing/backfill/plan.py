@@ -117,8 +117,7 @@ def plan_backfill(
             + (f", up to {_time(to_ms)}" if to_ms is not None else "")
             + "; there is nothing to compute anew"
         )
-    stream = pipeline.spec.input.stream
-    log_starts_of = {stream: dict(log_starts(stream))}
+    log_starts_of = {stream: dict(log_starts(stream)) for stream in pipeline.streams}
     slice_first = require_records(ledger, job, load, pipeline, windows, last.slice, log_starts_of)
     slice_last = ledger.first_slice_closing(job, max(one.up_to_ms for one in windows.values())) or last.slice
     records = ledger.totals(job, slice_last).records - ledger.totals(job, slice_first - 1).records

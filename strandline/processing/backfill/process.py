@@ -187,16 +187,15 @@ class Backfill:
         return recorded_counts(self._ledger, self._job, slices, versions, row.version, row.stream_versions)
 
     def _require_log(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
-        stream = pipeline.spec.input.stream
         what_now = "The records to compute from are gone."
-        known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
-        require_same_topic(self._job, stream, known_id, present_id, what_now)
-        require_same_stream(self._ledger, self._index, self._job, pipeline.stream)
+        for stream, spec in pipeline.streams.items():
+            known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
+            require_same_topic(self._job, stream, known_id, present_id, what_now)
+            require_same_stream(self._ledger, self._index, self._job, spec)
         left = windows_left(row)
         if left:
-            require_records(
-                self._ledger, self._job, self._load, pipeline, left, row.slice, {stream: self._index.starts(stream)}
-            )
+            starts = {stream: self._index.starts(stream) for stream in pipeline.streams}
+            require_records(self._ledger, self._job, self._load, pipeline, left, row.slice, starts)
 
     def _discard_others(self) -> None:
         for other in self._ledger.backfills(self._job):

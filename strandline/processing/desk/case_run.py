@@ -12,7 +12,7 @@ from typing import Any
 from strandline.core.documents import read_documents, read_values
 from strandline.core.errors import InvalidDocument, PermanentError, Problem, StrandlineError
 from strandline.core.record_headers import REASON_LATE, SOURCE_MQTT, pack_header_values
-from strandline.core.stream import record_header
+from strandline.core.stream import StreamSpec, record_header
 from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, letter_fields
 from strandline.processing.desk.desk_pipeline import read_pipeline
@@ -147,7 +147,7 @@ def _bytes(path: Path) -> bytes:
 
 def _outcomes(case: CaseSpec, pipeline: CheckedPipeline, directory: Path) -> tuple[list[Outcome], Desk]:
     desk = Desk(pipeline, None if case.slice == "all" else case.slice, restarts=True)
-    placement = Placement(pipeline.stream, case.partitions)
+    placements = {name: Placement(stream, case.partitions) for name, stream in pipeline.streams.items()}
     found: list[Outcome] = []
     for step in case.steps:
         if step.wait is not None:
@@ -155,18 +155,29 @@ def _outcomes(case: CaseSpec, pipeline: CheckedPipeline, directory: Path) -> tup
         elif step.restart:
             desk.restart()
         else:
-            for records in _records(step, pipeline, placement, directory):
+            stream = _stream_of(step, pipeline)
+            for records in _records(step, stream, placements[stream.stream], directory):
                 found += desk.feed(records)
     found += desk.drain() if case.drain else desk.end_slice()
     return found, desk
 
 
-def _records(step: CaseStep, pipeline: CheckedPipeline, placement: Placement, directory: Path) -> Iterator[DeskRecords]:
+def _stream_of(step: CaseStep, pipeline: CheckedPipeline) -> StreamSpec:
+    """The stream that the records of a step come to. Raises PermanentError."""
+    name = pipeline.stream.stream if step.stream is None and not pipeline.further else step.stream
+    if name not in pipeline.streams:
+        what = "says no stream" if name is None else f"says stream '{name}'"
+        raise PermanentError(
+            f"a step of the test {what}, and pipeline {pipeline.job} reads {', '.join(pipeline.streams)}; write 'stream: NAME' "
+            "beside its records"
+        )
+    return pipeline.streams[name]
+
+
+def _records(step: CaseStep, stream: StreamSpec, placement: Placement, directory: Path) -> Iterator[DeskRecords]:
     pieces: Iterator[Sequence[bytes | None]] = iter([step.values()])
     if step.input is not None:
-        pieces = read_records(
-            Path("-") if step.input == "-" else directory / step.input, record_format(pipeline.stream)
-        )
+        pieces = read_records(Path("-") if step.input == "-" else directory / step.input, record_format(stream))
     source = None
     if step.topic is not None:
         source = SOURCE_MQTT + step.topic.encode()
@@ -179,7 +190,7 @@ def _records(step: CaseStep, pipeline: CheckedPipeline, placement: Placement, di
         placed = None if step.partition is None else [step.partition] * count
         partitions = placed or placement.of_each(values, step.topic, step.headers)
         times = None if step.at is None else [step.at] * count
-        yield DeskRecords(values, partitions, times, () if source is None else [source] * count)
+        yield DeskRecords(values, partitions, times, () if source is None else [source] * count, stream=stream.stream)
 
 
 def _letter(letter: DeskLetter) -> dict[str, Any]:

@@ -42,6 +42,8 @@ class CaseStep(DocumentModel):
     """Whether the texts among them are bytes in base64."""
     input: str | None = None
     """A file of records, from the test's directory."""
+    stream: str | None = None
+    """The stream that the records of this step come to. Needed where the pipeline reads several."""
     at: Moment | None = None
     """When the records of this step came (log time). Default: their event time."""
     partition: Annotated[int, Field(ge=0, lt=1000)] | None = None
@@ -62,7 +64,7 @@ class CaseStep(DocumentModel):
         if len(given) != 1:
             yield (), f"expected exactly one of {', '.join(_KINDS)}" + (f", got {', '.join(given)}" if given else "")
         elif given[0] in ("wait", "restart"):
-            for name in ("at", "partition", "topic", "query", "headers", "base64"):
+            for name in ("stream", "at", "partition", "topic", "query", "headers", "base64"):
                 if getattr(self, name) is not None:
                     yield (name,), f"is of records, and this step is a '{given[0]}'"
         if self.topic is not None and self.query is not None:

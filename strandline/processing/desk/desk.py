@@ -37,9 +37,10 @@ from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.slices.watermark import emitted_up_to
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, REJECTED, branch_of, decode_facts
-from strandline.processing.source.source_config import TaskConfig
+from strandline.processing.source.source_config import DecodingConfig, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
+from strandline.results.records.partition_labels import label_of
 from strandline.results.writer import PROBLEM, WINDOW_END, Refused
 
 VERSION = EPOCH = 1
@@ -112,6 +113,29 @@ class _Seen:
     latest_event_ms: int | None
 
 
+class _DeskStream:
+    """What is needed of one stream that the pipeline reads."""
+
+    def __init__(self, pipeline: CheckedPipeline, place: int, decoding: DecodingConfig, log_time: str | None) -> None:
+        self.name = decoding.stream
+        self.place = place
+        self.decoder = decoder_of(decoding)
+        self.reader = RowReader(decoding.format, asked_schemas(decoding.format))
+        self.log_times = LogTimes(decoding.format.fields, decoding.event_time_source, log_time)
+        self.max_ahead_ms = pipeline.inputs[place].event_time_rule.max_ahead_ms
+        self.offsets = Offsets()
+
+    def late(
+        self, texts: Sequence[JsonText], log_ms: np.ndarray, places: np.ndarray, marks: np.ndarray
+    ) -> dict[int, RejectedRecord]:
+        """Why each of these rows is late, in the decoder's words."""
+        if not len(places):
+            return {}
+        chosen = [texts[at] for at in places.tolist()]
+        rejects = self.decoder.decode(chosen, log_ms[places].tolist(), marks).rejects
+        return {int(places[one.index]): one for one in rejects}
+
+
 class Desk:
     """One run of a pipeline. Feed it records, then `drain` it."""
 
@@ -129,14 +153,15 @@ class Desk:
         self._pipeline = pipeline
         self._slice_records = slice_records
         self._in_slice = 0
-        self._decoding = decoding_of(pipeline, "")
-        self._decoder = decoder_of(self._decoding)
-        self._reader = RowReader(self._decoding.format, asked_schemas(self._decoding.format))
-        self._log_times = LogTimes(self._decoding.format.fields, self._decoding.event_time_source, log_time)
+        decoding = decoding_of(pipeline, "")
+        self._streams = [
+            _DeskStream(pipeline, place, one, log_time) for place, one in enumerate((decoding, *decoding.further))
+        ]
         config = TaskConfig(
-            decoding=self._decoding,
+            decoding=decoding,
             stages=pipeline.stages,
             types=tuple(pipeline.stream.types.items()),
+            further_types=tuple(tuple(one.stream.types.items()) for one in pipeline.further),
             bucket_keys=(_BUCKET,),
             late_is_dropped=pipeline.spec.late == "drop",
             crashes=pipeline.spec.on_error == "crash",
@@ -145,23 +170,18 @@ class Desk:
         self._task, self._cascade = SourceTask(config), config.cascade
         self._emissions = [_Emission(pipeline, stage) for stage in pipeline.stages]
         self._record_emissions = [_Emission(pipeline, stage) for stage in pipeline.record_stages]
-        self._clock = EventClock(pipeline.event_time_rule)
-        self._offsets = Offsets()
+        self._clock = EventClock(pipeline.event_time_rule, list(pipeline.streams))
         self._state: bytes | None = None
         self._closed_ms: int | None = None
         self._emitted: dict[str, int] = {}
         self._seen: list[_Seen] | None = [] if restarts else None
         self.counts = DeskCounts()
 
-    @property
-    def headers(self) -> tuple[str, ...]:
-        """Those of a record that its rows depend on: the first of them that it has."""
-        return self._reader.headers
-
-    @property
-    def headers_beside(self) -> tuple[str, ...]:
-        """Those that rows depend on beside the first."""
-        return self._reader.headers_beside
+    def headers_of(self, stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of a record of this stream, the headers that its rows depend on: the first of them that it has, and those that they
+        depend on beside that."""
+        reader = next(one.reader for one in self._streams if one.name == stream)
+        return reader.headers, reader.headers_beside
 
     def feed(self, records: DeskRecords) -> Iterator[Outcome]:
         """Take records in, and yield what becomes of them: rejected records, records that are emitted, and results of
@@ -174,9 +194,10 @@ class Desk:
 
         Raises BadRecord where the pipeline ends at a bad record.
         """
-        offsets = self._offsets.of_each(records.partitions) if records.offsets is None else records.offsets
-        for rows in self._reader.parts(records.values, records.sources):
-            for part in self._judged(records, offsets, rows):
+        stream = next((one for one in self._streams if one.name == records.stream), self._streams[0])
+        offsets = stream.offsets.of_each(records.partitions) if records.offsets is None else records.offsets
+        for rows in stream.reader.parts(records.values, records.sources):
+            for part in self._judged(stream, records, offsets, rows):
                 yield from self._taken(part)
 
     def wait(self, ms: int) -> Iterator[Outcome]:
@@ -216,21 +237,21 @@ class Desk:
             self._seen.append(_Seen(part, self._clock.latest_event_ms))
         yield from self._step(part)
 
-    def _judged(self, records: DeskRecords, offsets: Sequence[int], rows: Rows) -> Iterator[_Part]:
+    def _judged(self, stream: _DeskStream, records: DeskRecords, offsets: Sequence[int], rows: Rows) -> Iterator[_Part]:
         """Decode rows and judge each by event time; yield them cut where slices end."""
         partitions, of_row = rows.of_each(records.partitions), rows.of_each(offsets)
         given_ms = None if records.log_times_ms is None else rows.of_each(records.log_times_ms)
-        log_ms = self._log_times.of_rows(rows.texts, given_ms)
-        ahead_ms = self._pipeline.event_time_rule.max_ahead_ms
-        decoded = self._decoder.decode(rows.texts, log_ms.tolist(), None, ahead_ms)
+        log_ms = stream.log_times.of_rows(rows.texts, given_ms)
+        decoded = stream.decoder.decode(rows.texts, log_ms.tolist(), None, stream.max_ahead_ms)
         is_usable = np.ones(len(rows.texts), np.bool_)
         is_usable[[one.index for one in decoded.rejects]] = False
         events_ms = np.zeros(len(rows.texts), np.int64)
         events_ms[is_usable] = decoded.event_time.cast(pa.int64()).to_numpy() // 1_000
         places = np.arange(len(rows.texts)) if rows.places is None else np.asarray(rows.places)
-        value_at = partial(self._reader.dead_letter_value, records.values, rows)
+        value_at = partial(stream.reader.dead_letter_value, records.values, rows)
         judged = _JudgedRows(
-            self._pipeline.stream.stream,
+            stream.name,
+            stream.place,
             decoded,
             is_usable,
             events_ms,
@@ -244,10 +265,11 @@ class Desk:
         for end, ends_slice in self._cuts(int(places[0]), int(places[-1]) + 1):
             stop = int(np.searchsorted(places, end))
             here = slice(first, stop)
-            clock_ms = None if given_ms is None and self._log_times.are_event_times else log_ms[here]
-            marks = self._clock.watermarks(partitions[here], events_ms[here], is_usable[here], clock_ms)
+            clock_ms = None if given_ms is None and stream.log_times.are_event_times else log_ms[here]
+            labels = [label_of(stream.place, partition) for partition in partitions[here]]
+            marks = self._clock.watermarks(labels, events_ms[here], is_usable[here], clock_ms)
             is_late = is_usable[here] & (events_ms[here] < marks)
-            judged.late |= self._late(rows.texts, log_ms, first + np.flatnonzero(is_late), marks[is_late])
+            judged.late |= stream.late(rows.texts, log_ms, first + np.flatnonzero(is_late), marks[is_late])
             chunks = [judged.chunk(partition, at) for partition, at in _by_partition(partitions, first, stop)]
             yield _Part(chunks, ends_slice, self._clock.watermark_ms)
             first = stop
@@ -263,16 +285,6 @@ class Desk:
             if ends_slice:
                 self._in_slice = 0
             yield first, ends_slice
-
-    def _late(
-        self, texts: Sequence[JsonText], log_ms: np.ndarray, places: np.ndarray, marks: np.ndarray
-    ) -> dict[int, RejectedRecord]:
-        """Why each of these rows is late, in the decoder's words."""
-        if not len(places):
-            return {}
-        chosen = [texts[at] for at in places.tolist()]
-        rejects = self._decoder.decode(chosen, log_ms[places].tolist(), marks).rejects
-        return {int(places[one.index]): one for one in rejects}
 
     def _step(self, part: _Part) -> Iterator[Outcome]:
         """Take a part in, and emit its records; where its slice ends, close windows and emit their results."""
@@ -320,6 +332,8 @@ class _JudgedRows:
     """Decoded rows of several partitions, and which are late."""
 
     stream: str
+    place: int
+    """Of the stream."""
     decoded: Decoded
     is_usable: np.ndarray
     events_ms: np.ndarray
@@ -362,6 +376,7 @@ class _JudgedRows:
             lambda at: self.value_at(chosen[at]),
             None if self.elements is None else [self.elements[at] for at in chosen],
             tables=self.tables,
+            place=self.place,
         )
 
 

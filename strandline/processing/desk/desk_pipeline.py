@@ -13,7 +13,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.result_streams import emissions_to_streams, stream_of_results
+from strandline.processing.pipelines.result_streams import emissions_to_streams, several_results, stream_of_results
 
 
 def read_pipeline(text: bytes, source: str, name: str | None = None, stream: str | None = None) -> CheckedPipeline:
@@ -33,7 +33,7 @@ def pipeline_of(
 
 def _chosen(pipelines: list[YamlDocument], name: str | None, stream: str | None, source: str) -> YamlDocument:
     fitting = [
-        one for one in pipelines if name in (None, one.name) and stream in (None, _stream_of(one))
+        one for one in pipelines if name in (None, one.name) and (stream is None or stream in _streams_of(one))
     ]  # documents are not checked yet
     if len(fitting) == 1:
         return fitting[0]
@@ -49,9 +49,10 @@ def _chosen(pipelines: list[YamlDocument], name: str | None, stream: str | None,
     raise InvalidDocument([Problem(message, source=source)])
 
 
-def _stream_of(document: YamlDocument) -> object:
-    reads = document.data.get("input")
-    return reads.get("stream") if isinstance(reads, dict) else None
+def _streams_of(document: YamlDocument) -> list[object]:
+    several = document.data.get("inputs")
+    reads = several if isinstance(several, list) else [document.data.get("input")]
+    return [one.get("stream") for one in reads if isinstance(one, dict)]
 
 
 def shapes_of(lookups: Mapping[str, ReadLookup]) -> dict[str, LookupShape]:
@@ -62,22 +63,41 @@ def shapes_of(lookups: Mapping[str, ReadLookup]) -> dict[str, LookupShape]:
 def _checked(
     document: YamlDocument, documents: list[YamlDocument], above: tuple[str, ...], lookups: Mapping[str, LookupShape]
 ) -> CheckedPipeline:
-    """The pipeline of this document with its stream. `above`: the pipelines that read what comes of it."""
+    """The pipeline of this document with its streams. `above`: the pipelines that read what comes of it."""
     spec = PipelineSpec.parse(document)
-    name = spec.input.stream
-    emitter = _emitter_of(name, documents)
-    if emitter is not None:
+    emitters = {name: emitter for name in spec.streams if (emitter := _emitter_of(name, documents)) is not None}
+    if emitters:
         spec = spec.reading_results()
+    if problems := several_results(spec, document, emitters):
+        raise InvalidDocument(problems)
+    found = [
+        _stream(name, at, spec, document, documents, above, lookups, emitters.get(name))
+        for at, name in enumerate(spec.streams)
+    ]
+    return check(spec, found, document, lookups)
+
+
+def _stream(
+    name: str,
+    at: int,
+    spec: PipelineSpec,
+    document: YamlDocument,
+    documents: list[YamlDocument],
+    above: tuple[str, ...],
+    lookups: Mapping[str, LookupShape],
+    emitter: YamlDocument | None,
+) -> StreamSpec:
+    """The stream that the input at this place names: of a document here, or as the pipeline emits it that does."""
     for one in documents:
         if one.kind == "stream" and one.name == name:
-            return check(spec, StreamSpec.parse(one), document, lookups)
+            return StreamSpec.parse(one)
     if emitter is None or emitter.name in (*above, document.name):
         known = [one.name for one in documents if one.kind == "stream"]
         message = f"there is no stream '{name}' here{did_you_mean(name, known)}; the file has to hold its document, too"
-        raise InvalidDocument([document.problem(("input", "stream"), message)])
+        raise InvalidDocument([document.problem((*spec.path_of_input(at), "stream"), message)])
     before = _checked(emitter, documents, (*above, document.name), lookups)
     stage = next(stage for stage in before.stages if name in stage.streams)
-    return check(spec, stream_of_results(before, stage, name), document, lookups)
+    return stream_of_results(before, stage, name)
 
 
 def _emitter_of(stream: str, documents: list[YamlDocument]) -> YamlDocument | None:

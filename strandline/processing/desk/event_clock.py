@@ -10,7 +10,7 @@ Silence is counted in log time: how far the log has come since a partition's las
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,8 @@ import numpy.typing as npt
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.formats.decoder import NEVER_LATE
 from strandline.processing.slices.watermark import greatest, watermark_by
+from strandline.results.records.partition_labels import stream_place_of
 
-_STREAM = ""
-"""There is one."""
 Times = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 
@@ -28,11 +27,14 @@ Marks = npt.NDArray[np.bool_]
 class EventClock:
     """How far event time has come, record by record."""
 
-    def __init__(self, rule: EventTimeRule) -> None:
+    def __init__(self, rule: EventTimeRule, streams: Sequence[str] = ("",)) -> None:
+        """`streams`: those that are read, in their order."""
         self._rule = rule
+        self._streams = streams
         self._reached: dict[int, int] = {}
+        """Label of a partition (`partition_labels`) -> the latest event time."""
         self._came_ms: dict[int, int] = {}
-        """Partition -> how far the log had come with its last record."""
+        """Label -> how far the log had come with its last record."""
         self._now_ms: int | None = None
         """How far the log has come. A log time behind it doesn't set it back."""
         self.watermark_ms: int | None = None
@@ -46,7 +48,7 @@ class EventClock:
     def watermarks(
         self, partitions: Sequence[int], events_ms: Times, is_usable: Marks, log_times_ms: Times | None = None
     ) -> Times:
-        """The watermark in force for each row, in the order of the log, and move on behind them.
+        """The watermark in force for each row, in the order of the log, and move on behind them. `partitions`: their labels.
 
         `is_usable`: rows that can't be read move nothing, but their partition is not silent. `log_times_ms`: None: event time is
         log time.
@@ -84,14 +86,23 @@ class EventClock:
     def _before(self, partition: int, log_ms: int) -> int | None:
         """The watermark in force for a record that comes to the partition now."""
         self._now_ms = log_ms if self._now_ms is None else max(self._now_ms, log_ms)
-        in_force = greatest(self.watermark_ms, self._by_rule(is_first=partition not in self._reached))
+        is_first = partition not in self._reached
+        in_force = greatest(self.watermark_ms, self._by_rule([self._stream_of(partition)] if is_first else ()))
         self._came_ms[partition] = self._now_ms
         return in_force
 
-    def _by_rule(self, *, is_first: bool = False) -> int | None:
+    def _by_rule(self, first_records: Collection[str] = ()) -> int | None:
         now_ms = self._now_ms or 0
-        silence_ms = {partition: now_ms - self._came_ms.get(partition, now_ms) for partition in self._reached}
-        return watermark_by(self._rule, {_STREAM: self._reached}, {_STREAM: silence_ms}, brings_first_records=is_first)
+        reached: dict[str, dict[int, int]] = {}
+        silence_ms: dict[str, dict[int, int]] = {}
+        for label, event_ms in self._reached.items():
+            stream = self._stream_of(label)
+            reached.setdefault(stream, {})[label] = event_ms
+            silence_ms.setdefault(stream, {})[label] = now_ms - self._came_ms.get(label, now_ms)
+        return watermark_by(self._rule, reached, silence_ms, first_records=first_records)
+
+    def _stream_of(self, label: int) -> str:
+        return self._streams[stream_place_of(label) if len(self._streams) > 1 else 0]
 
     def _of_one_partition(self, partition: int, events_ms: Times, is_usable: Marks) -> Times:
         """As `watermarks`, of all rows at once: with one partition whose log time is event time, no silence moves the watermark
@@ -101,7 +112,7 @@ class EventClock:
         known = np.where(is_usable, events_ms, NEVER_LATE)
         reached = np.maximum.accumulate(np.concatenate([[NEVER_LATE if before is None else before], known]))
         is_known = reached != NEVER_LATE
-        after = np.where(is_known, reached - self._rule.delay_ms, NEVER_LATE)
+        after = np.where(is_known, reached - self._rule.of(self._stream_of(partition)).delay_ms, NEVER_LATE)
         if self.watermark_ms is not None:
             after = np.maximum(after, self.watermark_ms)
         found[:] = after[:-1]

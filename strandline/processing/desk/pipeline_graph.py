@@ -12,7 +12,7 @@ from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
 from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.calendars import VERSION
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
 from strandline.processing.pipelines.stages import (
     LEFT,
@@ -41,43 +41,30 @@ Answer = dict[str, Any]
 def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     """The pipeline as plain data."""
     cascade = Cascade(pipeline.stages, pipeline.stream.types, 2, pipeline.record_stages)
-    rule = pipeline.event_time_rule
-    retention_ms = pipeline.stream.retention_ms
+    retention_ms = pipeline.retention_ms
     told: list[RecordStage | Stage] = []
     records = []
     for record_stage in pipeline.record_stages:
         source, steps = _behind(record_stage, told)
-        records.append(_record_stage(record_stage, source or pipeline.stream.stream, steps))
+        records.append(_record_stage(record_stage, source or _streams_of(pipeline, record_stage), steps))
         told.append(record_stage)
     stages = []
     for number, (stage, operator) in enumerate(zip(pipeline.stages, cascade.operators, strict=True)):
         if isinstance(stage, JoinStage):
-            stages.append(_join(pipeline, stage, operator, rule.delay_ms))
+            stages.append(_join(pipeline, stage, operator, _delay_ms(pipeline)))
             continue
         window = pipeline.taken_by(stage.name)
         source, steps = (window, stage.pre_steps) if window is not None else _behind(stage, told)
         is_split = number in cascade.split_stages
-        stages.append(
-            _stage(stage, source or pipeline.stream.stream, steps, operator, rule.delay_ms, is_split=is_split)
-        )
+        source = source or _streams_of(pipeline, stage)
+        stages.append(_stage(stage, source, steps, operator, _delay_ms(pipeline), is_split=is_split))
     branches = [_branch(pipeline, branch, cascade) for branch in cascade.branches]
     alone = [one for one in branches if one["buckets"] == "one"]
     return {
         "pipeline": pipeline.job,
-        "input": {
-            "stream": pipeline.stream.stream,
-            "partitions": pipeline.stream.partitions,
-            "format": pipeline.stream.format,
-            "columns_read": list(pipeline.columns_needed),
-            "columns": len(pipeline.stream.fields),
-        },
-        "event_time": {
-            "source": str(pipeline.event_time_source),
-            "delay_ms": rule.delay_ms,
-            "watermark": rule.watermark,
-            "idle_timeout_ms": rule.idle_timeout_ms,
-            "max_ahead_ms": rule.max_ahead_ms,
-        },
+        "input": _input(pipeline.inputs[0]),
+        "event_time": _event_time(pipeline.inputs[0]),
+        "further_inputs": [_input(one) | {"event_time": _event_time(one)} for one in pipeline.further],
         "record_stages": records,
         "stages": stages,
         "exchange": {
@@ -97,9 +84,40 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     }
 
 
+def _input(read: CheckedInput) -> Answer:
+    return {
+        "stream": read.name,
+        "partitions": read.stream.partitions,
+        "format": read.stream.format,
+        "columns_read": list(read.columns_needed),
+        "columns": len(read.stream.fields),
+    }
+
+
+def _event_time(read: CheckedInput) -> Answer:
+    rule = read.event_time_rule
+    return {
+        "source": str(read.event_time_source),
+        "delay_ms": rule.delay_ms,
+        "watermark": rule.watermark,
+        "idle_timeout_ms": rule.idle_timeout_ms,
+        "max_ahead_ms": rule.max_ahead_ms,
+    }
+
+
+def _streams_of(pipeline: CheckedPipeline, stage: RecordStage | Stage) -> str:
+    """Whose records come to it."""
+    return ", ".join(dict.fromkeys(pipeline.inputs[way.stream].name for way in stage.record_ways))
+
+
+def _delay_ms(pipeline: CheckedPipeline) -> int:
+    """The longest: windows wait for the stream that is furthest behind."""
+    return max(one.event_time_rule.delay_ms for one in pipeline.inputs)
+
+
 def _needed_ms(pipeline: CheckedPipeline) -> int:
     """How far back a rewind may read: not at all where nothing is kept."""
-    return pipeline.event_time_rule.delay_ms + pipeline.reach_ms if pipeline.kept else 0
+    return _delay_ms(pipeline) + pipeline.reach_ms if pipeline.kept else 0
 
 
 def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
@@ -111,15 +129,22 @@ def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
     return {
         "by": list(dedupe.by),
         "within_ms": dedupe.within_ms,
-        "remembers_ms": dedupe.within_ms + pipeline.event_time_rule.delay_ms,
+        "remembers_ms": dedupe.within_ms + _delay_ms(pipeline),
         "bytes_a_record": REMEMBERED_BYTES,
         "times_kept": before + cascade.has_deduped_records,
     }
 
 
 def _behind(stage: RecordStage | Stage, told: Sequence[RecordStage | Stage]) -> tuple[str | None, Sequence[RowStep]]:
-    """The last emission of records before it on its way from the stream, and its steps behind that; None: there is none."""
-    on_the_way = [one for one in told if stage.pre_steps[: len(one.pre_steps)] == one.pre_steps]
+    """The last emission of records before it on its way from the streams, and its steps behind that (on the first of several
+    ways, or to the left side of a join); None: there is none."""
+    ways = {way.stream: way.steps for way in stage.record_ways if way.side == LEFT}
+    on_the_way = [
+        one
+        for one in told
+        if ways.keys() == {way.stream for way in one.record_ways}
+        and all(ways[way.stream][: len(way.steps)] == way.steps for way in one.record_ways)
+    ]
     last = max(on_the_way, key=lambda one: len(one.pre_steps), default=None)
     return (None, stage.pre_steps) if last is None else (last.name, stage.pre_steps[len(last.pre_steps) :])
 
@@ -241,7 +266,6 @@ def _bytes_of(schema: pa.Schema) -> int:
 
 def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answer]) -> Iterator[str]:
     """What costs, and what may surprise."""
-    rule = pipeline.event_time_rule
     for branch in branches:
         if branch["buckets"] == "one":
             which = "all stages" if len(branches) == 1 else f"all of {', '.join(branch['stages'])}"
@@ -285,19 +309,25 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
             f"the dedupe remembers every record of {format_duration(pipeline.dedupe.within_ms)}, and each slice writes what it "
             "remembers anew: a shorter 'within', if senders repeat sooner, costs less"
         )
-    if pipeline.stages and rule.idle_timeout_ms is None and pipeline.stream.partitions > 1:
-        yield "idle_timeout is null: one silent partition holds all windows open"
+    for read in pipeline.inputs:
+        of_which = f" of {read.name}" if pipeline.further else ""
+        timeout_ms, partitions = read.event_time_rule.idle_timeout_ms, read.stream.partitions
+        if pipeline.stages and timeout_ms is None and (partitions > 1 or pipeline.further):
+            yield f"idle_timeout{of_which} is null: one silent partition holds all windows open"
     windows = [stage for stage in pipeline.stages if not isinstance(stage, JoinStage)]
-    if windows and rule.delay_ms > min(stage.size_ms for stage in windows):
-        yield (
-            f"the delay, {format_duration(rule.delay_ms)}, is longer than the shortest window: results come that much later"
-        )
-    unread = [name for name in pipeline.stream.fields if name not in pipeline.columns_needed]
-    if unread:
-        yield f"not read: {', '.join(unread)}; these fields are checked all the same"
+    if windows and _delay_ms(pipeline) > min(stage.size_ms for stage in windows):
+        delay = format_duration(_delay_ms(pipeline))
+        yield f"the delay, {delay}, is longer than the shortest window: results come that much later"
+    for read in pipeline.inputs:
+        of_which = f" of {read.name}" if pipeline.further else ""
+        unread = [name for name in read.stream.fields if name not in read.columns_needed]
+        if unread:
+            yield f"not read{of_which}: {', '.join(unread)}; these fields are checked all the same"
     needed_ms = _needed_ms(pipeline)
-    if pipeline.stream.retention_ms != FOREVER_MS and pipeline.stream.retention_ms < 2 * needed_ms:
-        yield (
-            f"the stream keeps records for {format_retention(pipeline.stream.retention_ms)}, and a rewind may need "
-            f"{format_duration(needed_ms)} of them: an outage of longer than the difference can't be made up for"
-        )
+    for stream in pipeline.streams.values():
+        if stream.retention_ms != FOREVER_MS and stream.retention_ms < 2 * needed_ms:
+            which = f"stream {stream.stream}" if pipeline.further else "the stream"
+            yield (
+                f"{which} keeps records for {format_retention(stream.retention_ms)}, and a rewind may need "
+                f"{format_duration(needed_ms)} of them: an outage of longer than the difference can't be made up for"
+            )

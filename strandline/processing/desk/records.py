@@ -27,6 +27,8 @@ class DeskRecords:
     """Of each record the header that fields are taken from (a query, an MQTT topic); empty: none has one."""
     offsets: Sequence[int] | None = None
     """Of each record in its partition; None: they are numbered as they come."""
+    stream: str | None = None
+    """That they come to; None: the first that the pipeline reads."""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -144,7 +144,7 @@ class SliceCommitter:
                     closes_ms,
                     before.emitted if before else {},
                 ),
-                latest_event_ms=greatest(before.latest_event_ms if before else None, *facts.reached_ms.values()),
+                latest_event_ms=greatest(before.latest_event_ms if before else None, *facts.latest_event_ms),
                 latest_log_ms=greatest(before.latest_log_ms if before else None, facts.latest_log_ms),
                 records=facts.records,
                 accepted=facts.records - sum(rejected.values()),

@@ -53,7 +53,7 @@ def document_shape(
         "is_shown": not is_backfill,
     }
     if isinstance(stage, RecordStage):
-        return RecordShape(by=(), aggregates=stage.fields, input_stream=pipeline.stream.stream, **common)
+        return RecordShape(by=(), aggregates=stage.fields, input_streams=tuple(pipeline.streams), **common)
     by = tuple(zip(stage.by, stage.by_types, strict=True))
     return DocumentShape(
         by=by, aggregates=tuple(stage.value_types.items()), is_joined=isinstance(stage, JoinStage), **common

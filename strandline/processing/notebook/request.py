@@ -84,7 +84,7 @@ def request_of(options: Mapping[str, str]) -> Request:
             raise InvalidSettings(f"what={what} has no option {name!r}{where}")
     if what in ("dead_letters", "results") and "job" not in given:
         raise InvalidSettings(f"what={what} needs the option 'job'")
-    if what in ("records", "raw") and ("stream" in given) == ("job" in given):
+    if what in ("records", "raw") and not ("stream" in given or "job" in given):
         raise InvalidSettings("say either 'stream', with 'from' and 'to', or 'job', with 'slices'")
     if "job" in given and what in ("records", "raw") and ("from" in given or "to" in given):
         raise InvalidSettings("the slices of a job have their bounds: say 'slices', or 'stream' with 'from' and 'to'")

@@ -32,7 +32,7 @@ from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.stages import RecordStage, Stage
-from strandline.processing.pipelines.stored import input_of, load_pipeline
+from strandline.processing.pipelines.stored import inputs_of, load_pipeline
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of, reader_of_process
 from strandline.processing.source.recorded_slices import TASK_ROWS, cut_tasks, recorded_rows
 from strandline.processing.source.source_config import DecodingConfig, Piece
@@ -175,7 +175,7 @@ def _of_slices(asked: Request, ledger: Ledger, *, schema_only: bool) -> Table:
     and with the event time, that were in force."""
     assert asked.job is not None and asked.slices is not None
     job = ledger.job(asked.job)
-    name = input_of(ledger, asked.job, job.version)
+    name = _chosen_stream(asked, inputs_of(ledger, asked.job, job.version))
     stream = StreamSpec.from_document(ledger.stream(name).document)
     is_raw = asked.what == "raw"
     schema = _raw_schema(of_slices=True) if is_raw else _schema_of_records(stream, asked.mode, of_slices=True)
@@ -183,12 +183,12 @@ def _of_slices(asked: Request, ledger: Ledger, *, schema_only: bool) -> Table:
         return Table(schema, [])
     rows = _slice_rows(ledger, asked.job, *asked.slices)
     own_format, columns = record_format(stream), tuple(stream.types)
-    formats = StreamFormats(ledger, own_format)
+    formats = StreamFormats(ledger, {name: own_format})
     parts: list[Part] = []
     for version, of_version in groupby(rows, lambda row: row.version):
         listed = [replace(row, offsets={name: row.offsets.get(name, {})}) for row in of_version]
         numbers = np.array([row.number for row in listed])
-        event_time = load_pipeline(ledger, asked.job, version).event_time_source
+        event_time = load_pipeline(ledger, asked.job, version).input_of(name).event_time_source
         decoding = _decoding(asked, own_format, columns, event_time)
         for task in cut_tasks(listed, 0, TASK_ROWS, formats):
             offsets = task.pieces[0].offsets
@@ -203,6 +203,15 @@ def _of_slices(asked: Request, ledger: Ledger, *, schema_only: bool) -> Table:
                 ends_of = [piece.offsets.offset_next for piece in task.pieces]
                 parts.append(RecordsPart(decoding, tuple(task.pieces), asked.mode, SliceNumbers.of(ends_of, slices)))
     return Table(schema, parts)
+
+
+def _chosen_stream(asked: Request, streams: Sequence[str]) -> str:
+    """Of the streams that the job reads, the one that is asked for. Raises InvalidSettings."""
+    if asked.stream in streams or (asked.stream is None and len(streams) == 1):
+        return asked.stream or streams[0]
+    if asked.stream is None:
+        raise InvalidSettings(f"job {asked.job} reads several streams; say which with 'stream': {', '.join(streams)}")
+    raise InvalidSettings(f"job {asked.job} does not read stream {asked.stream}; it reads {', '.join(streams)}")
 
 
 def _slice_rows(ledger: Ledger, job: str, first: int | None, last: int | None) -> Iterator[SliceRow]:
@@ -261,7 +270,7 @@ class RecordsPart:
     slices: SliceNumbers | None = None
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        for chunk in decode_pieces(self.decoding, decoder_of(self.decoding), self.pieces):
+        for chunk in decode_pieces(self.decoding, self.pieces):
             yield batch_of_chunk(chunk, self.mode, schema, self.slices)
 
 

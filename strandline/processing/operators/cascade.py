@@ -85,6 +85,7 @@ class Chunk:
     """Rows of one input partition for one bucket, as they cross the exchange."""
 
     partition: int
+    """Its label (`partition_labels`): of the only stream, its number."""
     sequence: int
     """Their place among the chunks of the partition."""
     blob: bytes
@@ -102,7 +103,7 @@ class Cascade:
         buckets: int,
         record_stages: Sequence[RecordStage] = (),
     ) -> None:
-        """`types`: the fields of the stream, with their types. `buckets`: into how many buckets keys are spread, by
+        """`types`: the fields of the first stream, with their types. `buckets`: into how many buckets keys are spread, by
         `keys.virtual_buckets_of`. Results don't depend on it. `record_stages`: those behind a `dedupe` need it."""
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
@@ -114,6 +115,8 @@ class Cascade:
             before = stages[taken]
             of_window = before.window_types if stage.takes_window else before.field_types
             steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
+            if stage.ways:  # which steps come before, the record chain of each stream knows
+                steps = RowSteps((), dict(stage.came))
             self._steps.append(steps)
             self.operators.append(_operator_of(stage, steps.types, types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
@@ -149,8 +152,8 @@ class Cascade:
     ) -> Iterator[tuple[int, Chunk]]:
         """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
-        `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window that takes them.
-        `candidates`: those that came to the `dedupe` before that window; None: there is none.
+        `partition`: its label. `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window
+        that takes them. `candidates`: those that came to the `dedupe` before that window; None: there is none.
         `side`: where the window is a join, which needs OFFSET and ELEMENT among the columns.
         """
         if not self.operators:

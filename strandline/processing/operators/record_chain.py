@@ -84,13 +84,22 @@ class RecordChain:
     emission was emitted there all the same, and goes no further; one that fails in a branch is taken by the others all the
     same."""
 
-    def __init__(self, stages: Sequence[RecordStage], windows: Sequence[Stage], types: Mapping[str, str]) -> None:
-        """`windows`: those of the pipeline, in their order."""
+    def __init__(
+        self, stages: Sequence[RecordStage], windows: Sequence[Stage], types: Mapping[str, str], stream: int = 0
+    ) -> None:
+        """`windows`: those of the pipeline, in their order. `types`: the fields of the stream whose records these are; `stream`:
+        its place among those that the pipeline reads."""
         taken = places_taken([window.shape for window in windows])
-        takers: list[tuple[tuple[RowStep, ...], RecordStage | _First]] = [(stage.pre_steps, stage) for stage in stages]
-        for at, before in enumerate(taken):
-            if before == RECORDS:
-                takers += [(steps, _First(at, side)) for side, steps in enumerate(windows[at].ways_of_records)]
+        takers: list[tuple[tuple[RowStep, ...], RecordStage | _First]] = [
+            (way.steps, stage) for stage in stages for way in stage.record_ways if way.stream == stream
+        ]
+        firsts = [at for at, before in enumerate(taken) if before == RECORDS]
+        takers += [
+            (way.steps, _First(at, way.side))
+            for at in firsts
+            for way in windows[at].record_ways
+            if way.stream == stream
+        ]
         self._whole = _pieces(takers, 0, types)
         self._names = [window.name for window in windows]
         self._has_branches = _has_branches(self._whole)
@@ -171,9 +180,9 @@ def _shared(all_steps: Sequence[tuple[RowStep, ...]]) -> int:
     return count
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def record_chain_of(
-    stages: tuple[RecordStage, ...], windows: tuple[Stage, ...], types: tuple[tuple[str, str], ...]
+    stages: tuple[RecordStage, ...], windows: tuple[Stage, ...], types: tuple[tuple[str, str], ...], stream: int = 0
 ) -> RecordChain:
-    """The chain of these steps, compiled once in each process."""
-    return RecordChain(stages, windows, dict(types))
+    """The chain of these steps for one stream, compiled once in each process."""
+    return RecordChain(stages, windows, dict(types), stream)

@@ -39,8 +39,8 @@ def pack_record_rows(
     offsets: npt.NDArray[np.int64],
     elements: Sequence[int | None] | None,
 ) -> bytes:
-    """The records of one chunk that come to one stage. `event_us`, `offsets` and `elements` are of all accepted rows of the
-    chunk."""
+    """The records of one chunk that come to one stage. `partition`: its label (`partition_labels`). `event_us`, `offsets`
+    and `elements` are of all accepted rows of the chunk."""
     rows = records.rows
     columns = {
         EVENT_US: event_us.take(pa.array(rows)),

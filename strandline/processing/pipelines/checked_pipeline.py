@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandline.core.durations import FOREVER_MS
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines import calendars
@@ -23,23 +24,67 @@ from strandline.processing.pipelines.stages import Dedupe, MapRows, RecordStage,
 
 
 @dataclass(frozen=True)
-class CheckedPipeline:
-    """A pipeline that fits its stream: all that processing needs, picklable."""
+class CheckedInput:
+    """One stream that a pipeline reads."""
 
-    spec: PipelineSpec
     stream: StreamSpec
-    stages: tuple[Stage, ...]
     columns_needed: tuple[str, ...]
     """The stream's fields that the pipeline reads, in the order of the schema."""
     event_time_source: EventTimeSource
     event_time_rule: EventTimeRule
     """How event time is treated."""
+
+    @property
+    def name(self) -> str:
+        """The stream's."""
+        return self.stream.stream
+
+
+@dataclass(frozen=True)
+class CheckedPipeline:
+    """A pipeline that fits its streams: all that processing needs, picklable."""
+
+    spec: PipelineSpec
+    stream: StreamSpec
+    """The first of the streams that it reads, which often is the only one; `inputs` has all."""
+    stages: tuple[Stage, ...]
+    columns_needed: tuple[str, ...]
+    """The first stream's fields that the pipeline reads, in the order of the schema."""
+    event_time_source: EventTimeSource
+    """Of the first stream."""
+    event_time_rule: EventTimeRule
+    """How event time is treated: that of the first stream, with those of all where there are several."""
     record_stages: tuple[RecordStage, ...] = ()
     """The emissions of records, in their order; none stands behind a window."""
     lookups: tuple[tuple[str, int], ...] = ()
     """The lookups that it uses, each with the version by which slices are enriched that say none."""
     tables: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Lookup -> its rows (an operator's `LookupTable`), where there are no slices that say by which: at the desk."""
+    further: tuple[CheckedInput, ...] = ()
+    """The further streams that it reads."""
+
+    @property
+    def inputs(self) -> tuple[CheckedInput, ...]:
+        """All streams that it reads, in the order of the document."""
+        rule = self.event_time_rule.of(self.stream.stream)
+        return CheckedInput(self.stream, self.columns_needed, self.event_time_source, rule), *self.further
+
+    @property
+    def streams(self) -> dict[str, StreamSpec]:
+        """Name -> stream, in the order of the document."""
+        return {one.name: one.stream for one in self.inputs}
+
+    @property
+    def retention_ms(self) -> int:
+        """Of the stream that keeps its records for the shortest time; FOREVER_MS is without end."""
+        return min(
+            (one.stream.retention_ms for one in self.inputs if one.stream.retention_ms != FOREVER_MS),
+            default=FOREVER_MS,
+        )
+
+    def input_of(self, stream: str) -> CheckedInput:
+        """What is read of this stream. Raises KeyError for one that the pipeline doesn't read."""
+        return {one.name: one for one in self.inputs}[stream]
 
     @property
     def job(self) -> str:
@@ -106,14 +151,34 @@ class CheckedPipeline:
         types = self.stream.types
         columns = tuple(sorted((name, types[name]) for name in self.columns_needed))
         rules = calendars.VERSION if any(stage.zone for stage in self.stages) else None
-        return self.stages, self.record_stages, columns, self.event_time_source, rules
+        first = self.stages, self.record_stages, columns, self.event_time_source, rules
+        return (*first, self._of_streams) if self.further else first
+
+    @property
+    def _of_streams(self) -> list[object]:
+        """What results depend on of each of several streams: its name and place, and what is read of it."""
+        return [
+            (
+                one.name,
+                tuple(sorted((name, one.stream.types[name]) for name in one.columns_needed)),
+                one.event_time_source,
+            )
+            for one in self.inputs
+        ]
 
     @property
     def digest(self) -> str:
         """`compiled` in a few characters."""
         branching = [(stage.takes, stage.takes_window) for stage in self.stages]
         has_branches = any(one != (None, False) for one in branching)
-        return hashlib.sha256(repr((*self.compiled, branching) if has_branches else self.compiled).encode()).hexdigest()
+        compiled = (*self.compiled, branching) if has_branches else self.compiled
+        if self.further:
+            compiled = (
+                *compiled,
+                [(one.ways, one.came) for one in self.stages],
+                [one.ways for one in self.record_stages],
+            )
+        return hashlib.sha256(repr(compiled).encode()).hexdigest()
 
     @property
     def windows(self) -> tuple[WindowShape, ...]:

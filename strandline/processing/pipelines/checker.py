@@ -12,7 +12,7 @@ from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, is_nested, norm
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.event_time import RECORDS, places_taken, reach_of
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
@@ -44,24 +44,27 @@ from strandline.processing.pipelines.stages import (
     RowStep,
     Select,
     Stage,
+    Way,
     Where,
 )
-from strandline.processing.pipelines.step_graph import STREAM
+from strandline.processing.pipelines.step_graph import stream_place
 from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
 
 
 def check(
     pipeline: PipelineSpec,
-    stream: StreamSpec,
+    streams: StreamSpec | Sequence[StreamSpec],
     document: YamlDocument | None = None,
     lookups: Mapping[str, LookupShape] | None = None,
 ) -> CheckedPipeline:
-    """Return the pipeline with what follows from the stream: types, stages, the columns to read.
+    """Return the pipeline with what follows from its streams: types, stages, the columns to read.
 
-    Called when a job is submitted and again when its runner starts. `document`, if the pipeline was just read from one,
-    gives the problems their lines. `lookups`: those that there are. Raises InvalidDocument with every problem found.
+    Called when a job is submitted and again when its runner starts. `streams`: those that it reads, in its order. `document`, if
+    the pipeline was just read from one, gives the problems their lines. `lookups`: those that there are. Raises InvalidDocument
+    with every problem found.
     """
-    return _Check(pipeline, stream, document, lookups or {}).run()
+    given = [streams] if isinstance(streams, StreamSpec) else list(streams)
+    return _Check(pipeline, given, document, lookups or {}).run()
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,10 @@ class _Place:
 
     columns: dict[str, str | None]
     """The usable columns and their types; None where an error was reported already."""
+    ways: tuple[Way, ...] = ()
+    """The ways of records to the last union, or the streams, where no window stands before."""
     pending: tuple[RowStep, ...] = ()
-    """The steps since the last window, or since its emission: since the stream, before the first window."""
+    """The steps since the last window, or since its emission: since `ways`, before the first window."""
     since_window: tuple[RowStep, ...] = ()
     """The steps since the last window, whatever stands between."""
     stage: int | None = None
@@ -86,17 +91,18 @@ class _Check:
     def __init__(
         self,
         pipeline: PipelineSpec,
-        stream: StreamSpec,
+        streams: Sequence[StreamSpec],
         document: YamlDocument | None,
         lookups: Mapping[str, LookupShape],
     ) -> None:
         self.pipeline = pipeline
-        self.stream = stream
+        self.streams = streams
         self.document = document or YamlDocument("pipeline", pipeline.pipeline, {}, source="<stored>")
         self.is_submitted = document is not None
         self.problems: list[Problem] = []
-        self.columns: dict[str, str | None] = dict(stream.types)
-        """These five are the `_Place` of the step at which the check is."""
+        self.columns: dict[str, str | None] = {}
+        """These six are the `_Place` of the step at which the check is."""
+        self.ways: tuple[Way, ...] = ()
         self.pending: list[RowStep] = []
         self.since_window: list[RowStep] = []
         self.stage: int | None = None
@@ -104,20 +110,26 @@ class _Check:
         self.sources = pipeline.sources
         self.stages: list[Stage] = []
         self.record_stages: list[RecordStage] = []
-        self.columns_read: set[str] = set()
+        self.columns_read: list[set[str]] = [set() for _ in streams]
+        """Of each stream."""
         self.dedupes: list[Path] = []
         """Where they stand."""
         self.lookups = lookups
 
     def run(self) -> CheckedPipeline:
-        """1. The stream and its event time. 2. Each step in order. 3. The windows together. 4. All problems at once."""
-        event_time = self.pipeline.event_time
-        self._event_time()
-        stream, places = self._place(), list[_Place]()
+        """1. The streams and their event times. 2. Each step in order. 3. The windows together. 4. All problems at once."""
+        for at, stream in enumerate(self.streams):
+            self._event_time(at, stream)
+        from_streams = [_Place(dict(stream.types), (Way(at, ()),)) for at, stream in enumerate(self.streams)]
+        places = list[_Place]()
         for number, step in enumerate(self.pipeline.steps):
             path: Path = ("steps", number)
-            taken = [stream if one == STREAM else places[one] for one in self.sources[number]]
-            self._go_on_from(taken[0])
+            taken = [
+                places[one] if (read := stream_place(one)) is None else from_streams[read]
+                for one in self.sources[number]
+            ]
+            united = step.join is None and len(taken) > 1
+            self._go_on_from(self._united((*path, "from"), step.taken, taken) if united else taken[0])
             if step.derive is not None:
                 self._derive(path, step.derive)
             elif step.where is not None:
@@ -146,25 +158,104 @@ class _Check:
         self._windows_together()
         if self.problems:
             raise InvalidDocument(self.problems)
+        first, *further = [self._input(at, stream) for at, stream in enumerate(self.streams)]
+        rule = first.event_time_rule
+        if further:
+            rule = replace(rule, by_stream=tuple((one.name, one.event_time_rule) for one in (first, *further)))
         return CheckedPipeline(
             spec=self.pipeline,
-            stream=self.stream,
+            stream=first.stream,
             stages=tuple(self.stages),
             record_stages=tuple(self.record_stages),
-            columns_needed=tuple(name for name in self.stream.fields if name in self.columns_read),
-            event_time_source=event_time.source,
-            event_time_rule=EventTimeRule(
-                event_time.delay, event_time.idle_timeout, event_time.max_ahead, event_time.watermark
-            ),
+            columns_needed=first.columns_needed,
+            event_time_source=first.event_time_source,
+            event_time_rule=rule,
             lookups=tuple((name, self.lookups[name].version) for name in self.pipeline.lookups()),
+            further=tuple(further),
+        )
+
+    def _input(self, at: int, stream: StreamSpec) -> CheckedInput:
+        event_time = self.pipeline.reads[at].event_time
+        return CheckedInput(
+            stream,
+            tuple(name for name in stream.fields if name in self.columns_read[at]),
+            event_time.source,
+            EventTimeRule(event_time.delay, event_time.idle_timeout, event_time.max_ahead, event_time.watermark),
         )
 
     def _place(self) -> _Place:
-        return _Place(dict(self.columns), tuple(self.pending), tuple(self.since_window), self.stage, self.is_emitted)
+        return _Place(
+            dict(self.columns),
+            self.ways,
+            tuple(self.pending),
+            tuple(self.since_window),
+            self.stage,
+            self.is_emitted,
+        )
 
     def _go_on_from(self, place: _Place) -> None:
         self.columns, self.stage, self.is_emitted = dict(place.columns), place.stage, place.is_emitted
         self.pending, self.since_window = list(place.pending), list(place.since_window)
+        self.ways = place.ways
+
+    def _united(self, path: Path, names: Sequence[str], places: Sequence[_Place]) -> _Place:
+        """What a step takes from several places: their records, with the columns that all have."""
+        for number, (name, place) in enumerate(zip(names, places, strict=True)):
+            if place.stage is not None:
+                self._add(
+                    (*path, number),
+                    f"'{name}' stands behind window '{self.stages[place.stage].name}', and only records are united; emit its "
+                    "results to a stream, and read that in another pipeline",
+                )
+                return places[0]
+        ways: dict[int, Way] = {}
+        columns = self._columns_of_all(path, names, [place.columns for place in places])
+        chosen = Select(path_text(path), tuple(columns))
+        for number, place in enumerate(places):
+            for way in place.ways:
+                if way.stream in ways:
+                    stream = self.streams[way.stream].stream
+                    self._add(
+                        (*path, number),
+                        f"'{names[number]}' has records of stream '{stream}', and so has one before it in the list: a record on "
+                        "both ways would count twice. Take them on one way: 'where' with 'or', 'derive' with 'case when'",
+                    )
+                ways.setdefault(way.stream, Way(way.stream, (*way.steps, *place.pending, chosen)))
+        return _Place(columns, tuple(ways[at] for at in sorted(ways)))
+
+    def _columns_of_all(
+        self, path: Path, names: Sequence[str], columns: Sequence[Mapping[str, str | None]]
+    ) -> dict[str, str | None]:
+        """The columns that all places have, with types; a problem for each that has several types."""
+        found: dict[str, str | None] = {}
+        for name, kind in columns[0].items():
+            kinds = [one.get(name) for one in columns if name in one]
+            if len(kinds) < len(columns):
+                continue
+            found[name] = None if None in kinds else kind
+            other = next((at for at, one in enumerate(kinds) if one is not None and kind not in (None, one)), None)
+            if other is not None:
+                self._add(
+                    path,
+                    f"'{name}' is a {kind} in {names[0]} and a {kinds[other]} in {names[other]}, and a column has one type. "
+                    f"Before the union, leave it out of one of them ('drop: [{name}]'); where it is needed, derive a column of "
+                    f"another name in both, as {{{name}_2: cast({name} as {kind})}}",
+                )
+                found[name] = None
+        if not found:
+            self._add(path, f"have no field in common ({', '.join(names)}); derive fields of the same names first")
+        return found
+
+    def _read(self, name: str) -> None:
+        """Note that a column is read, which may be a field of the streams on the way here."""
+        for way in self.ways:
+            if name in self.streams[way.stream].fields:
+                self.columns_read[way.stream].add(name)
+
+    @property
+    def _ways_here(self) -> tuple[Way, ...]:
+        """The ways of records to this step, in the order of the streams."""
+        return tuple(Way(way.stream, (*way.steps, *self.pending)) for way in self.ways)
 
     def _done(self, step: RowStep) -> None:
         self.pending.append(step)
@@ -178,27 +269,28 @@ class _Check:
     def _add(self, path: Path, message: str) -> None:
         self.problems.append(self.document.problem(path, message))
 
-    def _event_time(self) -> None:
-        if self.pipeline.input.stream != self.stream.stream:
-            self._add(("input", "stream"), f"reads '{self.pipeline.input.stream}', not '{self.stream.stream}'")
-        source = self.pipeline.event_time.source
-        name, path = source.field, ("event_time", "field")
+    def _event_time(self, at: int, stream: StreamSpec) -> None:
+        read = self.pipeline.reads[at]
+        if read.stream != stream.stream:
+            self._add((*self.pipeline.path_of_input(at), "stream"), f"reads '{read.stream}', not '{stream.stream}'")
+        source = read.event_time.source
+        name, path = source.field, (*self.pipeline.path_of_event_time(at), "field")
         if name is None:
             return
-        field = self.stream.fields.get(name)
+        field = stream.fields.get(name)
         if field is None:
-            known = [n for n, f in self.stream.fields.items() if f.type == "timestamp"] or self.stream.fields
-            self._add(path, f"'{name}' is not a field of stream '{self.stream.stream}'{did_you_mean(name, known)}")
+            known = [n for n, f in stream.fields.items() if f.type == "timestamp"] or stream.fields
+            self._add(path, f"'{name}' is not a field of stream '{stream.stream}'{did_you_mean(name, known)}")
         elif field.type != "timestamp":
             self._add(path, f"'{name}' is a {field.type}; event time needs a field of type timestamp")
         elif not field.required and not source.or_log:
             self._add(
                 path,
-                f"'{name}' is optional in stream '{self.stream.stream}'; require it there, or give records without it "
+                f"'{name}' is optional in stream '{stream.stream}'; require it there, or give records without it "
                 "their time of arrival by 'else: log'",
             )
         else:
-            self.columns_read.add(name)
+            self.columns_read[at].add(name)
 
     def _expression(self, path: Path, text: str, *, aggregate: bool) -> Column | None:
         """The named expression; None if it has a problem, which is reported, or uses a column with a reported one."""
@@ -213,7 +305,8 @@ class _Check:
             refuse_unknown_columns(expression, self.columns)
             types = {name: kind for name in expression.columns if (kind := self.columns[name]) is not None}
             if self.stage is None:
-                self.columns_read.update(name for name in expression.columns if name in self.stream.fields)
+                for name in expression.columns:
+                    self._read(name)
             if len(types) < len(expression.columns):
                 return None
             return Column(str(path[-1]), expression.sql, infer_type(expression, types))
@@ -240,7 +333,8 @@ class _Check:
             elif name in spec.reads[:number]:
                 self._add((*path, "reads", number), f"'{name}' stands twice")
         if self.stage is None:
-            self.columns_read.update(name for name in spec.reads if name in self.stream.fields)
+            for name in spec.reads:
+                self._read(name)
         self._are_new((*path, "columns"), spec.columns)
         if self.is_submitted:
             try:
@@ -250,7 +344,7 @@ class _Check:
         columns = [(name, normal_type(kind.removesuffix("?")) or kind) for name, kind in spec.columns.items()]
         may_be_null = tuple(name for name, kind in spec.columns.items() if kind.endswith("?"))
         self.columns |= dict(columns)
-        self.pending.append(
+        self._done(
             MapRows(
                 path_text(path),
                 spec.function,
@@ -345,8 +439,7 @@ class _Check:
                     f"'{name}' is a {kind}, and '{field}' of lookup '{shape.name}' a {wanted}; derive a column of that type "
                     f"first: cast({name} as {wanted})",
                 )
-            if name in self.stream.fields:
-                self.columns_read.add(name)
+            self._read(name)
 
     def _dedupe(self, path: Path, dedupe: DedupeSpec) -> None:
         """One for all branches, before the first window, by the stream's key at least: so that repeats are in one partition."""
@@ -364,14 +457,22 @@ class _Check:
         self._not_both(path)
         for number, name in enumerate(dedupe.by):
             self._key((*path, "by", number), name)
-        key, stream = self.stream.key, self.stream.stream
-        if self.stream.partitions > 1 and key is None:
+        if len(self.streams) > 1:
+            self._add(
+                path,
+                "leaves repeats out of one stream, and a pipeline that reads several can't yet; read the stream alone, in a "
+                "pipeline of its own",
+            )
+            return
+        (read,) = self.streams
+        key, stream = read.key, read.stream
+        if read.partitions > 1 and key is None:
             self._add(
                 path,
                 f"stream '{stream}' has no key, so a record that is sent again may come to another partition, and the log has no "
                 "order between partitions; give the stream a 'key', or 'partitions: 1'",
             )
-        elif self.stream.partitions > 1 and key not in dedupe.by:
+        elif read.partitions > 1 and key not in dedupe.by:
             self._add(
                 (*path, "by"),
                 f"expected '{key}' among the fields, the key of stream '{stream}', which a record that is sent again has, too: "
@@ -401,11 +502,22 @@ class _Check:
                     path, f"'{name}' begins with '_', and no field of a result may; leave it out with 'drop: [{name}]'"
                 )
         if self.stage is None:
-            self.columns_read.update(name for name in self.columns if name in self.stream.fields)
+            for name in self.columns:
+                self._read(name)
+            ways = self._ways_here
             self.record_stages.append(
-                RecordStage(step.record_stage_name, fields, emits, tuple(self.pending), path_text(path))
+                RecordStage(
+                    step.record_stage_name, fields, emits, ways[0].steps, path_text(path), _unless_only_first(ways)
+                )
             )
             self._not_to_its_input(path, step.emit or [])
+            for position, emit in enumerate(step.emit or []):
+                if emit.sink is not None and _unless_only_first(ways):
+                    self._add(
+                        (*path, "emit", position, "sink"),
+                        "a sink that a package brings is told of a record's partition and offset, not of its stream, so it takes "
+                        "records of a pipeline's first stream only; emit results of windows, or to another kind of place",
+                    )
             self._own_names_free(path, step.emit or [], self.columns)
             return
         window = self.stages[self.stage]
@@ -431,6 +543,8 @@ class _Check:
             for name, text in window.aggregate.items()
         }
         by_types = {name: self.columns.get(name) for name in window.by}
+        ways = self._ways_here if self.stage is None else ()
+        came = tuple((name, kind or "") for name, kind in self.columns.items())
         self.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
         behind = RECORDS if self.stage is None else self.stage
         takes_window = self.stage is not None and not self.is_emitted
@@ -447,10 +561,12 @@ class _Check:
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
                 emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
-                pre_steps=tuple(self.since_window if takes_window else self.pending),
+                pre_steps=ways[0].steps if ways else tuple(self.since_window if takes_window else self.pending),
                 step=path_text(path),
                 takes=None if behind == len(self.stages) - 1 else behind,
                 takes_window=takes_window,
+                ways=_unless_only_first(ways),
+                came=came if _unless_only_first(ways) else (),
             )
         )
         self.stage, self.is_emitted = len(self.stages) - 1, False
@@ -470,14 +586,19 @@ class _Check:
                     f"takes the results of '{before}', and a join takes records; emit these to a stream, and join it in a "
                     "pipeline that reads it",
                 )
+        if len(self.streams) > 1:
+            self._add(
+                inner,
+                "joins rows of one stream, and a pipeline that reads several can't yet; unite them by 'from' in a pipeline that "
+                "emits to a stream, and join in one that reads it",
+            )
         self._not_both(inner)
         columns = sides[LEFT].columns, sides[RIGHT].columns
         for place, message in join_problems(join, columns, self._is_json):
             self._add((*inner, *place), message)
         added = joined_columns(join, columns)
-        self.columns_read.update(
-            name for name in (*join.on, *(one.column for one in added)) if name in self.stream.fields
-        )
+        for name in (*join.on, *(one.column for one in added)):
+            self._read(name)
         by_types = {name: columns[LEFT].get(name) for name in join.on}
         before_ms, after_ms = join.before_ms, join.after_ms
         self.stages.append(
@@ -492,7 +613,7 @@ class _Check:
                 step=path_text(path),
                 takes=RECORDS if self.stages else None,
                 right_steps=sides[RIGHT].pending,
-                streams_joined=(self.stream.stream, self.stream.stream),
+                streams_joined=(self.streams[0].stream, self.streams[0].stream),
                 type=join.type,
                 columns=added,
                 before_ms=before_ms,
@@ -518,7 +639,7 @@ class _Check:
             )
 
     def _is_json(self, name: str) -> bool:
-        return name in self.stream.fields and self.stream.fields[name].type == JSON_TYPE
+        return self.columns.get(name) == JSON_TYPE
 
     def _own_names_free(self, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
         """Files and tables hold the platform's own columns beside the fields."""
@@ -531,7 +652,7 @@ class _Check:
 
     def _not_to_its_input(self, path: Path, emits: list[EmitSpec]) -> None:
         for position, emit in enumerate(emits):
-            if emit.stream is not None and emit.stream == self.pipeline.input.stream:
+            if emit.stream is not None and emit.stream in self.pipeline.streams:
                 self._add(
                     (*path, "emit", position, "stream"),
                     f"'{emit.stream}' is what this pipeline reads; it would read its own results. Choose another name",
@@ -562,12 +683,12 @@ class _Check:
             self._add(
                 path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
             )
-        elif not self._window_before and name in self.stream.fields:
+        elif not self._window_before:
             if self._is_json(name):
                 self._add(
                     path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
                 )
-            self.columns_read.add(name)
+            self._read(name)
 
     def _windows_together(self) -> None:
         """The rules between windows: names, sizes, keys, sinks, and the retention that they need together."""
@@ -698,15 +819,23 @@ class _Check:
             )
 
     def _retention(self) -> None:
+        # Windows wait for the stream that is furthest behind, so the longest delay counts for all.
+        delay_ms = max(one.event_time.delay for one in self.pipeline.reads)
         horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
-        needed_ms = self.pipeline.event_time.delay + max([reach_of([stage.shape for stage in self.stages]), *horizons])
-        if self.stream.retention_ms != FOREVER_MS and self.stream.retention_ms < needed_ms:
-            self._add(
-                ("steps",),
-                f"the windows and the delay reach back {format_duration(needed_ms)}, and stream '{self.stream.stream}' "
-                f"keeps records for {format_duration(self.stream.retention_ms)} only; raise its retention to "
-                f"{format_duration(needed_ms)} at least",
-            )
+        needed_ms = delay_ms + max([reach_of([stage.shape for stage in self.stages]), *horizons])
+        for stream in self.streams:
+            if stream.retention_ms != FOREVER_MS and stream.retention_ms < needed_ms:
+                self._add(
+                    ("steps",),
+                    f"the windows and the delay reach back {format_duration(needed_ms)}, and stream '{stream.stream}' "
+                    f"keeps records for {format_duration(stream.retention_ms)} only; raise its retention to "
+                    f"{format_duration(needed_ms)} at least",
+                )
+
+
+def _unless_only_first(ways: tuple[Way, ...]) -> tuple[Way, ...]:
+    """The ways, as stages name them: those of pipelines that read one stream stay as they were."""
+    return () if len(ways) == 1 and ways[0].stream == 0 else ways
 
 
 def _as_window(step: StepSpec) -> WindowSpec | None:

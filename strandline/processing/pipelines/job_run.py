@@ -37,6 +37,6 @@ class JobRun:
         return self.row.version
 
     @property
-    def stream(self) -> str:
-        """The stream that the job reads."""
-        return self.pipeline.spec.input.stream
+    def streams(self) -> list[str]:
+        """The streams that the job reads, in the order of the document."""
+        return self.pipeline.spec.streams

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -41,6 +41,7 @@ from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
 from strandline.results.names import check_emit_name
+from strandline.results.records.partition_labels import INPUTS_MAX
 
 
 def _expression_text(value: object) -> object:
@@ -61,7 +62,7 @@ class InputSpec(DocumentModel):
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
         "files": "bounded inputs of files are not supported yet; read a stream",
-        "query": "a query over several streams is not supported yet; read one stream",
+        "query": "a query over several streams is not supported; name them in 'inputs', and unite them with 'from: [a, b]'",
     }
     stream: Name
     """The stream to read."""
@@ -108,6 +109,13 @@ class EventTimeSpec(DocumentModel):
                 ("idle_timeout",),
                 "expected at least 1ms, or null for never; event time would always run on by itself",
             )
+
+
+class StreamInputSpec(InputSpec):
+    """One of several streams, with an event time of its own."""
+
+    event_time: EventTimeSpec
+    """When it happened: {field, delay}."""
 
 
 class SlidingSpec(DocumentModel):
@@ -547,8 +555,9 @@ class StepSpec(DocumentModel):
     name: FieldName | None = None
     """By which further steps may take `from` it. Of an `emit` of records also the stage's name; else that is called like the
     first place, with `_` for what no name may hold. A window has its name inside `window`."""
-    source: str | None = Field(default=None, alias="from")
-    """The name of a step above, or of the stream, from which it takes; without it, the step before."""
+    source: str | Annotated[list[str], Field(min_length=1)] | None = Field(default=None, alias="from")
+    """The name of a step above, or of a stream, from which it takes; without it, the step before. A list unites: the records of
+    each, with the fields that all have."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         verbs = [verb for verb in self.VERBS if getattr(self, verb) is not None]
@@ -574,16 +583,25 @@ class StepSpec(DocumentModel):
         return None if stage is None else stage.name
 
     @property
+    def taken(self) -> tuple[str, ...]:
+        """The names of what it takes from; none: the step before."""
+        if self.source is None:
+            return ()
+        return (self.source,) if isinstance(self.source, str) else tuple(self.source)
+
+    @property
     def own_name(self) -> str | None:
         """By which others may take from it."""
         return self.stage_name or self.name
 
     @property
-    def sources_named(self) -> list[tuple[Path, str | None]]:
-        """The names of what it takes, and where each stands; None: the step before."""
+    def names_taken(self) -> list[tuple[Path, str]]:
+        """The names of what it takes from, and where each stands; none: the step before."""
         if self.join is not None:
             return [(("join", "left"), self.join.left), (("join", "right"), self.join.right)]
-        return [(("from",), self.source)]
+        if len(self.taken) == 1:
+            return [(("from",), self.taken[0])]
+        return [(("from", number), name) for number, name in enumerate(self.taken)]
 
     @property
     def record_stage_name(self) -> str:
@@ -619,14 +637,19 @@ class DeadLettersSpec(DocumentModel):
 
 
 class PipelineSpec(DocumentModel):
-    """A pipeline: one stream in, steps, results out."""
+    """A pipeline: one stream in or several, steps, results out."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["input", "event_time"]}, {"required": ["inputs"]}]}
+    )
     pipeline: Name
     """The name, and the name of the job."""
-    input: InputSpec
+    input: InputSpec | None = None
     """Where records come from: {stream: NAME}."""
-    event_time: EventTimeSpec
+    event_time: EventTimeSpec | None = None
     """When it happened: {field, delay}."""
+    inputs: Annotated[list[StreamInputSpec], Field(min_length=1, max_length=INPUTS_MAX)] | None = None
+    """Instead of `input` and `event_time`: several streams, each {stream, start, event_time}."""
     steps: list[StepSpec] = Field(min_length=1)
     """What is done, in order: each step takes what the one before it gives, or the one that it names in `from`."""
     late: Literal["dead_letter", "drop"] = "dead_letter"
@@ -645,18 +668,59 @@ class PipelineSpec(DocumentModel):
     @classmethod
     def from_document(cls, data: dict[str, object]) -> Self:
         """As stored: one without `idle_timeout` has none. So were those stored that were submitted before it had a default."""
-        event_time = data.get("event_time")
+        event_time, inputs = data.get("event_time"), data.get("inputs")
         if isinstance(event_time, dict):
             data = {**data, "event_time": {"idle_timeout": None, **event_time}}
+        if isinstance(inputs, list):
+            data = {**data, "inputs": [_without_default(one) for one in inputs]}
         return super().from_document(data)
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        yield from graph_problems(self.steps, self.input.stream)
+        for name in ("input", "event_time"):
+            if self.inputs is None and getattr(self, name) is None:
+                yield (name,), f"is missing; expected: {type(self).model_fields[name].description}"
+            elif self.inputs is not None and getattr(self, name) is not None:
+                yield (name,), "stands beside 'inputs', which says it for each stream; remove one of them"
+        if self.inputs is None and (self.input is None or self.event_time is None):
+            return
+        streams = self.streams
+        for at, stream in enumerate(streams):
+            if stream in streams[:at]:
+                yield (
+                    ("inputs", at, "stream"),
+                    f"'{stream}' is read already; name it once, and let several steps take 'from: {stream}'",
+                )
+        yield from graph_problems(self.steps, list(dict.fromkeys(streams)))
+
+    @property
+    def reads(self) -> list[StreamInputSpec]:
+        """What it reads, in the order of the document, whichever form that has."""
+        if self.inputs is not None:
+            return self.inputs
+        assert self.input is not None and self.event_time is not None, "checked when the document was read"
+        return [
+            StreamInputSpec.model_construct(
+                stream=self.input.stream, start=self.input.start, event_time=self.event_time
+            )
+        ]
+
+    @property
+    def streams(self) -> list[str]:
+        """The streams that it reads, in the order of the document."""
+        return [one.stream for one in self.reads]
+
+    def path_of_input(self, at: int) -> Path:
+        """Where in the document that input stands whose place is `at`."""
+        return ("input",) if self.inputs is None else ("inputs", at)
+
+    def path_of_event_time(self, at: int) -> Path:
+        """Where in the document the event time of that input stands."""
+        return ("event_time",) if self.inputs is None else ("inputs", at, "event_time")
 
     @property
     def sources(self) -> list[tuple[int, ...]]:
-        """For each step the places of those from which it takes; `step_graph.STREAM`: it takes the stream's records."""
-        return sources(self.steps, self.input.stream)
+        """For each step the places of those from which it takes; `step_graph.STREAM` and below: it takes a stream's records."""
+        return sources(self.steps, self.streams)
 
     @property
     def has_branches(self) -> bool:
@@ -666,8 +730,8 @@ class PipelineSpec(DocumentModel):
     def emissions(self) -> Iterator[tuple[str, EmitSpec]]:
         """(stage, place) of each emission. An `emit` behind a window, or a join, is of that stage."""
         stages: list[str | None] = []
-        for step, (taken, *_) in zip(self.steps, self.sources, strict=True):
-            behind = None if taken == STREAM else stages[taken]
+        for step, taken in zip(self.steps, self.sources, strict=True):
+            behind = None if taken[0] <= STREAM else stages[taken[0]]
             stages.append(step.stage_name or behind)
             for emit in step.emit or []:
                 yield stages[-1] or step.record_stage_name, emit
@@ -691,14 +755,25 @@ class PipelineSpec(DocumentModel):
         newest`, and no `idle_timeout`. Whole emissions come, so the newest result is never ahead of one that is still to come;
         and between two of them silence says nothing, nor while the other job is away."""
         defaults = {"watermark": "newest", "idle_timeout": None}
+        if self.event_time is None:
+            return self
         unsaid = {name: value for name, value in defaults.items() if name not in self.event_time.model_fields_set}
         return self.model_copy(update={"event_time": self.event_time.model_copy(update=unsaid)})
 
-    def as_document(self) -> dict[str, object]:
-        data = super().as_document()
-        if self.event_time.max_ahead is None:  # null says never here; left out it would say the default
-            data["event_time"]["max_ahead"] = None  # type: ignore[index]
+    def as_document(self) -> dict[str, Any]:
+        data: dict[str, Any] = super().as_document()
+        written = [data] if self.inputs is None else data["inputs"]
+        for read, one in zip(self.reads, written, strict=True):
+            if read.event_time.max_ahead is None:  # null says never here; left out it would say the default
+                one["event_time"]["max_ahead"] = None
         return data
+
+
+def _without_default(read: Any) -> Any:
+    """A stored input: without `idle_timeout` it has none."""
+    if not isinstance(read, dict) or not isinstance(read.get("event_time"), dict):
+        return read
+    return {**read, "event_time": {"idle_timeout": None, **read["event_time"]}}
 
 
 def json_schema() -> dict[str, object]:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
+from strandline.core.documents import YamlDocument
+from strandline.core.errors import Conflict, Problem
 from strandline.core.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model import PipelineSpec
@@ -46,6 +48,33 @@ def emitter_of(ledger: Ledger, stream: str) -> str | None:
     return None
 
 
+def emitter_of_input(ledger: Ledger, pipeline: CheckedPipeline) -> str | None:
+    """The job that emits to the stream that the pipeline reads, if one does. Of several streams none is emitted: this is asked
+    when documents are applied. Raises Conflict where one is all the same."""
+    found = {stream: emitter for stream in pipeline.streams if (emitter := emitter_of(ledger, stream)) is not None}
+    if found and pipeline.further:
+        stream, emitter = next(iter(found.items()))
+        raise Conflict(
+            f"job {pipeline.job} reads several streams, and job {emitter} emits to {stream}, one of them: no cut of the log "
+            "takes whole emissions of one beside records of others. Read it alone, in a pipeline of its own."
+        )
+    return next(iter(found.values()), None)
+
+
+def several_results(spec: PipelineSpec, document: YamlDocument, emitters: Container[str]) -> list[Problem]:
+    """What is wrong with a pipeline that reads several streams where jobs emit to one. Of such a stream whole emissions are read;
+    no cut at one log time of all streams gives them."""
+    return [
+        document.problem(
+            (*spec.path_of_input(at), "stream"),
+            f"'{stream}' is what another job emits, and of several streams none can be that yet; read it alone, in a pipeline of "
+            "its own",
+        )
+        for at, stream in enumerate(spec.streams)
+        if len(spec.streams) > 1 and stream in emitters
+    ]
+
+
 def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, name: str) -> StreamSpec:
     """The stream of a stage's results, made where no document describes it.
 
@@ -55,15 +84,18 @@ def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, nam
     schema: dict[str, object] = {}
     by = stage.by if isinstance(stage, Stage) else ()
     for field, kind in stage.field_types.items():
-        of_input = pipeline.stream.fields.get(field) if field in by else None
-        schema[field] = {"type": kind, "required": of_input is not None and of_input.required}
+        of_inputs = [stream.fields.get(field) for stream in pipeline.streams.values()]
+        is_required = field in by and all(one is not None and one.required for one in of_inputs)
+        schema[field] = {"type": kind, "required": is_required}
     for field, kind in _times(stage).items():
         schema.setdefault(field, {"type": kind, "required": True})
     document: dict[str, object] = {"stream": name, "schema": schema}
     if by:
         document["key"] = by[0]
-    elif isinstance(stage, RecordStage) and pipeline.stream.key in stage.field_types:
-        document["key"] = pipeline.stream.key
+    elif isinstance(stage, RecordStage):
+        key = pipeline.inputs[stage.record_ways[0].stream].stream.key
+        if key in stage.field_types:
+            document["key"] = key
     return StreamSpec.from_document(document)
 
 

@@ -117,6 +117,22 @@ class Emit:
     """JSON: what the document says to a sink that somebody else made."""
 
 
+LEFT, RIGHT = 0, 1
+"""The sides of a join."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way of one stream's records to a window or an emission."""
+
+    stream: int
+    """The place of the stream among those that the pipeline reads."""
+    steps: tuple[RowStep, ...]
+    """All steps from the stream on."""
+    side: int = LEFT
+    """Of a join."""
+
+
 @dataclass(frozen=True)
 class RecordStage:
     """An emission of records, which needs no window: one result for each record that comes so far."""
@@ -126,9 +142,16 @@ class RecordStage:
     """(name, type) of each column at its place, in their order."""
     emits: tuple[Emit, ...]
     pre_steps: tuple[RowStep, ...]
-    """All steps before it, from the stream on."""
+    """All steps before it, from the stream on: of the first way, if there are several."""
     step: str
     """Where it stands in the document, as `steps[1]`."""
+    ways: tuple[Way, ...] = field(default=(), repr=False)
+    """One for each stream whose records come here, in the order of the streams; none where it is the first stream alone."""
+
+    @property
+    def record_ways(self) -> tuple[Way, ...]:
+        """The same, where it is the only one, too."""
+        return self.ways or (Way(0, self.pre_steps),)
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -163,7 +186,8 @@ class Stage:
     aggregates: tuple[Column, ...]
     emits: tuple[Emit, ...]
     pre_steps: tuple[RowStep, ...]
-    """Of a first stage all steps from the stream on; else those behind the emission of the stage before."""
+    """Of a first stage all steps from the stream on (of the first way, if there are several); else those behind the emission of
+    the stage before."""
     step: str
     """Where it stands in the document, as `steps[1]`."""
     slide_ms: int | None = None
@@ -186,6 +210,15 @@ class Stage:
     """The place of the stage whose results it takes, where it is not the one before: see `WindowShape.takes`."""
     takes_window: bool = field(default=False, repr=False)
     """Whether it takes the results of that window as they are, not what the `post_steps` there leave of them."""
+    ways: tuple[Way, ...] = field(default=(), repr=False)
+    """Of a first stage, as of a RecordStage."""
+    came: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """(name, type) of each column behind the ways, where `ways` says some."""
+
+    @property
+    def record_ways(self) -> tuple[Way, ...]:
+        """Of a first stage: the ways of records to it."""
+        return self.ways or (Way(0, self.pre_steps),)
 
     @property
     def every_ms(self) -> int:
@@ -229,11 +262,6 @@ class Stage:
         return self.pre_steps
 
     @property
-    def ways_of_records(self) -> tuple[tuple[RowStep, ...], ...]:
-        """Of one that takes records: all steps from the stream to it, of a join to each side."""
-        return (self.pre_steps,)
-
-    @property
     def identifying(self) -> tuple[str, ...]:
         """The columns that tell one of its results from the others of the same window."""
         return self.by
@@ -253,10 +281,6 @@ class Stage:
     def value_types(self) -> dict[str, str]:
         """Those of its fields that are no by fields."""
         return {name: kind for name, kind in self.field_types.items() if name not in self.by}
-
-
-LEFT, RIGHT = 0, 1
-"""The sides of a join."""
 
 
 class JoinedColumn(NamedTuple):
@@ -301,8 +325,8 @@ class JoinStage(Stage):
         return (*self.pre_steps, *self.right_steps)
 
     @property
-    def ways_of_records(self) -> tuple[tuple[RowStep, ...], ...]:
-        return self.pre_steps, self.right_steps
+    def record_ways(self) -> tuple[Way, ...]:
+        return Way(0, self.pre_steps), Way(0, self.right_steps, RIGHT)
 
     @property
     def identifying(self) -> tuple[str, ...]:

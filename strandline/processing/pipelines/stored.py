@@ -17,16 +17,17 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 
 
 def load_pipeline(ledger: Ledger, job: str, version: int, streams: StreamVersions | None = None) -> CheckedPipeline:
-    """One version of a job's pipeline, checked against its stream. Raises NotFound, InvalidDocument.
+    """One version of a job's pipeline, checked against its streams. Raises NotFound, InvalidDocument.
 
-    `streams`: by which version of the stream's document, as the ledger has it of a run; None: as the newest run of this version.
+    `streams`: by which version of each stream's document, as the ledger has it of a run; None: as the newest run of this version.
     """
     spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
-    documents = ledger.stream_documents(spec.input.stream)
     if streams is None:
         streams = streams_of_version(ledger, job, version)
-    stream = StreamSpec.from_document(document_of(documents, streams, spec.input.stream))
-    return check(spec, stream, lookups=shapes_of_version(ledger, job, version, spec))
+    found = [
+        StreamSpec.from_document(document_of(ledger.stream_documents(name), streams, name)) for name in spec.streams
+    ]
+    return check(spec, found, lookups=shapes_of_version(ledger, job, version, spec))
 
 
 def shapes_of_version(ledger: Ledger, job: str, version: int, spec: PipelineSpec) -> dict[str, LookupShape]:
@@ -44,25 +45,27 @@ def document_of(documents: Mapping[int, dict[str, Any]], versions: StreamVersion
 
 
 def streams_of_version(ledger: Ledger, job: str, version: int) -> StreamVersions:
-    """By which versions of its stream's document this version of the job is compiled: as its newest run, or as a first one would
+    """By which versions of its streams' documents this version of the job is compiled: as its newest run, or as a first one would
     be now."""
-    stream = input_of(ledger, job, version)
+    streams = inputs_of(ledger, job, version)
     of_version = [run.stream_versions for run in ledger.runs(job) if run.version == version]
-    recorded = [versions for versions in of_version if stream in versions]
+    recorded = [versions for versions in of_version if all(stream in versions for stream in streams)]
     if recorded:
         return recorded[-1]
-    return {} if of_version else {stream: ledger.stream_version(stream)}
+    return {} if of_version else {stream: ledger.stream_version(stream) for stream in streams}
 
 
 def streams_of_run(ledger: Ledger, run: RunRow) -> StreamVersions:
-    """By which versions of its stream's document a run that begins now is compiled: by the one of the slice that it has to
-    finish, some of whose results may be out, else by the present one."""
-    last, stream = ledger.last_slice(run.job), input_of(ledger, run.job, run.version)
+    """By which versions of its streams' documents a run that begins now is compiled: by those of the slice that it has to
+    finish, some of whose results may be out, else by the present ones."""
+    last, streams = ledger.last_slice(run.job), inputs_of(ledger, run.job, run.version)
     if last is None or last.status is not SliceStatus.PLANNED or last.version != run.version:
-        return {stream: ledger.stream_version(stream)}
-    return {stream: last.stream_versions.get(stream, next(iter(ledger.stream_documents(stream))))}
+        return {stream: ledger.stream_version(stream) for stream in streams}
+    known = last.stream_versions
+    return {stream: known.get(stream, next(iter(ledger.stream_documents(stream)))) for stream in streams}
 
 
-def input_of(ledger: Ledger, job: str, version: int) -> str:
-    """The stream that this version of the job reads. Raises NotFound."""
-    return str(ledger.job_version(job, version).document["input"]["stream"])
+def inputs_of(ledger: Ledger, job: str, version: int) -> list[str]:
+    """The streams that this version of the job reads, in the order of the document. Raises NotFound."""
+    document = ledger.job_version(job, version).document
+    return [str(one["stream"]) for one in document.get("inputs") or [document["input"]]]

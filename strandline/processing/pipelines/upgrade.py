@@ -13,8 +13,8 @@ from enum import StrEnum
 
 from strandline.core.described import Described
 from strandline.core.durations import format_duration
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, Stage
+from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
+from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, RowStep, Stage
 from strandline.results.index_settings import IndexSettings
 
 
@@ -48,34 +48,26 @@ def changes_between(before: CheckedPipeline, after: CheckedPipeline) -> list[Cha
 
 
 def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
-    old, new = before.spec.input.stream, after.spec.input.stream
-    if old != new:
-        yield Change(f"input from stream {old} to {new}", Effect.FORBIDDEN, "the recorded slices are of the old stream")
-    if before.event_time_source != after.event_time_source:
+    old, new = list(before.streams), list(after.streams)
+    if set(old) != set(new):
+        several = len(old) > 1 or len(new) > 1
         yield Change(
-            f"event time from {before.event_time_source} to {after.event_time_source}",
+            f"input from stream{'s' * several} {', '.join(old)} to {', '.join(new)}",
             Effect.FORBIDDEN,
-            "the recorded watermarks belong to the old event time, and nearly every record could be late by them",
+            "the recorded slices are of the old stream"
+            if not several
+            else "the recorded slices say for the old streams how far they were read, and to what event time",
         )
-    old_rule, new_rule = before.event_time_rule, after.event_time_rule
-    if old_rule.delay_ms != new_rule.delay_ms:
+        return
+    if old != new:
         yield Change(
-            f"delay from {format_duration(old_rule.delay_ms)} to {format_duration(new_rule.delay_ms)}",
-            Effect.SAFE,
-            "counts from the next slice on; what is closed stays closed",
+            f"the order of the streams from {', '.join(old)} to {', '.join(new)}",
+            Effect.REWIND,
+            "open windows add the records of the streams in the new order",
         )
-    if old_rule.watermark != new_rule.watermark:
-        yield Change(
-            f"watermark from {old_rule.watermark} to {new_rule.watermark}",
-            Effect.SAFE,
-            "counts from the next slice on; what is closed stays closed",
-        )
-    if old_rule.idle_timeout_ms != new_rule.idle_timeout_ms:
-        old_text, new_text = (_or_never(rule.idle_timeout_ms) for rule in (old_rule, new_rule))
-        yield Change(f"idle_timeout from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on")
-    if old_rule.max_ahead_ms != new_rule.max_ahead_ms:
-        old_text, new_text = (_or_never(rule.max_ahead_ms) for rule in (old_rule, new_rule))
-        yield Change(f"max_ahead from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on")
+    for stream in new:
+        of_which = f" of stream {stream}" if len(new) > 1 else ""
+        yield from _of_event_time(before.input_of(stream), after.input_of(stream), of_which)
     if (before.spec.guarantee, before.spec.checkpoint) != (after.spec.guarantee, after.spec.checkpoint):
         yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
     if before.spec.recovery != after.spec.recovery:
@@ -84,6 +76,37 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
         yield Change("late or on_error", Effect.SAFE, "counts from the next slice on")
     if before.spec.dead_letters != after.spec.dead_letters:
         yield Change("dead_letters", Effect.SAFE, "counts at once; without `index: true` what is in the index stays")
+
+
+def _of_event_time(before: CheckedInput, after: CheckedInput, of_which: str) -> Iterator[Change]:
+    """`of_which`: whose event time it is, in words, where there are several."""
+    if before.event_time_source != after.event_time_source:
+        yield Change(
+            f"event time{of_which} from {before.event_time_source} to {after.event_time_source}",
+            Effect.FORBIDDEN,
+            "the recorded watermarks belong to the old event time, and nearly every record could be late by them",
+        )
+    old_rule, new_rule = before.event_time_rule, after.event_time_rule
+    if old_rule.delay_ms != new_rule.delay_ms:
+        yield Change(
+            f"delay{of_which} from {format_duration(old_rule.delay_ms)} to {format_duration(new_rule.delay_ms)}",
+            Effect.SAFE,
+            "counts from the next slice on; what is closed stays closed",
+        )
+    if old_rule.watermark != new_rule.watermark:
+        yield Change(
+            f"watermark{of_which} from {old_rule.watermark} to {new_rule.watermark}",
+            Effect.SAFE,
+            "counts from the next slice on; what is closed stays closed",
+        )
+    if old_rule.idle_timeout_ms != new_rule.idle_timeout_ms:
+        old_text, new_text = (_or_never(rule.idle_timeout_ms) for rule in (old_rule, new_rule))
+        yield Change(
+            f"idle_timeout{of_which} from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on"
+        )
+    if old_rule.max_ahead_ms != new_rule.max_ahead_ms:
+        old_text, new_text = (_or_never(rule.max_ahead_ms) for rule in (old_rule, new_rule))
+        yield Change(f"max_ahead{of_which} from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on")
 
 
 def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
@@ -95,6 +118,10 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
         yield Change(f"window {name} is new", Effect.REWIND, "its first result is of the first window not yet closed")
     for name in sorted(old_stages.keys() & new_stages.keys()):
         yield from _of_stage(old_stages[name], new_stages[name])
+        if old_stages[name].pre_steps == new_stages[name].pre_steps and _ways(before, old_stages[name]) != _ways(
+            after, new_stages[name]
+        ):
+            yield Change(f"the streams of window {name}", Effect.REWIND, "open windows are computed in the new way")
         taken, now_taken = before.taken_by(name), after.taken_by(name)
         if taken != now_taken:
             yield Change(
@@ -110,8 +137,14 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
         yield Change(f"emission {name} of records is new", Effect.SAFE, "it begins with the records of the next slice")
     for name in sorted(old_records.keys() & new_records.keys()):
         old, new = old_records[name], new_records[name]
-        if (old.pre_steps, old.fields) != (new.pre_steps, new.fields):
+        if (_ways(before, old), old.fields) != (_ways(after, new), new.fields):
             yield Change(f"the steps before emission {name} of records", Effect.SAFE, "counts from the next slice on")
+
+
+def _ways(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[str, tuple[RowStep, ...]]:
+    """Stream -> the steps from it on."""
+    streams = list(pipeline.streams)
+    return {streams[way.stream]: way.steps for way in stage.record_ways}
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:

@@ -63,8 +63,8 @@ def watch_query(
 
 def schema_in_force(run: JobRun) -> SchemaInForce | None:
     """The schema that the run's next slice goes by; None where the run's row doesn't say by which one it is compiled."""
-    compiled = run.row.stream_versions.get(run.stream)
-    return None if compiled is None else SchemaInForce(run.ledger, run.job, run.version, run.stream, compiled)
+    compiled = {stream: run.row.stream_versions[stream] for stream in run.streams if stream in run.row.stream_versions}
+    return SchemaInForce(run.ledger, run.job, run.version, compiled) if compiled else None
 
 
 def wanted_end(run: JobRun, schema: SchemaInForce | None = None) -> Ending | None:

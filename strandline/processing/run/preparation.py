@@ -9,7 +9,7 @@ from strandline.core.failpoints import failpoint
 from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.pipelines.functions.installed import installed_function
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.result_streams import emitter_of
+from strandline.processing.pipelines.result_streams import emitter_of_input
 from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.snapshots import Snapshot
 from strandline.processing.slices.continuity import LogContinuity
@@ -43,13 +43,15 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
     functions = run.pipeline.functions
     for function in functions:
         installed_function(function)
-    continuity = LogContinuity(run.job, run.stream, run.ledger.stream(run.stream).topic_id, run.index)
-    continuity.require(run.ledger.last_slice(run.job))
+    for stream in run.streams:
+        continuity = LogContinuity(run.job, stream, run.ledger.stream(stream).topic_id, run.index)
+        continuity.require(run.ledger.last_slice(run.job))
     try:
         cost = _prepare_log(run, plan)
     except NotFound as error:  # it was there a moment ago; if it is gone, the next run says so
         raise LogUnavailable(
-            f"a broker does not know the topic of stream {run.stream}, which another one knew; the job starts again"
+            f"a broker does not know the topic of stream {', or of '.join(run.streams)}, which another one knew; the job starts "
+            "again"
         ) from error
     facts = {
         "epoch": run.epoch,
@@ -73,9 +75,11 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
 
 
 def _prepare_log(run: JobRun, plan: RewindPlan) -> RewindCost:
-    require_same_stream(run.ledger, run.index, run.job, run.pipeline.stream)
-    SlicePlanner(planner_settings(run, emitter_of(run.ledger, run.stream)), run.ledger, run.index).record_origin()
+    for stream in run.pipeline.streams.values():
+        require_same_stream(run.ledger, run.index, run.job, stream)
+    emitter = emitter_of_input(run.ledger, run.pipeline)
+    SlicePlanner(planner_settings(run, emitter), run.ledger, run.index).record_origin()
     require_ledger_holds(run.ledger, run.job, plan)
     cost = rewind_cost(run.ledger, plan, run.job)
-    require_log_holds(run.job, cost.needed, {run.stream: run.index.starts(run.stream)})
+    require_log_holds(run.job, cost.needed, {stream: run.index.starts(stream) for stream in run.streams})
     return cost

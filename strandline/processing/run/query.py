@@ -19,7 +19,7 @@ from strandline.processing.emission.document_shapes import EmissionsOfRun
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.result_streams import emitter_of
+from strandline.processing.pipelines.result_streams import emitter_of_input
 from strandline.processing.run.ending import Ending, watch_query
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
@@ -54,7 +54,7 @@ class RunQuery:
         try:
             keys = keys_of_buckets(spark)
             run.ledger.set_run_slots(run.job, run.epoch, len(keys))
-            emitter = emitter_of(run.ledger, run.stream)
+            emitter = emitter_of_input(run.ledger, run.pipeline)
             config = source_of_run(run, plan, emitter, spark.sparkContext.defaultParallelism, keys)
             spark.dataSource.register(log_source(config))
             rows = spark.readStream.format(LogSource.name()).load()

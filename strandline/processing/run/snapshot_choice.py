@@ -109,10 +109,11 @@ class SnapshotChoice:
     def _can_rewind(self) -> bool:
         plan = plan_of_job(self._ledger, self._pipeline)
         cost = rewind_cost(self._ledger, plan, self._run.job)
-        stream = self._pipeline.spec.input.stream
         try:
             require_ledger_holds(self._ledger, self._run.job, plan)
-            require_log_holds(self._run.job, cost.needed, {stream: self._index.starts(stream)})
+            require_log_holds(
+                self._run.job, cost.needed, {one: self._index.starts(one) for one in self._pipeline.streams}
+            )
         except (LogTruncated, NotFound):
             # A broker that has just started may not know the topic yet. If it is gone, preparing the run says so.
             return False

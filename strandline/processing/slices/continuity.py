@@ -100,7 +100,7 @@ class LogContinuity:
         problem = self._check_records(done, grown.keys()) if done is not None else None
         if not self._records.is_settled(problem or self._missing(grown, found)):
             return None
-        return replace(row, checksums={self._stream: {**known, **found}})
+        return replace(row, checksums={**row.checksums, self._stream: {**known, **found}})
 
     def require_same_topic(self) -> None:
         """Raise LogChanged if the topic is another one of the same name. Raises NotFound when there is none."""

@@ -47,7 +47,7 @@ def floor_of_use(
         return 0
     pipelines = [load_pipeline(ledger, job, version) for version in {ledger.job(job).version, planned.version}]
     rewound = min(whole_plan_of_job(ledger, pipeline).slice_first for pipeline in pipelines)
-    inputs = {pipeline.spec.input.stream for pipeline in pipelines}
+    inputs = {stream for pipeline in pipelines for stream in pipeline.streams}
     read = ledger.first_slice_from(job, last.slice, {stream: dict(log_starts(stream)) for stream in inputs})
     emitted = _first_emission(ledger, last, pipelines, log_starts)
 

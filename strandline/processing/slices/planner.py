@@ -19,19 +19,30 @@ from strandline.ledger.states import (
     SliceKind,
     SliceRow,
     SliceStatus,
-    StreamVersions,
     offset_count,
 )
 from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
 from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.input_log import InputContinuity, InputLog
 from strandline.processing.slices.lookups_in_force import LookupsInForce, UsedLookups
 from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.slices.silence import SilenceMeter, Vector
-from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_after
+from strandline.processing.slices.watermark import first_records, greatest, watermark_after
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class FurtherStream:
+    """One of the further streams that a job reads; see PlannerSettings."""
+
+    stream: str
+    start: str
+    topic_id: str | None = None
+    has_senders_times: bool = False
+    stream_version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,14 @@ class PlannerSettings:
     """Of the stream's document by which the run's pipeline is compiled. None: slices don't say by which one they are decoded."""
     lookups: UsedLookups = ()
     """Those that the pipeline uses: slices say by which version of each they are enriched."""
+    further: tuple[FurtherStream, ...] = ()
+    """The further streams that the job reads. No job emits to one of several (`emitter`)."""
+
+    @property
+    def streams(self) -> tuple[FurtherStream, ...]:
+        """All of them, in order."""
+        first = FurtherStream(self.stream, self.start, self.topic_id, self.has_senders_times, self.stream_version)
+        return first, *self.further
 
 
 FILLING_MS = 1_000
@@ -75,7 +94,7 @@ class SlicePlanner:
         filling_ms: int = FILLING_MS,
         continuity: LogContinuity | None = None,
     ) -> None:
-        """`now_ms` is written down, for people; nothing is decided by it."""
+        """`now_ms` is written down, for people; nothing is decided by it. `continuity`: of the first stream."""
         self._settings = settings
         self._ledger = ledger
         self._index = index
@@ -85,12 +104,15 @@ class SlicePlanner:
         self._filling_since_ms: int | None = None
         """When the run first saw records in a stream that has no slice yet."""
         self._schema: SchemaInForce | None = None
-        if settings.stream_version is not None:
-            self._schema = SchemaInForce(
-                ledger, settings.job, settings.version, settings.stream, settings.stream_version
-            )
+        self._compiled = {one.stream: one.stream_version for one in settings.streams if one.stream_version is not None}
+        if self._compiled:
+            self._schema = SchemaInForce(ledger, settings.job, settings.version, self._compiled)
         self._lookups = LookupsInForce(ledger, settings.lookups)
-        self._continuity = continuity or LogContinuity(settings.job, settings.stream, settings.topic_id, index)
+        self._log = InputLog(index, [one.stream for one in settings.streams])
+        logs = {one.stream: LogContinuity(settings.job, one.stream, one.topic_id, index) for one in settings.streams}
+        self._continuity = InputContinuity(
+            logs | ({settings.stream: continuity} if continuity else {}), self._log, index
+        )
         self._drain_ends: Vector | None = None
 
     def record_origin(self) -> None:
@@ -100,10 +122,12 @@ class SlicePlanner:
         leave no trace of where it began, and the next one would begin later. Raises as `next_slice` does.
         """
         settings = self._settings
-        if settings.start == "latest" and self._ledger.last_slice(settings.job) is None:
-            ends = self._readable(self._index.ends(settings.stream))
-            origin = self._empty_slice(None, None, ends, {})
-            origin = replace(origin, stream_versions=self._going_by(settings.stream_version))
+        latest = {one.stream for one in settings.streams if one.start == "latest"}
+        if latest and self._ledger.last_slice(settings.job) is None:
+            starts, ends = self._log.starts(), self._readable(self._log.ends())
+            begin = {at: end if self._log.stream_of(at) in latest else starts.get(at, end) for at, end in ends.items()}
+            origin = self._empty_slice(None, None, begin, {})
+            origin = replace(origin, stream_versions=self._compiled)
             self._ledger.plan_slice(replace(origin, lookup_versions=self._lookups.versions() or {}))
 
     def next_slice(self) -> SliceRow | None:
@@ -155,10 +179,10 @@ class SlicePlanner:
     def _plan(self, planned: SliceRow) -> SliceRow | None:
         """Record the slice with the schema in force, and return it; None when another run has to."""
         if self._schema is not None:
-            version = self._schema.version()
-            if version is None:
+            versions = self._schema.versions()
+            if versions is None:
                 return None
-            planned = replace(planned, stream_versions=self._going_by(version))
+            planned = replace(planned, stream_versions=versions)
         lookups = self._lookups.versions()
         if lookups is None:
             return None
@@ -169,17 +193,13 @@ class SlicePlanner:
         failpoint("plan.recorded")
         return planned
 
-    def _going_by(self, version: int | None) -> StreamVersions:
-        return {} if version is None else {self._settings.stream: version}
-
     def _lacks_a_partition(self, planned: SliceRow) -> bool:
         """Whether the topic has a partition that the slice, which is not recorded yet, doesn't know of. Asked after the ends: so
         what comes to an added partition is written later than all that the slice holds, and the next slice takes it in. Else
         event time could run past records that are there already."""
-        stream = self._settings.stream
         if planned.kind is SliceKind.IDLE:  # of others, the topic was asked when they were sealed
-            self._continuity.require_same_topic()
-        return not planned.offsets[stream].keys() >= set(self._index.partitions(stream))
+            self._continuity.require_same_topics()
+        return self._log.lacks_a_partition(planned.offsets)
 
     def count_silence(self) -> None:
         """Look at the log, and plan nothing. Called now and then while no slice is due for long: of the time between two looks
@@ -188,8 +208,7 @@ class SlicePlanner:
             self._look(self._ledger.last_slice(self._settings.job))
 
     def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:
-        stream = self._settings.stream
-        firsts = dict(done.offsets[stream]) if done is not None else self._index.starts(stream)
+        firsts = self._log.labelled(done.offsets) if done is not None else self._log.starts()
         ends, silence_ms = self._look(done)
         if not self._continuity.reaches(ends, firsts):
             return None
@@ -204,10 +223,10 @@ class SlicePlanner:
         # as it was read, but the last emission need not: the job may have read on before the stream had an emitter.
         ends = {partition: max(ends.get(partition, 0), firsts.get(partition, 0)) for partition in ends | firsts}
         row = self._empty_slice(done, checkpoint, firsts, silence_ms)
-        if done is not None and done.kind is SliceKind.CATCH_UP and done.rule.watermark == "partitions":
+        if done is not None and done.kind is SliceKind.CATCH_UP:
             # What was read may be ahead of what waits. The newest event counts when all is read.
-            row = replace(row, rule=replace(row.rule, watermark="partitions"))
-        rows = offset_count({stream: firsts}, {stream: ends})
+            row = replace(row, rule=row.rule.by_partitions_where(done.rule))
+        rows = _count(firsts, ends)
         is_first = checkpoint is None or checkpoint.latest_log_ms is None
         if rows and is_first and not draining and self._is_filling(firsts, ends):
             return None
@@ -219,10 +238,11 @@ class SlicePlanner:
                 offsets, cut_time_ms = self._cut_by_log_time(firsts, ends, checkpoint, newcomers)
                 if any(offsets[partition] < end for partition, end in newcomers.items()):
                     row = replace(row, silence_ms={})  # that of others may not pass by what waits in them
-            row = replace(row, kind=SliceKind.CATCH_UP, offsets={stream: offsets}, cut_time_ms=cut_time_ms)
+            offsets_of = self._log.by_stream(offsets)
+            row = replace(row, kind=SliceKind.CATCH_UP, offsets=offsets_of, cut_time_ms=cut_time_ms)
             return _with_watermark(row, checkpoint)
         if rows:
-            return _with_watermark(replace(row, kind=SliceKind.LIVE, offsets={stream: ends}), checkpoint)
+            return _with_watermark(replace(row, kind=SliceKind.LIVE, offsets=self._log.by_stream(ends)), checkpoint)
         row = _with_watermark(row, checkpoint)
         windows, closed_ms = self._settings.windows, checkpoint.closes_ms if checkpoint is not None else None
         still_open_ms = open_until(windows, checkpoint.latest_event_ms) if checkpoint is not None else None
@@ -231,13 +251,15 @@ class SlicePlanner:
         return row if closes_a_window(windows, closed_ms, row.watermark_ms, still_open_ms) else None
 
     def _look(self, done: SliceRow | None) -> tuple[Vector, Offsets]:
-        """Where the stream ends now, and the silence of its partitions, where the rule asks for it."""
-        stream, index = self._settings.stream, self._index
-        if self._settings.rule.idle_timeout_ms is None:
-            return index.ends(stream), {}
-        read = done.offsets[stream] if done is not None else {}
-        ends, silence_ms = self._silence.look(lambda: (index.ends(stream), index.ends_with_open(stream)), read)
-        return ends, {stream: {partition: ms for partition, ms in silence_ms.items() if ms}}
+        """Where the streams end now, and the silence of their partitions, where their rules ask for it."""
+        log, rule = self._log, self._settings.rule
+        asking = {stream for stream in log.streams if rule.of(stream).idle_timeout_ms is not None}
+        if not asking:
+            return log.ends(), {}
+        read = log.labelled(done.offsets) if done is not None else {}
+        ends, silence_ms = self._silence.look(lambda: (log.ends(), log.ends_with_open()), read)
+        found = log.by_stream({at: ms for at, ms in silence_ms.items() if ms})
+        return ends, {stream: silent for stream, silent in found.items() if stream in asking}
 
     def _is_filling(self, firsts: Vector, ends: Vector) -> bool:
         """Whether a stream that held nothing may just be filling. Its senders fill one partition after the other, and a partition
@@ -252,7 +274,7 @@ class SlicePlanner:
         self._filling_since_ms = now_ms if self._filling_since_ms is None else self._filling_since_ms
         if now_ms - self._filling_since_ms < self._filling_ms:
             return True
-        written = self._index.ends_with_open(self._settings.stream)
+        written = self._log.ends_with_open()
         return any(written.get(partition, 0) > ends[partition] for partition in empty)
 
     def _readable(self, ends: Vector) -> Vector:
@@ -271,11 +293,15 @@ class SlicePlanner:
     def _newcomers(self, row: SliceRow, ends: Vector) -> Vector:
         """The partitions that have records now and never had an accepted one, with their ends: they hold nobody back yet. None in
         a job's first slices, before any record is accepted, nor where the newest event counts, which nobody holds back."""
-        stream = self._settings.stream
-        firsts, known = row.offsets_first[stream], row.reached.get(stream, {})
-        if not known or row.rule.watermark == "newest":
+        log = self._log
+        firsts, known = log.labelled(row.offsets_first), log.labelled(row.reached)
+        if not known:
             return {}
-        return {p: end for p, end in ends.items() if end > firsts.get(p, 0) and p not in known}
+        return {
+            p: end
+            for p, end in ends.items()
+            if end > firsts.get(p, 0) and p not in known and row.rule.of(log.stream_of(p)).watermark != "newest"
+        }
 
     def _cut_by_emission(self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None) -> tuple[Vector, int]:
         """The end of the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and the
@@ -316,19 +342,19 @@ class SlicePlanner:
         For brokers' clocks may jump: then log time lets the others run ahead of records that were there before theirs, and a
         partition that holds nobody back would lose them.
         """
-        stream, rows_max = self._settings.stream, self._settings.rows_max
+        rows_max = self._settings.rows_max
         # Where the slice ends at the earliest.
         least = {partition: newcomers.get(partition, firsts.get(partition, 0)) for partition in ends}
-        if offset_count({stream: firsts}, {stream: least}) > rows_max:
+        if _count(firsts, least) > rows_max:
             ends, least = least, {partition: firsts.get(partition, 0) for partition in ends}
-        rows_least = offset_count({stream: firsts}, {stream: least})
+        rows_least = _count(firsts, least)
 
         def cut_at(log_time_ms: int) -> tuple[Vector, int]:
-            found = self._index.offsets_at(stream, log_time_ms, ends)
+            found = self._log.offsets_at(log_time_ms, ends)
             cut = {partition: max(offset, least[partition]) for partition, offset in found.items()}
-            return cut, offset_count({stream: firsts}, {stream: cut})
+            return cut, _count(firsts, cut)
 
-        newest_ms = self._index.newest_log_time(stream)
+        newest_ms = self._log.newest_log_time()
         low_ms = checkpoint.latest_log_ms if checkpoint is not None and checkpoint.latest_log_ms is not None else 0
         # A broker whose clock was set back has new records below what is read, and so have those who waited for newcomers: then
         # any time may be the one.
@@ -348,13 +374,13 @@ class SlicePlanner:
                 fitting = (cut, middle_ms)
             if (rows - rows_least) * 2 >= rows_max - rows_least:
                 break
-        if fitting is None and self._settings.has_senders_times:
+        if fitting is None and any(one.has_senders_times for one in self._settings.streams):
             return self._share(firsts, too_large[0]), too_large[1]
         return fitting or too_large
 
     def _share(self, firsts: Vector, ends: Vector) -> Vector:
         """The first `rows_max` records up to `ends`, about: of each partition the same share, and one at least."""
-        rows_max, rows = self._settings.rows_max, offset_count({"": firsts}, {"": ends})
+        rows_max, rows = self._settings.rows_max, _count(firsts, ends)
         return {
             partition: begin + -((begin - end) * rows_max // rows)
             for partition, end in ends.items()
@@ -371,8 +397,8 @@ class SlicePlanner:
             number=done.number + 1 if done is not None else 1,
             epoch=settings.epoch,
             version=settings.version,
-            offsets_first={settings.stream: firsts},
-            offsets={settings.stream: firsts},
+            offsets_first=self._log.by_stream(firsts),
+            offsets=self._log.by_stream(firsts),
             cut_time_ms=now_ms,
             watermark_ms=None,
             rule=settings.rule,
@@ -387,9 +413,12 @@ class SlicePlanner:
 
 
 def _with_watermark(row: SliceRow, checkpoint: CheckpointRow | None) -> SliceRow:
-    is_first_of_a_partition = brings_first_records(row.reached, row.offsets_first, row.offsets)
-    watermark_ms = watermark_after(row.rule, checkpoint, row.silence_ms, brings_first_records=is_first_of_a_partition)
-    return replace(row, watermark_ms=watermark_ms)
+    found = first_records(row.reached, row.offsets_first, row.offsets)
+    return replace(row, watermark_ms=watermark_after(row.rule, checkpoint, row.silence_ms, first_records=found))
+
+
+def _count(firsts: Vector, ends: Vector) -> int:
+    return offset_count({"": firsts}, {"": ends})
 
 
 def is_drained(done: SliceRow | None, checkpoint: CheckpointRow | None, windows: Sequence[WindowShape]) -> bool:

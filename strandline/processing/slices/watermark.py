@@ -12,7 +12,8 @@ is late there. Both follow from the rule in force (`SliceRow.rule`), from how fa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceRow
@@ -25,54 +26,85 @@ def greatest(*values: int | None) -> int | None:
     return max(known) if known else None
 
 
+@dataclass(frozen=True)
+class _StreamTime:
+    """How far event time has come in one stream, by its own rule."""
+
+    awake_ms: int | None
+    """By its partitions that aren't idle; None: all are."""
+    latest_ms: int
+    """The greatest of all its partitions."""
+    idle_ms: int
+    """For how long the whole stream has been idle: what the shortest silence has beyond the timeout."""
+
+
 def watermark_by(
-    rule: EventTimeRule, reached: Offsets, silence_ms: Offsets, *, brings_first_records: bool = False
+    rule: EventTimeRule, reached: Offsets, silence_ms: Offsets, *, first_records: Collection[str] = ()
 ) -> int | None:
     """The watermark that these facts give by themselves; None before the first accepted record.
 
-    The least event time reached, over the partitions that aren't idle (`newest`: the greatest of all); when all are idle the
-    greatest, and what the shortest of their silences has beyond the timeout; less the delay. A partition that never held an
-    accepted record is not in `reached`, and doesn't count. But `brings_first_records` says that such a one has records now: it
-    isn't idle, and nobody knows its event time yet, so it gives no watermark but by `newest`.
+    Of one stream: the least event time reached, over the partitions that aren't idle (`newest`: the greatest of all); when all
+    are idle the greatest, and what the shortest of their silences has beyond the timeout; less the delay. A partition that never
+    held an accepted record is not in `reached`, and doesn't count. But `first_records` names the streams in which such a one has
+    records now: it isn't idle, and nobody knows its event time yet, so it gives no watermark but by `newest`.
+
+    Of several streams, each has a rule, timeout and delay of its own, and the least of them counts. A stream that is idle as a
+    whole holds no other back. When all are, it is the greatest of them, and what the shortest of their silences has beyond.
     """
-    places = [(stream, partition) for stream, partitions in reached.items() for partition in partitions]
-    if not places:
+    times: list[_StreamTime] = []
+    for stream in reached.keys() | set(first_records):
+        found = _stream_time(
+            rule.of(stream), reached.get(stream, {}), silence_ms.get(stream, {}), stream in first_records
+        )
+        if found is None and stream in first_records:
+            return None
+        if found is not None:
+            times.append(found)
+    awake_ms = [one.awake_ms for one in times if one.awake_ms is not None]
+    if awake_ms:
+        return min(awake_ms)
+    return max(one.latest_ms for one in times) + min(one.idle_ms for one in times) if times else None
+
+
+def _stream_time(
+    rule: EventTimeRule, reached: Mapping[int, int], silence_ms: Mapping[int, int], brings_first_records: bool
+) -> _StreamTime | None:
+    """None: nobody knows, because it has no accepted record, or because of first records."""
+    if not reached:
         return None
-    at_ms = {place: reached[place[0]][place[1]] for place in places}
-    silent_ms = {place: silence_ms.get(place[0], {}).get(place[1], 0) for place in places}
-    awake = [place for place in places if rule.idle_timeout_ms is None or silent_ms[place] < rule.idle_timeout_ms]
-    if rule.idle_timeout_ms is not None and not awake and not brings_first_records:
-        event_ms = max(at_ms.values()) + min(silent_ms.values()) - rule.idle_timeout_ms
-    elif rule.watermark == "newest":
-        event_ms = max(at_ms.values())
-    elif brings_first_records:
-        return None
-    else:
-        event_ms = min(at_ms[place] for place in awake)
-    return event_ms - rule.delay_ms
+    timeout_ms = rule.idle_timeout_ms
+    silent_ms = {partition: silence_ms.get(partition, 0) for partition in reached}
+    awake = [at_ms for at, at_ms in reached.items() if timeout_ms is None or silent_ms[at] < timeout_ms]
+    latest_ms = max(reached.values()) - rule.delay_ms
+    if timeout_ms is not None and not awake and not brings_first_records:
+        return _StreamTime(None, latest_ms, min(silent_ms.values()) - timeout_ms)
+    if rule.watermark == "newest":
+        return _StreamTime(latest_ms, latest_ms, 0)
+    return None if brings_first_records else _StreamTime(min(awake) - rule.delay_ms, latest_ms, 0)
 
 
 def watermark_after(
-    rule: EventTimeRule, checkpoint: CheckpointRow | None, silence_ms: Offsets, *, brings_first_records: bool = False
+    rule: EventTimeRule, checkpoint: CheckpointRow | None, silence_ms: Offsets, *, first_records: Collection[str] = ()
 ) -> int | None:
     """W(n+1), after the last checkpoint, by the rule that is in force from now on and the silences of now. It never falls.
 
-    `brings_first_records`: slice n+1 holds records of a partition that never had an accepted record.
+    `first_records`: the streams of which slice n+1 holds records of a partition that never had an accepted record.
     """
     if checkpoint is None:
         return None
-    watermark_ms = watermark_by(rule, checkpoint.reached, silence_ms, brings_first_records=brings_first_records)
+    watermark_ms = watermark_by(rule, checkpoint.reached, silence_ms, first_records=first_records)
     return greatest(checkpoint.closes_ms, watermark_ms)
 
 
-def brings_first_records(reached: Offsets, firsts: Offsets, ends: Offsets) -> bool:
-    """Whether a slice from `firsts` to `ends` holds records of a partition that never had an accepted record: it is not in
-    `reached`."""
-    return any(
-        end > firsts.get(stream, {}).get(partition, 0) and partition not in reached.get(stream, {})
+def first_records(reached: Offsets, firsts: Offsets, ends: Offsets) -> set[str]:
+    """The streams of which a slice from `firsts` to `ends` holds records of a partition that never had an accepted record: it is
+    not in `reached`."""
+    return {
+        stream
         for stream, partitions in ends.items()
         for partition, end in partitions.items()
-    )
+        if end > firsts.get(stream, {}).get(partition, 0) and partition not in reached.get(stream, {})
+    }
 
 
 def reached_after(reached: Offsets, latest_event_ms: Mapping[str, Mapping[int, int]]) -> Offsets:

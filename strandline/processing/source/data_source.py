@@ -21,7 +21,7 @@ from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.stages import Enrich
 from strandline.processing.slices.lookups_in_force import used_lookups
-from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
 from strandline.processing.source.opened_ledger import open_ledger
@@ -85,19 +85,30 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
 
     pipeline = run.pipeline
     checkpoint = pipeline.spec.checkpoint
+    first, *further = [
+        FurtherStream(
+            read.stream,
+            read.start,
+            run.ledger.stream(read.stream).topic_id,
+            has_senders_times(run.index.settings(read.stream)),
+            run.row.stream_versions.get(read.stream),
+        )
+        for read in pipeline.spec.reads
+    ]
     return PlannerSettings(
         job=run.job,
         version=run.version,
         epoch=run.epoch,
-        stream=run.stream,
-        start=pipeline.spec.input.start,
+        stream=first.stream,
+        start=first.start,
         rows_max=checkpoint.records or run.settings.slice_rows_max,
         rule=pipeline.event_time_rule,
         windows=pipeline.windows,
         emitter=emitter,
-        topic_id=run.ledger.stream(run.stream).topic_id,
-        has_senders_times=has_senders_times(run.index.settings(run.stream)),
-        stream_version=run.row.stream_versions.get(run.stream),
+        topic_id=first.topic_id,
+        has_senders_times=first.has_senders_times,
+        stream_version=first.stream_version,
+        further=tuple(further),
         lookups=used_lookups(
             (step.lookup, [column.sql for column in step.columns])
             for stage in pipeline.all_stages
@@ -121,6 +132,7 @@ def task_config(
         decoding=decoding_of(pipeline, kafka_bootstrap, ledger_url),
         stages=pipeline.stages,
         types=tuple(pipeline.stream.types.items()),
+        further_types=tuple(tuple(one.stream.types.items()) for one in pipeline.further),
         bucket_keys=bucket_keys,
         late_is_dropped=pipeline.spec.late == "drop",
         crashes=pipeline.spec.on_error == "crash",
@@ -229,7 +241,7 @@ class SliceStreamReader(DataSourceStreamReader):
         ):  # a batch that a snapshot's log of offsets asks for is cut as it says
             slices = self._open_ledger().slices(self._config.planner.job, first, last)
         decoding = self._config.task.decoding
-        self._formats = self._formats or StreamFormats(self._open_ledger(), decoding.format, decoding.lookups)
+        self._formats = self._formats or StreamFormats(self._open_ledger(), decoding.formats, decoding.lookups)
         spread = spread_pieces(slices, self._config.parallelism, self._formats)
         tasks = [SourceInputPartition(pieces, is_new) for pieces in spread]
         tasks[0].work = encode(self._work(first, slices[-1], is_new=is_new))

@@ -19,23 +19,30 @@ from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece
+from strandline.results.records.partition_labels import label_of
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
     from strandline.log.range_reader import RangeReader
     from strandline.processing.operators.lookups.lookup_table import LookupTable
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+    from strandline.processing.source.kept_lookups import LookupRef
 
 
 def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str = "") -> DecodingConfig:
     """The decoding that the pipeline asks for. `ledger_url`: without its password."""
-    return DecodingConfig(
-        kafka_bootstrap=kafka_bootstrap,
-        format=record_format(pipeline.stream),
-        columns=pipeline.columns_needed,
-        event_time_source=pipeline.event_time_source,
-        ledger_url=ledger_url,
-        lookups=pipeline.lookups,
-    )
+    first, *further = [
+        DecodingConfig(
+            kafka_bootstrap=kafka_bootstrap,
+            format=record_format(one.stream),
+            columns=one.columns_needed,
+            event_time_source=one.event_time_source,
+            ledger_url=ledger_url,
+            lookups=pipeline.lookups,
+            stream=one.name,
+        )
+        for one in pipeline.inputs
+    ]
+    return replace(first, further=tuple(further))
 
 
 def decoder_of(config: DecodingConfig) -> Decoder:
@@ -67,6 +74,14 @@ class DecodedChunk:
     tables: Mapping[str, LookupTable] = field(default_factory=dict)
     """Lookup -> the version of its rows by which these rows are enriched."""
 
+    place: int = 0
+    """Of the stream among those that are read."""
+
+    @property
+    def label(self) -> int:
+        """Of the partition among those of all streams."""
+        return label_of(self.place, self.partition)
+
     def accepted_places(self) -> list[int]:
         """The place in the chunk of each accepted row, in their order."""
         rejected = {reject.index for reject in self.decoded.rejects}
@@ -81,17 +96,20 @@ class DecodedChunk:
         return None if self.elements is None else self.elements[at]
 
 
-def decode_pieces(
-    config: DecodingConfig, decoder: Decoder, pieces: Sequence[Piece], *, is_new: bool = False
-) -> Iterator[DecodedChunk]:
+def decode_pieces(config: DecodingConfig, pieces: Sequence[Piece], *, is_new: bool = False) -> Iterator[DecodedChunk]:
     """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own. All
-    rows of a chunk are enriched by the same versions of lookups.
+    rows of a chunk are of one stream, and enriched by the same versions of lookups.
 
-    `decoder`: `decoder_of` the config. Pieces of another format come as columns of the config's types, too. `is_new`: whether
+    Pieces of another format come as columns of the types of their stream's config, too. `is_new`: whether
     they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
     Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
-    for (other, refs), runs in groupby(_adjoining(pieces), lambda run: (run[0].format, run[0].lookups)):
+    decoders: dict[str, Decoder] = {}
+    whole = config
+    for (stream, other, refs), runs in groupby(_adjoining(pieces), _decoded_alike):
+        config, place = whole.of(stream), whole.place_of(stream)
+        if config.stream not in decoders:
+            decoders[config.stream] = decoder_of(config)
         schemas = None
         if (other or config.format).uses_registry:
             from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
@@ -103,10 +121,15 @@ def decode_pieces(
 
             tables = tables_of_process(config.ledger_url, refs)
         if other is None:
-            yield from _decode_runs(config, RowReader(config.format, schemas), decoder.decode, runs, tables)
+            decoder = decoders[config.stream]
+            yield from _decode_runs(config, RowReader(config.format, schemas), decoder.decode, runs, tables, place)
         else:
             decode = conforming_decoder(config, other)
-            yield from _decode_runs(config, RowReader(other, schemas), decode, runs, tables)
+            yield from _decode_runs(config, RowReader(other, schemas), decode, runs, tables, place)
+
+
+def _decoded_alike(run: Sequence[Piece]) -> tuple[str, RecordFormat | None, tuple[LookupRef, ...]]:
+    return run[0].offsets.stream, run[0].format, run[0].lookups
 
 
 Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
@@ -142,6 +165,7 @@ def _decode_runs(
     decode: Decode,
     adjoining: Iterable[list[Piece]],
     tables: Mapping[str, LookupTable],
+    place: int,
 ) -> Iterator[DecodedChunk]:
     reader = reader_of_process(config.kafka_bootstrap)
     runs = {_whole(run): run for run in adjoining}
@@ -171,6 +195,7 @@ def _decode_runs(
                 rows.elements,
                 row_reader.sessions,
                 tables,
+                place,
             )
 
 

@@ -22,9 +22,9 @@ from strandline.core.record_headers import (
     REASON_TIME_UNIT,
 )
 from strandline.ledger.states import SliceRow, StreamVersions
-from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.rewind import RUN_BEGINS, plan_of_job
+from strandline.processing.source.decoding import decoding_of
 from strandline.processing.source.kept_lookups import LookupRef, with_recorded_tables
 from strandline.processing.source.prospects import ACCEPTED, Moment, Prospects
 from strandline.processing.source.stream_formats import StreamFormats
@@ -61,16 +61,21 @@ class _Span:
 
 
 def taken_anew(
-    ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_version: int, rejected: Sequence[RejectedPlace]
+    ledger: Ledger,
+    job: str,
+    pipeline: CheckedPipeline,
+    stream: str,
+    stream_versions: StreamVersions,
+    rejected: Sequence[RejectedPlace],
 ) -> set[int]:
     """The places in `rejected` of the records that a version took when it read their slice again, or will take when it
     begins; also if only some of its branches do. Where the ledger doesn't hold the slice any more, and such a version may
     have read it, that counts as taken.
 
-    `pipeline`: the job's present version, compiled by this version of the stream's document. Raises NotFound, LedgerUnavailable.
+    `pipeline`: the job's present version, compiled by these versions of its streams' documents. `stream`: whose records these
+    are. Raises NotFound, LedgerUnavailable.
     """
-    stream = pipeline.stream.stream
-    spans = _spans(ledger, job, pipeline, stream_version)
+    spans = _spans(ledger, job, pipeline, stream_versions)
     if not rejected or not spans:
         return set()
     found = set[int]()
@@ -78,7 +83,7 @@ def taken_anew(
     rows = {at: slices.holding(one.partition, one.offset) for at, one in enumerate(rejected)}
     for span in spans:
         own = load_pipeline(ledger, job, span.version, span.streams)
-        formats = StreamFormats(ledger, record_format(own.stream), own.lookups)
+        formats = StreamFormats(ledger, decoding_of(own, "").formats, own.lookups)
         by_format: dict[tuple[int, tuple[LookupRef, ...]], tuple[Prospects, list[int]]] = {}
         for at, row in rows.items():
             if at in found or row is None:
@@ -90,13 +95,13 @@ def taken_anew(
                 other, lookups = formats.of(row, stream), formats.lookups_of(row)
                 if (id(other), lookups) not in by_format:
                     enriched = with_recorded_tables(ledger, own, lookups)
-                    by_format[id(other), lookups] = Prospects(enriched, other=other), []
+                    by_format[id(other), lookups] = Prospects(enriched, other=other, stream=stream), []
                 by_format[id(other), lookups][1].append(at)
         for prospects, places in by_format.values():
             outcomes = prospects.at(
                 [rejected[at].value for at in places],
                 [rejected[at].headers for at in places],
-                [_moment(rejected[at], rows[at]) for at in places],
+                [_moment(rejected[at], rows[at], stream) for at in places],
             )
             # What its slice rejects now only lacks headers that the log no longer holds: that was not why it was rejected.
             taken = OF_THE_SLICE | {ACCEPTED}
@@ -104,29 +109,28 @@ def taken_anew(
     return found
 
 
-def _moment(record: RejectedPlace, row: SliceRow | int | None) -> Moment:
+def _moment(record: RejectedPlace, row: SliceRow | int | None, stream: str) -> Moment:
     assert isinstance(row, SliceRow)
-    return Moment(record.log_time_ms, row.watermark_ms, row.rule.max_ahead_ms)
+    return Moment(record.log_time_ms, row.watermark_ms, row.rule.of(stream).max_ahead_ms)
 
 
-def _spans(ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_version: int) -> list[_Span]:
-    """What each version, compiled by each version of the stream's document, replayed when it began. The present one, where it has
-    not begun yet, will replay what it needs."""
-    stream = pipeline.stream.stream
+def _spans(ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions) -> list[_Span]:
+    """What each version, compiled by each version of its streams' documents, replayed when it began. The present one, where it
+    has not begun yet, will replay what it needs."""
     runs = {run.epoch: run for run in ledger.runs(job)}
-    spans: dict[tuple[int, int | None], _Span] = {}
+    spans: dict[tuple[int, tuple[int | None, ...]], _Span] = {}
     for event in ledger.events_of_kind(job, RUN_BEGINS):
         run = runs.get(event.epoch or 0)
         if run is None:
             continue
-        key = run.version, run.stream_versions.get(stream)
+        key = run.version, tuple(run.stream_versions.get(stream) for stream in stream_versions)
         first, last = int(event.facts["slice_first"]), int(event.facts["slice_committed"])
         known = spans.get(key, _Span(run.version, run.stream_versions, first, last))
         spans[key] = _Span(run.version, run.stream_versions, min(known.first, first), max(known.last, last))
-    present = ledger.job(job).version, stream_version
+    present = ledger.job(job).version, tuple(stream_versions.values())
     if present not in spans:
         plan = plan_of_job(ledger, pipeline)
-        spans[present] = _Span(present[0], {stream: stream_version}, plan.slice_first, math.inf)
+        spans[present] = _Span(present[0], stream_versions, plan.slice_first, math.inf)
     return [span for span in spans.values() if span.first <= span.last]
 
 

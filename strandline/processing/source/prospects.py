@@ -49,20 +49,24 @@ class Prospects:
         watermark_ms: int | None = None,
         other: RecordFormat | None = None,
         sessions: Sessions | None = None,
+        stream: str | None = None,
     ) -> None:
         """`pipeline`: with the tables of its lookups. `watermark_ms`: what is closed already; a record with an earlier event time
-        will be late, whatever the next slice is. `other`: how the records are decoded, if not as the pipeline's own stream is.
-        `sessions`: what records of the stream have declared, where the format keeps that."""
+        will be late, whatever the next slice is. `other`: how the records are decoded, if not as their stream is.
+
+        `sessions`: what records of the stream have declared, where the format keeps that. `stream`: whose records they are; None:
+        the first that the pipeline reads."""
         config = task_config(pipeline, "", (0,))
-        decoding = config.decoding
+        stream = stream or pipeline.stream.stream
+        decoding, place = config.decoding.of(stream), config.decoding.place_of(stream)
         self._decode = decoder_of(decoding).decode if other is None else conforming_decoder(decoding, other)
         self._row_reader = RowReader(other or decoding.format)
         if sessions is not None:
             self._row_reader.begin(sessions)
-        self._chain = config.record_chain
+        self._chain = config.record_chain(place)
         self._tables = pipeline.tables
         self._watermark_ms = watermark_ms
-        self._max_ahead_ms = pipeline.event_time_rule.max_ahead_ms
+        self._max_ahead_ms = pipeline.input_of(stream).event_time_rule.max_ahead_ms
 
     def of_records(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], log_time_ms: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,12 +75,12 @@ def recorded_tasks(
     slice_first: int,
     slice_own: int,
     slice_last: int,
-    own_format: RecordFormat | None = None,
+    own_formats: Mapping[str, RecordFormat] | None = None,
     lookups: Iterable[tuple[str, int]] = (),
 ) -> list[LogTask]:
-    """The tasks for these slices of a job; those before `slice_own` are not its own. `own_format` and `lookups`: of who reads
-    them. Raises LedgerUnavailable, and NotFound when some of them were removed."""
-    formats = None if own_format is None else StreamFormats(ledger, own_format, lookups)
+    """The tasks for these slices of a job; those before `slice_own` are not its own. `own_formats` (by
+    stream) and `lookups`: of who reads them. Raises LedgerUnavailable, and NotFound when some of them were removed."""
+    formats = None if own_formats is None else StreamFormats(ledger, own_formats, lookups)
     return cut_tasks(recorded_rows(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS, formats)
 
 

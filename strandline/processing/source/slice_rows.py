@@ -2,6 +2,8 @@
 
 A row is (bucket key, kind, partition, sequence, blob):
 
+The partition is its label (`partition_labels`): of the only stream that a pipeline reads, its number.
+
 - `RECORDS`: accepted records of one partition, cut for the bucket; see `operators.cascade.Chunk`. Those of further branches of
   the pipeline have kinds of their own: `kind_of_records`.
 - `REJECTED`: rejected records of one partition with their bytes. They go to one bucket a partition.
@@ -84,11 +86,16 @@ class SourceFacts(msgspec.Struct):
     records: int = 0
     rejected: dict[str, int] = {}
     """Reason -> records, late ones included."""
-    reached_ms: dict[int, int] = {}
-    """Partition -> the latest event time of its accepted records."""
+    reached_ms: dict[str, dict[int, int]] = {}
+    """Stream -> partition -> the latest event time of its accepted records."""
     latest_log_ms: int | None = None
-    sessions: dict[int, str] = {}
-    """Partition -> what its records up to here have declared, packed; of formats that keep sessions."""
+    sessions: dict[str, dict[int, str]] = {}
+    """Stream -> partition -> what its records up to here have declared, packed; of formats that keep sessions."""
+
+    @property
+    def latest_event_ms(self) -> list[int]:
+        """Of each partition that has accepted records."""
+        return [one for reached in self.reached_ms.values() for one in reached.values()]
 
 
 def kind_of_records(branch: int) -> int:
@@ -113,7 +120,7 @@ def reached_in(row: SliceRow, facts: Iterable[SourceFacts]) -> Offsets:
     """How far event time has come in each partition after the slice. `facts`: of every source task."""
     reached = row.reached
     for one in facts:
-        reached = reached_after(reached, dict.fromkeys(row.offsets, one.reached_ms))
+        reached = reached_after(reached, one.reached_ms)
     return reached
 
 
@@ -121,7 +128,11 @@ def sessions_after(row: SliceRow, facts: SourceFacts) -> dict[str, dict[int, str
     """What the records of each partition have declared after the slice: of those without a record in it, what it was before."""
     if not facts.sessions:
         return row.sessions
-    return {stream: {**row.sessions.get(stream, {}), **facts.sessions} for stream in row.offsets}
+    return {
+        stream: {**row.sessions.get(stream, {}), **facts.sessions.get(stream, {})}
+        for stream in row.offsets
+        if stream in row.sessions or stream in facts.sessions
+    }
 
 
 def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
@@ -130,10 +141,13 @@ def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
     for part in parts:
         total.records += part.records
         rejected.update(part.rejected)
-        for partition, reached_ms in part.reached_ms.items():
-            total.reached_ms[partition] = max(reached_ms, total.reached_ms.get(partition, reached_ms))
+        for stream, reached in part.reached_ms.items():
+            known = total.reached_ms.setdefault(stream, {})
+            for partition, reached_ms in reached.items():
+                known[partition] = max(reached_ms, known.get(partition, reached_ms))
         total.latest_log_ms = greatest(total.latest_log_ms, part.latest_log_ms)
-        total.sessions |= part.sessions
+        for stream, sessions in part.sessions.items():
+            total.sessions.setdefault(stream, {}).update(sessions)
     total.rejected = dict(sorted(rejected.items()))
     return total
 

@@ -31,6 +31,23 @@ class DecodingConfig:
     """Without its password. It keeps the schemas of a registry that records name, and the rows of lookups."""
     lookups: tuple[tuple[str, int], ...] = ()
     """The lookups that the pipeline uses, each with the version by which slices go that say none."""
+    stream: str = ""
+    """Whose records are decoded so; of one stream alone it need not be said."""
+    further: tuple[DecodingConfig, ...] = ()
+    """Of the further streams that are read, in their order."""
+
+    def of(self, stream: str) -> DecodingConfig:
+        """How the records of this stream are decoded."""
+        return next((one for one in self.further if one.stream == stream), self)
+
+    def place_of(self, stream: str) -> int:
+        """The place of this stream among those that are read."""
+        return next((at for at, one in enumerate(self.further, 1) if one.stream == stream), 0)
+
+    @property
+    def formats(self) -> dict[str, RecordFormat]:
+        """Stream -> format, of those that are named."""
+        return {one.stream: one.format for one in (self, *self.further)}
 
 
 @dataclass(frozen=True)
@@ -40,7 +57,7 @@ class TaskConfig:
     decoding: DecodingConfig
     stages: tuple[Stage, ...]
     types: tuple[tuple[str, str], ...]
-    """The fields of the stream with their types."""
+    """The fields of the first stream with their types."""
     bucket_keys: tuple[int, ...]
     """Spark's key of each bucket."""
     late_is_dropped: bool
@@ -51,13 +68,15 @@ class TaskConfig:
     """Only records with an event time from the first to before the second are computed; None: all."""
     record_stages: tuple[RecordStage, ...] = ()
     """The emissions of records."""
+    further_types: tuple[tuple[tuple[str, str], ...], ...] = ()
+    """The fields of each further stream with their types."""
 
-    @property
-    def record_chain(self) -> RecordChain:
-        """All steps that are done to records."""
+    def record_chain(self, stream: int = 0) -> RecordChain:
+        """All steps that are done to records of the stream at this place."""
         from strandline.processing.operators.record_chain import record_chain_of
 
-        return record_chain_of(self.record_stages, self.stages, self.types)
+        types = (self.types, *self.further_types)[stream]
+        return record_chain_of(self.record_stages, self.stages, types, stream)
 
     @property
     def cascade(self) -> Cascade:
@@ -89,4 +108,4 @@ class Piece:
             offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))
         other, lookups = (None, ()) if formats is None else (formats.of(row, stream), formats.lookups_of(row))
         sessions = row.sessions.get(stream, {}).get(partition, "")
-        return Piece(offsets, row.watermark_ms, row.rule.max_ahead_ms, other, sessions, lookups)
+        return Piece(offsets, row.watermark_ms, row.rule.of(stream).max_ahead_ms, other, sessions, lookups)

@@ -22,7 +22,7 @@ from strandline.processing.operators.dedupe.repeats import seen_of
 from strandline.processing.operators.record_chain import RecordsAtStage, RecordsAtWindow, SteppedRecords
 from strandline.processing.operators.record_rows import pack_record_rows
 from strandline.processing.pipelines.stages import JoinStage
-from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of
+from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.slice_rows import (
     FACTS,
     RECORD_ROWS,
@@ -64,7 +64,7 @@ class SourceTask:
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
         self._cascade = config.cascade
-        self._chain = config.record_chain
+        self._chains = [config.record_chain(at) for at in range(1 + len(config.further_types))]
 
     def read(self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None) -> Iterator[pa.RecordBatch]:
         """The task's rows of ROWS_SCHEMA, with `work` for every bucket if it is given.
@@ -73,20 +73,20 @@ class SourceTask:
         begins with the buckets when all tasks have read.
         """
         decoding = self._config.decoding
-        chunks = decode_pieces(decoding, decoder_of(decoding), pieces, is_new=is_new)
+        chunks = decode_pieces(decoding, pieces, is_new=is_new)
         return batches_of(self.rows(chunks, is_new=is_new, work=work))
 
     def rows(self, chunks: Iterable[DecodedChunk], *, is_new: bool, work: bytes | None) -> Iterator[SliceRowBlob]:
         """As `read`, of chunks that are decoded."""
         config, facts = self._config, list[SourceFacts]()
-        sessions = dict[int, Sessions]()
+        sessions = dict[tuple[str, int], Sessions]()
         keys = config.bucket_keys
         if work is not None:
             yield from to_every_bucket(keys, WORK, work)
         for chunk in chunks:
-            decoded, partition, sequence = chunk.decoded, chunk.partition, chunk.offsets[0]
+            decoded, partition, sequence = chunk.decoded, chunk.label, chunk.offsets[0]
             rejects = [Reject(one.index, one.reason, one.message, "decode") for one in decoded.rejects]
-            stepped = self._chain.apply(decoded.arrays, len(decoded.event_time), chunk.tables)
+            stepped = self._chains[chunk.place].apply(decoded.arrays, len(decoded.event_time), chunk.tables)
             if stepped.problems:
                 places = chunk.accepted_places()
                 rejects += [
@@ -96,7 +96,7 @@ class SourceTask:
                 rejects.sort(key=lambda reject: reject.index)
             facts.append(_facts_of(chunk, rejects))
             if chunk.sessions is not None:
-                sessions[chunk.partition] = chunk.sessions
+                sessions[chunk.stream, chunk.partition] = chunk.sessions
             event_us = decoded.event_time.cast(pa.int64())
             if is_new and stepped.at_stages:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
@@ -160,13 +160,16 @@ class SourceTask:
         here = None if candidates is None or stage.dedupe is None else candidates.with_rows(rows)
         return self._cascade.cut(chunk.partition, chunk.offsets[0], event_us, columns, at.window, here, at.side)
 
-    def _facts_of_sessions(self, sessions: Mapping[int, Sessions], *, is_new: bool) -> SourceFacts:
+    def _facts_of_sessions(self, sessions: Mapping[tuple[str, int], Sessions], *, is_new: bool) -> SourceFacts:
         """What the task's partitions have declared by its end: in the ledger before anybody is told."""
         if is_new:
             from strandline.processing.source.kept_sessions import sessions_of_process  # only where a stream needs it
 
             sessions_of_process(self._config.decoding.ledger_url).keep(sessions.values())
-        return SourceFacts(sessions={partition: one.packed() for partition, one in sessions.items()})
+        packed: dict[str, dict[int, str]] = {}
+        for (stream, partition), one in sessions.items():
+            packed.setdefault(stream, {})[partition] = one.packed()
+        return SourceFacts(sessions=packed)
 
     def _record_rows(
         self, chunk: DecodedChunk, at_stages: Sequence[RecordsAtStage], event_us: pa.Array
@@ -180,8 +183,8 @@ class SourceTask:
         keys = self._config.bucket_keys
         for records in at_stages:
             if len(records.rows):
-                blob = pack_record_rows(records, chunk.partition, event_us, offsets, elements)
-                yield keys[chunk.partition % len(keys)], RECORD_ROWS, chunk.partition, chunk.offsets[0], blob
+                blob = pack_record_rows(records, chunk.label, event_us, offsets, elements)
+                yield keys[chunk.label % len(keys)], RECORD_ROWS, chunk.label, chunk.offsets[0], blob
 
     def _rejected(self, chunk: DecodedChunk, rejects: list[Reject]) -> Iterator[SliceRowBlob]:
         """The rejected records of a chunk, for their dead letters."""
@@ -195,7 +198,7 @@ class SourceTask:
                     raise BadRecord(one.reason, f"{place}: {one.message}", one.step)
         if config.late_is_dropped:
             rejects = [one for one in rejects if one.reason != REASON_LATE]
-        key = config.bucket_keys[chunk.partition % len(config.bucket_keys)]
+        key = config.bucket_keys[chunk.label % len(config.bucket_keys)]
         rows = (
             (
                 chunk.stream,
@@ -211,7 +214,7 @@ class SourceTask:
             for one in rejects
         )
         for part in parts_by_size(rows, lambda row: len(row[3] or b""), _REJECTED_BYTES):
-            yield key, REJECTED, chunk.partition, part[0][2], pack([batch_of(part, REJECTED_SCHEMA)])
+            yield key, REJECTED, chunk.label, part[0][2], pack([batch_of(part, REJECTED_SCHEMA)])
 
 
 def _places_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
@@ -229,6 +232,6 @@ def _facts_of(chunk: DecodedChunk, rejects: list[Reject]) -> SourceFacts:
     return SourceFacts(
         records=len(chunk.offsets),
         rejected=Counter(reject.reason for reject in rejects),
-        reached_ms={chunk.partition: latest_ms} if latest_ms is not None else {},
+        reached_ms={chunk.stream: {chunk.partition: latest_ms}} if latest_ms is not None else {},
         latest_log_ms=max(chunk.log_times_ms),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from strandline.processing.formats.record_rows import RecordFormat, record_format
@@ -16,8 +16,10 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 class StreamFormats:
     """The formats of recorded slices. Asks the ledger only for versions that it has not seen."""
 
-    def __init__(self, ledger: Ledger, own: RecordFormat, lookups: Iterable[tuple[str, int]] = ()) -> None:
-        """`own`: the format that readers have anyway. `lookups`: those that they use, as `SliceLookups` takes them."""
+    def __init__(
+        self, ledger: Ledger, own: Mapping[str, RecordFormat], lookups: Iterable[tuple[str, int]] = ()
+    ) -> None:
+        """`own`: stream -> the format that readers have anyway. `lookups`: those that they use, as `SliceLookups` takes them."""
         self._ledger = ledger
         self._own = own
         self._lookups = SliceLookups(ledger, lookups)
@@ -25,8 +27,9 @@ class StreamFormats:
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether what becomes of a record depends on those before it. All versions of a stream's document have one format."""
-        return self._own.keeps_sessions
+        """Whether what becomes of a record of a stream depends on those before it. All versions of a stream's document have one
+        format."""
+        return any(one.keeps_sessions for one in self._own.values())
 
     def of(self, row: SliceRow, stream: str) -> RecordFormat | None:
         """How the records of this stream in the slice are decoded; None: by the readers' own format."""
@@ -37,8 +40,9 @@ class StreamFormats:
             documents = self._ledger.stream_documents(stream)
             found = record_format(StreamSpec.from_document(documents[version or next(iter(documents))]))
             # Equal ones are one object, so that what adjoins is fetched at once.
-            same = next((one for one in (self._own, *self._known.values()) if one == found), found)
-            self._known[stream, version] = None if same is self._own else same
+            own = self._own[stream]
+            same = next((one for one in (own, *self._known.values()) if one == found), found)
+            self._known[stream, version] = None if same is own else same
         return self._known[stream, version]
 
     def lookups_of(self, row: SliceRow) -> tuple[LookupRef, ...]:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from strandline.results.document import DocumentColumns, DocumentShape, digest_of, hashed_ids, id_of_digest
 from strandline.results.names import EVENT_TIME_FIELD, index_name, index_stem
+from strandline.results.records.partition_labels import partition_of, stream_place_of
 from strandline.results.text_columns import (
     TIME_OUT_OF_RANGE,
     id_parts,
@@ -48,12 +49,20 @@ def record_document_id(
 class RecordShape(DocumentShape):
     """What the documents of one emission of records have in common. `by` is empty; `aggregates` are the columns."""
 
-    input_stream: str = field(kw_only=True)
-    """The stream that the records stand in."""
+    input_streams: tuple[str, ...] = field(kw_only=True)
+    """The streams that the pipeline reads. The partition of a row is its label (`partition_labels`), which says in which of
+    them the record stands."""
 
     @property
     def has_window(self) -> bool:
         return False
+
+    def places(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
+        """Of each record the place of its stream among `input_streams`, and its partition."""
+        if len(self.input_streams) == 1:
+            return np.zeros(batch.num_rows, np.int64), batch.column(PARTITION)
+        labels = batch.column(PARTITION).to_numpy().astype(np.int64)
+        return stream_place_of(labels), pa.array(partition_of(labels).astype(np.int32))
 
     def columns(self, batch: pa.RecordBatch, epoch: int, emission: int) -> DocumentColumns:
         """Return the documents of all rows at once; the caller bounds the batch. It is as ResultWriter tells of records."""
@@ -66,12 +75,18 @@ class RecordShape(DocumentShape):
             pieces += [b'"%s":"' % EVENT_TIME_FIELD.encode(), times, b'",']
         for (name, _), column in zip(self.fields, columns, strict=True):
             pieces += [_encode(name) + b":", column.texts]
-        origin = self._origin(epoch, emission) | {"stream": self.input_stream}
-        pieces += [b'"strandline":' + _encode(origin)[:-1] + b',"partition":', _digits(batch.column(PARTITION))]
+        places, partitions = self.places(batch)
+        origin = self._origin(epoch, emission)
+        if len(self.input_streams) == 1:
+            pieces.append(b'"strandline":' + _encode(origin | {"stream": self.input_streams[0]})[:-1])
+        else:
+            streams = pa.array([_encode(stream) for stream in self.input_streams], pa.binary()).take(pa.array(places))
+            pieces += [b'"strandline":' + _encode(origin)[:-1] + b',"stream":', streams]
+        pieces += [b',"partition":', _digits(partitions)]
         pieces += [b',"offset":', _digits(batch.column(OFFSET)), *_element_texts(batch.column(ELEMENT)), b"}}"]
-        places = [id_parts(batch.column(name), "long") for name in (PARTITION, OFFSET, ELEMENT)]
-        begun = digest_of((self.job, self.stage, self.input_stream))
-        ids = hashed_ids([begun], np.zeros(batch.num_rows, np.int64), join_texts(places).to_pylist())
+        parts = [id_parts(column, "long") for column in (partitions, batch.column(OFFSET), batch.column(ELEMENT))]
+        begun = [digest_of((self.job, self.stage, stream)) for stream in self.input_streams]
+        ids = hashed_ids(begun, places, join_texts(parts).to_pylist())
         names, codes = self._indices(times_us.to_numpy(), inside.to_numpy(zero_copy_only=False))
         problems = {
             row: (TIME_OUT_OF_RANGE, f"the event time {times_us[row].as_py()} us lies outside the years 1 to 9999")

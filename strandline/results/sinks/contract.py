@@ -56,7 +56,7 @@ def window_shape(sink: SinkUnderTest) -> DocumentShape:
 
 
 def record_shape(sink: SinkUnderTest) -> RecordShape:
-    shape = RecordShape("contract", "job", "records", 1, (), _FIELDS, input_stream="farm")
+    shape = RecordShape("contract", "job", "records", 1, (), _FIELDS, input_streams=("farm",))
     return replace(shape, **sink.shape_changes)  # type: ignore[arg-type]
 
 

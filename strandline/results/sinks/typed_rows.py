@@ -18,7 +18,7 @@ from strandline.results.document import DocumentColumns, DocumentShape
 from strandline.results.names import OWN_PREFIX
 from strandline.results.records.record_document import RecordShape
 from strandline.results.text_columns import join_texts
-from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WINDOW_END, WINDOW_START, Refused
+from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, WINDOW_END, WINDOW_START, Refused
 
 ID = f"{OWN_PREFIX}id"
 TIME = f"{OWN_PREFIX}time"
@@ -68,10 +68,11 @@ def typed_rows(shape: DocumentShape, batch: pa.RecordBatch, epoch: int, emission
 
     columns: dict[str, pa.Array] = {"id": good.ids}
     if isinstance(shape, RecordShape):
+        places, partitions = shape.places(batch)
         columns |= {
             "time": batch.column(EVENT_US).cast(pa.timestamp("us")).cast(_MOMENT),
-            "stream": constant(shape.input_stream, pa.string()),
-            "partition": batch.column(PARTITION),
+            "stream": pa.array(shape.input_streams, pa.string()).take(pa.array(places)),
+            "partition": partitions,
             "offset": batch.column(OFFSET),
             "element": batch.column(ELEMENT),
         }

@@ -76,7 +76,7 @@ def job_table(job: Answer) -> Table:
         ("version", str(job["version"])),
         ("epoch", str(job["epoch"])),
         ("leader", _leader(job["leader"])),
-        ("stream", job["stream"]),
+        ("stream", ", ".join(job.get("streams") or [job["stream"]])),
         ("slice", show_count(job["slice"])),
         ("watermark", show_time(job["watermark_ms"])),
         ("latest event", show_time(job["latest_event_ms"])),

@@ -28,6 +28,7 @@ from strandline.processing.pipelines.result_streams import (
     emissions_to_streams,
     present_pipelines,
     schema_mismatches,
+    several_results,
     stream_of_results,
     streams_of_windows,
 )
@@ -38,7 +39,7 @@ from strandline.processing.pipelines.upgrade import Change, Effect, changes_betw
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import generation_of
-from strandline.services.rest.job_status import input_stream, rewind_view
+from strandline.services.rest.job_status import input_streams, rewind_view
 from strandline.services.rest.lookup_changes import LookupChanges, outcome_of
 from strandline.services.rest.views import Applied, JobPlan
 
@@ -105,18 +106,24 @@ def check_documents(
     checked: list[CheckedPipeline] = []
     emitted = {stream for _, pipeline in pipelines for stream in streams_of_windows(pipeline)}.union(emitted)
     for document, spec in _emitters_first(pipelines):
-        name = spec.input.stream
-        pipeline = spec.reading_results() if name in emitted else spec
-        if name in broken or broken_lookups.intersection(spec.lookups()):
+        pipeline = spec.reading_results() if emitted.intersection(spec.streams) else spec
+        if broken.intersection(spec.streams) or broken_lookups.intersection(spec.lookups()):
             continue  # the problems of the stream are listed; their consequences here would only hide them
-        if name not in streams and name not in registered:
-            hint = did_you_mean(name, streams.keys() | registered.keys())
-            problems.append(document.problem(("input", "stream"), f"there is no stream '{name}'{hint}"))
+        unknown = [
+            document.problem(
+                (*spec.path_of_input(at), "stream"),
+                f"there is no stream '{name}'{did_you_mean(name, streams.keys() | registered.keys())}",
+            )
+            for at, name in enumerate(spec.streams)
+            if name not in streams and name not in registered
+        ]
+        if unknown := unknown or several_results(spec, document, emitted):
+            problems += unknown
             broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
             continue
         try:
-            stream = streams.get(name) or StreamSpec.from_document(registered[name])
-            fitting = check(pipeline, stream, document, shapes)
+            read_streams = [streams.get(name) or StreamSpec.from_document(registered[name]) for name in spec.streams]
+            fitting = check(pipeline, read_streams, document, shapes)
             tables = {used: read[used].table() for used, _ in fitting.lookups if used in read}
             checked.append(replace(fitting, tables=tables))
             problems.extend(_fit_streams(document, checked[-1], streams, registered, broken))
@@ -133,7 +140,7 @@ def _emitters_first(pipelines: list[tuple[YamlDocument, PipelineSpec]]) -> list[
     left, ordered = list(pipelines), []
     while left:
         emitted = {stream for _, pipeline in left for _, stream in emissions_to_streams(pipeline)}
-        ready = [one for one in left if one[1].input.stream not in emitted] or left
+        ready = [one for one in left if not emitted.intersection(one[1].streams)] or left
         ordered += ready
         left = [one for one in left if one not in ready]
     return ordered
@@ -303,7 +310,7 @@ class Applier:
         known = self._registered(stream.stream)
         if known is None or not known.reading_changes(stream):
             return []
-        readers = [job for job in self._ledger.jobs() if input_stream(self._ledger, job) == stream.stream]
+        readers = [job for job in self._ledger.jobs() if stream.stream in input_streams(self._ledger, job)]
         if readers:
             history = [StreamSpec.from_document(one) for one in self._ledger.stream_documents(stream.stream).values()]
             if refused := refused_changes(history, stream):
@@ -317,10 +324,11 @@ class Applier:
     def _note_of_reader(self, job: JobRow, known: StreamSpec, stream: StreamSpec, batch: Batch) -> str:
         spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
-        before = check(spec, known, lookups=lookups)
+        others = {name: self._stream(name) for name in spec.streams if name != stream.stream}
+        before = check(spec, [others.get(name, known) for name in spec.streams], lookups=lookups)
         try:
             in_batch = next((one for one in batch.pipelines if one.job == job.name), None)
-            after = in_batch or check(spec, stream, lookups=lookups)
+            after = in_batch or check(spec, [others.get(name, stream) for name in spec.streams], lookups=lookups)
         except InvalidDocument as error:
             raise Conflict(
                 f"stream {stream.stream} can't change so while job {job.name} reads it: "
@@ -344,7 +352,7 @@ class Applier:
             of_job = {stage for stage, name in emissions_to_streams(spec) if name == stream.stream}
             if of_job and all(one.job != job for one in batch.pipelines):
                 lookups = shapes_of_version(self._ledger, job, self._ledger.job(job).version, spec)
-                emitter = check(spec, self._stream(spec.input.stream), lookups=lookups)
+                emitter = check(spec, list(map(self._stream, spec.streams)), lookups=lookups)
                 reasons = [
                     why
                     for stage in emitter.all_stages
@@ -359,7 +367,7 @@ class Applier:
     def _refuse_other_logs(self, batch: Batch) -> None:
         """A job can't read a topic that is compacted. Of the streams in the batch, making the topics tells."""
         in_batch = {stream.stream for stream in batch.streams}
-        for stream in sorted({pipeline.stream.stream for pipeline in batch.pipelines} - in_batch):
+        for stream in sorted({stream for pipeline in batch.pipelines for stream in pipeline.streams} - in_batch):
             self._topics.require_whole_log(stream)
 
     def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
@@ -371,16 +379,17 @@ class Applier:
             return JobPlan(job=job.name, outcome="unchanged", version=job.version, changes=[], rewind=None)
         spec = PipelineSpec.from_document(document)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
-        changes = changes_between(check(spec, self._stream(spec.input.stream), lookups=lookups), pipeline)
+        present = check(spec, list(map(self._stream, spec.streams)), lookups=lookups)
+        changes = changes_between(present, pipeline)
         plan = plan_of_job(self._ledger, pipeline)
         cost = rewind_cost(self._ledger, plan, job.name)
         if not any(change.effect is Effect.FORBIDDEN for change in changes):
             try:
                 require_ledger_holds(self._ledger, job.name, plan)
-                require_log_holds(job.name, cost.needed, {spec.input.stream: self._log_starts(spec.input.stream)})
+                require_log_holds(job.name, cost.needed, {name: self._log_starts(name) for name in spec.streams})
             except LogTruncated as error:
                 changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
-        rewind = rewind_view(cost, pipeline.stream.retention_ms)
+        rewind = rewind_view(cost, pipeline.retention_ms)
         return JobPlan(job=job.name, outcome="changed", version=job.version + 1, changes=changes, rewind=rewind)
 
     def _check_job(self, pipeline: CheckedPipeline) -> JobBase:
@@ -417,8 +426,17 @@ class Applier:
     def _refuse_circles(self, pipelines: list[CheckedPipeline]) -> None:
         """A job that reads what follows from its own results would never end."""
         specs = present_pipelines(self._ledger) | {pipeline.job: pipeline.spec for pipeline in pipelines}
-        reads = {job: spec.input.stream for job, spec in specs.items()}
         emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
+        for job, spec in specs.items():
+            emitted = emitters.keys() & set(spec.streams)
+            if emitted and len(spec.streams) > 1:
+                stream = min(emitted)
+                raise Conflict(
+                    f"job {job} reads several streams, and job {emitters[stream]} emits to {stream}, one of them: no cut of the "
+                    "log takes whole emissions of one beside records of others. Have it read that stream alone, in a pipeline of "
+                    "its own"
+                )
+        reads = {job: spec.streams[0] for job, spec in specs.items()}  # of several, none is emitted
         for pipeline in pipelines:
             way = [pipeline.job]
             while (before := emitters.get(reads[way[0]])) is not None and before not in way:
@@ -464,7 +482,7 @@ class Applier:
     def _restart_readers(self, streams: set[str]) -> None:
         """Restart the jobs that read these streams: a run finds out only when it begins which job emits to its stream."""
         for job in self._ledger.jobs() if streams else []:
-            if input_stream(self._ledger, job) in streams:
+            if streams.intersection(input_streams(self._ledger, job)):
                 self._ledger.ask_restart(job.name)
 
     def _stream(self, name: str) -> StreamSpec:

@@ -35,12 +35,19 @@ def check_without_stack(text: bytes, source: str) -> CheckView | None:
         for document in documents:
             if any(lookup not in lookups for lookup in _used(document.data)):
                 return None
-            stream = document.data.get("input")
-            if document.kind == "pipeline" and isinstance(stream, dict) and stream.get("stream") not in streams:
+            if document.kind == "pipeline" and any(one not in streams for one in _read(document.data)):
                 return None
         return approval(check_documents(text, source, {}))
     except InvalidDocument as error:
         return refusal(error)
+
+
+def _read(pipeline: dict[str, object]) -> Iterator[object]:
+    """The streams that a pipeline's document says it reads."""
+    several = pipeline.get("inputs")
+    for one in several if isinstance(several, list) else [pipeline.get("input")]:
+        if isinstance(one, dict):
+            yield one.get("stream")
 
 
 def _emitted(pipeline: dict[str, object]) -> Iterator[object]:

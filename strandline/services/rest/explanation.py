@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.core.durations import format_duration
@@ -27,8 +28,8 @@ class JobFacts:
 
     job: JobRow
     pipeline: CheckedPipeline
-    held: LogRange | None
-    """What the log holds of the stream; None while Kafka doesn't answer."""
+    held: Mapping[str, LogRange | None]
+    """What the log holds of each stream that the job reads; None while Kafka doesn't answer."""
     lag_records: int | None
     last_slice: SliceRow | None
     checkpoint: CheckpointRow | None
@@ -37,8 +38,10 @@ class JobFacts:
     """stream -> partition -> an accepted event's time, of an early slice; empty while there is none."""
 
     @property
-    def stream(self) -> str:
-        return self.pipeline.stream.stream
+    def streams(self) -> str:
+        """In words."""
+        names = list(self.pipeline.streams)
+        return f"stream {names[0]}" if len(names) == 1 else f"streams {' and '.join(names)}"
 
 
 def explain(facts: JobFacts) -> ExplanationView:
@@ -70,17 +73,20 @@ def _of_state(facts: JobFacts) -> _Answer | None:
 
 
 def _of_input(facts: JobFacts) -> _Answer | None:
-    if facts.held is None:
+    known = [one for one in facts.held.values() if one is not None]
+    if len(known) < len(facts.held):
         return "log_away", "Kafka does not answer", "see that the broker is up; the job goes on by itself"
-    if not any(facts.held.offset_next.values()):
-        step = f"send a record, and see the gateway's answer; strandline stream show {facts.stream} counts what has arrived"
-        return "no_input", f"stream {facts.stream} has no record: nothing has arrived yet", step
+    if not any(offset for one in known for offset in one.offset_next.values()):
+        first, is_one = next(iter(facts.held)), len(facts.held) == 1
+        step = f"send a record, and see the gateway's answer; strandline stream show {first} counts what has arrived"
+        return "no_input", f"{facts.streams} {'has' if is_one else 'have'} no record: nothing has arrived yet", step
     if facts.checkpoint is None:
         if not facts.lag_records:
             step = "send a record, or read from the beginning: input: {start: earliest}, under a new name"
             return (
                 "no_input",
-                f"job {facts.job.name} begins after what stream {facts.stream} holds; nothing has come since",
+                f"job {facts.job.name} begins after what {facts.streams} {'holds' if len(facts.held) == 1 else 'hold'}; nothing "
+                "has come since",
                 step,
             )
         return "first_slice", "the first slice is being read", "wait for it to be committed: strandline job status"
@@ -164,8 +170,10 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     if not reached:
         return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
     silent = {place: row.silence_ms.get(place[0], {}).get(place[1], 0) for place in reached}
-    awake = [place for place in reached if rule.idle_timeout_ms is None or silent[place] < rule.idle_timeout_ms]
-    slowest = min(awake or reached, key=lambda place: reached[place])
+    timeouts = {place: rule.of(place[0]).idle_timeout_ms for place in reached}
+    awake = [place for place in reached if (timeout := timeouts[place]) is None or silent[place] < timeout]
+    slowest = min(awake or reached, key=lambda place: reached[place] - rule.of(place[0]).delay_ms)
+    rule = rule.of(slowest[0])
     newest_ms = max(reached.values())
     closed_ms = min(reached.values()) if checkpoint.closes_ms is None else checkpoint.closes_ms
     first = min(facts.pipeline.first_stages, key=lambda one: one.shape.first_end(closed_ms))

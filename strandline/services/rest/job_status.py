@@ -15,7 +15,7 @@ from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stored import shapes_of_version
+from strandline.processing.pipelines.stored import inputs_of, shapes_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.explanation import JobFacts, explain
 from strandline.services.rest.views import (
@@ -47,27 +47,29 @@ def job_view(
     ledger: Ledger, log: KafkaStatus, job: JobRow, ranges: dict[str, LogRange | None] | None = None
 ) -> JobView:
     """Return what is known of a job. `ranges` keeps Kafka's answer about a stream for the next job that reads it."""
-    stream = input_stream(ledger, job)
+    streams = input_streams(ledger, job)
     ranges = ranges if ranges is not None else {}
-    if stream not in ranges:
-        ranges[stream] = _range(log, stream)
+    for stream in streams:
+        if stream not in ranges:
+            ranges[stream] = _range(log, stream)
     last_slice = ledger.last_slice(job.name)
     checkpoint = ledger.last_checkpoint(job.name)
     totals = ledger.totals(job.name)
-    held, position = ranges[stream], _position(ledger, job, checkpoint)
-    pipeline = present_pipeline(ledger, job, stream)
+    position = _position(ledger, job, checkpoint)
+    pipeline = present_pipeline(ledger, job)
     cost = rewind_cost(ledger, plan_of_job(ledger, pipeline), job.name)
     return JobView(
         **vars(job),
-        stream=stream,
+        stream=streams[0],
+        streams=streams,
         leader=_leader(ledger, job),
         slice=checkpoint.slice if checkpoint else None,
         watermark_ms=last_slice.watermark_ms if last_slice else None,
         latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
-        lag_records=_lag(held, position, stream),
+        lag_records=_lag({stream: ranges[stream] for stream in streams}, position),
         counts=totals,
         last_emission=checkpoint.emitted if checkpoint else {},
-        rewind=rewind_view(cost, pipeline.stream.retention_ms) if last_slice else None,
+        rewind=rewind_view(cost, pipeline.retention_ms) if last_slice else None,
         last_start=_last_start(ledger, job),
         backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in _VERBS[job.state]],
@@ -76,17 +78,17 @@ def job_view(
 
 def explanation(ledger: Ledger, log: KafkaStatus, job: JobRow) -> ExplanationView:
     """Why the job has no output, or what it waits for."""
-    stream = input_stream(ledger, job)
-    held, checkpoint = _range(log, stream), ledger.last_checkpoint(job.name)
+    held = {stream: _range(log, stream) for stream in input_streams(ledger, job)}
+    checkpoint = ledger.last_checkpoint(job.name)
     position = _position(ledger, job, checkpoint)
     first = ledger.floor(job.name) + 1
     early = [row.reached for row in ledger.slices(job.name, first, first + 1)]
     return explain(
         JobFacts(
             job=job,
-            pipeline=present_pipeline(ledger, job, stream),
+            pipeline=present_pipeline(ledger, job),
             held=held,
-            lag_records=_lag(held, position, stream),
+            lag_records=_lag(held, position),
             last_slice=ledger.last_slice(job.name),
             checkpoint=checkpoint,
             totals=ledger.totals(job.name),
@@ -113,25 +115,27 @@ def _warning(left_ms: int, retention_ms: int) -> str:
     return f"{what}: raise the retention, or see why no window closes"
 
 
-def present_pipeline(ledger: Ledger, job: JobRow, stream: str) -> CheckedPipeline:
-    """The job's present version, which reads this stream."""
-    document, row = ledger.stream(stream).document, ledger.job_version(job.name, job.version)
+def present_pipeline(ledger: Ledger, job: JobRow) -> CheckedPipeline:
+    """The job's present version, by the present documents of its streams."""
+    documents = [ledger.stream(stream).document for stream in input_streams(ledger, job)]
+    row = ledger.job_version(job.name, job.version)
     if row.lookup_versions:
         spec = PipelineSpec.from_document(row.document)
         lookups = shapes_of_version(ledger, job.name, job.version, spec)
-        return check(spec, StreamSpec.from_document(document), lookups=lookups)
-    return _checked(json.dumps(row.document), json.dumps(document))
+        return check(spec, list(map(StreamSpec.from_document, documents)), lookups=lookups)
+    return _checked(json.dumps(row.document), *map(json.dumps, documents))
 
 
 @lru_cache(maxsize=256)
-def _checked(pipeline: str, stream: str) -> CheckedPipeline:
-    """The pipeline of two registered documents. Cached: status is asked for often, and documents seldom change."""
-    return check(PipelineSpec.from_document(json.loads(pipeline)), StreamSpec.from_document(json.loads(stream)))
+def _checked(pipeline: str, *streams: str) -> CheckedPipeline:
+    """The pipeline of registered documents. Cached: status is asked for often, and documents seldom change."""
+    read = [StreamSpec.from_document(json.loads(stream)) for stream in streams]
+    return check(PipelineSpec.from_document(json.loads(pipeline)), read)
 
 
-def input_stream(ledger: Ledger, job: JobRow) -> str:
-    """The stream that the job's present version reads."""
-    return str(ledger.job_version(job.name, job.version).document["input"]["stream"])
+def input_streams(ledger: Ledger, job: JobRow) -> list[str]:
+    """The streams that the job's present version reads, in the order of its document."""
+    return inputs_of(ledger, job.name, job.version)
 
 
 def _last_start(ledger: Ledger, job: JobRow) -> LastStartView | None:
@@ -153,9 +157,12 @@ def _range(log: KafkaStatus, stream: str) -> LogRange | None:
         return None  # while Kafka is away the status matters most: it shows everything but the lag
 
 
-def _lag(held: LogRange | None, position: Offsets | None, stream: str) -> int | None:
+def _lag(held: dict[str, LogRange | None], position: Offsets | None) -> int | None:
     """How many records are to be read; None: unknown."""
-    return lag_records(held, position.get(stream, {})) if held and position is not None else None
+    if position is None:
+        return None
+    lags = [lag_records(one, position.get(stream, {})) for stream, one in held.items() if one]
+    return sum(lags) if len(lags) == len(held) else None
 
 
 def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> Offsets | None:
@@ -164,5 +171,5 @@ def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> 
     found = ledger.slices(job.name, number, number)
     if found:
         return found[0].offsets if checkpoint else found[0].offsets_first
-    starts_at_first = ledger.job_version(job.name, job.version).document["input"].get("start") != "latest"
-    return {} if starts_at_first else None
+    spec = PipelineSpec.from_document(ledger.job_version(job.name, job.version).document)
+    return {} if all(read.start != "latest" for read in spec.reads) else None

@@ -57,9 +57,9 @@ class LookupChanges:
         for job, spec in using.items():
             if job not in together:
                 shapes = shapes_of_version(self._ledger, job, self._ledger.job(job).version, spec)
-                stream = StreamSpec.from_document(self._ledger.stream(spec.input.stream).document)
+                streams = [StreamSpec.from_document(self._ledger.stream(one).document) for one in spec.streams]
                 try:
-                    check(spec, stream, lookups={**shapes, name: shape_of(lookup.spec)})
+                    check(spec, streams, lookups={**shapes, name: shape_of(lookup.spec)})
                 except InvalidDocument as error:
                     raise Conflict(
                         f"lookup {name} can't change so while job {job} uses it: "

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from threading import Lock
 
@@ -43,27 +44,27 @@ def chosen_pipeline(batch: Batch, name: str | None, source: str) -> CheckedPipel
 def preview(
     log: KafkaStatus, pipeline: CheckedPipeline, stream: str, records: int, seconds: float | None
 ) -> PreviewView:
-    """Run the pipeline over the newest records of the stream, or over those that come within so many seconds.
+    """Run the pipeline over the newest records of the stream, or over those that come within so many seconds. Of a pipeline that
+    reads several streams, the others are empty.
 
     Records of several partitions are taken in the order of their log time. At the end all windows are closed, so the first
     and the last hold only what was read. Of each stage as many results are shown, so that records that are emitted hide no
     windows. Raises NotFound, LogUnavailable; TransientError while another preview takes too long; InvalidSettings,
     RegistryUnavailable where records name schemas of a registry.
     """
-    desk = Desk(pipeline, _SLICE_RECORDS)
+    desk, own = Desk(pipeline, _SLICE_RECORDS), stream if stream in pipeline.streams else pipeline.stream.stream
+    headers, beside = desk.headers_of(own)
     shown = Counter[str]()
     with _turn():
         if seconds is None:
-            newest = log.newest_records(stream, records, _BYTES_MAX, desk.headers, headers_beside=desk.headers_beside)
+            newest = log.newest_records(stream, records, _BYTES_MAX, headers, headers_beside=beside)
         else:
             begins = log.committed_ends(stream)
             time.sleep(seconds)
-            newest = log.newest_records(
-                stream, records, _BYTES_MAX, desk.headers, since=begins, headers_beside=desk.headers_beside
-            )
+            newest = log.newest_records(stream, records, _BYTES_MAX, headers, since=begins, headers_beside=beside)
         results: list[dict[str, object]] = []
         letters: list[dict[str, object]] = []
-        for one in chain(desk.feed(_in_order(newest)), desk.drain()):
+        for one in chain(desk.feed(replace(_in_order(newest), stream=own)), desk.drain()):
             if isinstance(one, DeskLetter):
                 if len(letters) < _LETTERS_MAX:
                     letters.append({**letter_fields(one)})

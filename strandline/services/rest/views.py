@@ -229,6 +229,8 @@ class PipelineGraphView(View):
     input: dict[str, Any]
     """The stream, its partitions, and which columns are read."""
     event_time: dict[str, Any]
+    further_inputs: list[dict[str, Any]]
+    """Of each further stream the same as `input`, with its `event_time`."""
     record_stages: list[dict[str, Any]]
     """Of each emission of records: the steps before it, its fields, and where they go."""
     stages: list[dict[str, Any]]
@@ -347,7 +349,9 @@ class JobView(View):
     name: str
     version: int
     stream: str
-    """The input."""
+    """The input; of several the first."""
+    streams: list[str]
+    """All inputs, in the order of the document."""
     desired: Desired
     state: JobState
     message: str

@@ -33,7 +33,7 @@ from strandline.log.record_key import key_finder
 from strandline.processing.emission.put_back import PutBack, PutBackRecord, put_back
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.processing.pipelines.stored import input_of, load_pipeline
+from strandline.processing.pipelines.stored import inputs_of, load_pipeline
 from strandline.processing.slices.watermark import greatest
 from strandline.processing.source.judged_anew import OF_THE_SLICE, RejectedPlace, taken_anew
 from strandline.processing.source.kept_lookups import with_present_tables
@@ -204,12 +204,17 @@ class DeadLetters:
                 letters.append(letter)
                 size += len(letter.value)
         report.matched = len(letters)
-        records, judged = self._candidates(pipeline, letters, wanted, report, again=again)
-        done = self._put_back(pipeline, records, dry_run=dry_run)
-        report.put_back, report.already, report.unknown = len(done.now), len(done.before), len(done.unknown)
-        report.outcomes = Counter(
-            prospect.outcome for one, prospect in zip(records, judged, strict=True) if one.replay.identity in done.now
-        )
+        for stream, some in _by_stream(pipeline, letters).items():
+            records, judged = self._candidates(pipeline, stream, some, wanted, report, again=again)
+            done = self._put_back(stream, records, dry_run=dry_run)
+            report.put_back += len(done.now)
+            report.already += len(done.before)
+            report.unknown += len(done.unknown)
+            report.outcomes.update(
+                prospect.outcome
+                for one, prospect in zip(records, judged, strict=True)
+                if one.replay.identity in done.now
+            )
         return report
 
     def repair(self, job: str, letter: str, payload: bytes, *, anyway: bool, dry_run: bool) -> Repaired:
@@ -220,9 +225,10 @@ class DeadLetters:
         """
         row, pipeline = self._job(job)
         found = self._find(row, letter)
-        if not _is_of_record(found) or found.headers["stream"] != pipeline.stream.stream:
+        if not _is_of_record(found) or found.headers["stream"] not in pipeline.streams:
+            streams = " or ".join(pipeline.streams)
             raise Conflict(
-                f"dead letter {found.offset} of job {job} is of a result, not of a record of stream {pipeline.stream.stream}: it "
+                f"dead letter {found.offset} of job {job} is of a result, not of a record of stream {streams}: it "
                 f"can't be put back; compute its window again: strandline job backfill {job}"
             )
         if HEADER_TAKEN_BY in found.headers and not anyway:
@@ -236,25 +242,27 @@ class DeadLetters:
                 f"the payload has {len(payload)} bytes, and a record may have {self._record_bytes_max} "
                 "(STRANDLINE_RECORD_BYTES_MAX)"
             )
-        originals = self._originals(pipeline.stream.stream, [found])
+        stream = pipeline.input_of(found.headers["stream"]).stream
+        originals = self._originals(stream.stream, [found])
         original = originals.get(_place(found))
         headers = original.headers if original else {}
-        if not anyway and self._counted(pipeline, [found], originals):
+        if not anyway and self._counted(pipeline, stream.stream, [found], originals):
             raise Conflict(
                 f"a later version of job {job} has read the record of dead letter {found.offset} again, and taken it as it was "
                 "sent: put back, it would count twice; nothing was put back. Put it back all the same with --anyway"
             )
-        (prospect,) = self._prospects(pipeline, [payload], [headers])
+        (prospect,) = self._prospects(pipeline, stream.stream, [payload], [headers])
         if prospect.outcome != ACCEPTED and not anyway:
             raise Conflict(
                 f"the repaired payload would be rejected again ({prospect.outcome}: {prospect.message}); nothing was put back. "
                 "Mend it, or put it back all the same with --anyway"
             )
-        key = key_finder(pipeline.stream.key)(payload) if pipeline.stream.key else None
+        key = key_finder(stream.key)(payload) if stream.key else None
         partition = None if key is not None else int(found.headers["partition"])
         key = key if key is not None or original is None else original.key
         replay = Replay(_identity(found), job, found.offset, is_repaired=True)
-        done = self._put_back(pipeline, [PutBackRecord(replay, payload, key, partition, headers)], dry_run=dry_run)
+        record = PutBackRecord(replay, payload, key, partition, headers)
+        done = self._put_back(stream.stream, [record], dry_run=dry_run)
         return Repaired(found.offset, not done.now, prospect)
 
     def origin_of(self, letter: StoredDeadLetter) -> str | None:
@@ -267,15 +275,18 @@ class DeadLetters:
 
     def _job(self, job: str) -> tuple[JobRow, CheckedPipeline]:
         row = self._ledger.job(job)
-        stream = input_of(self._ledger, job, row.version)
         # A record that is put back is in a slice to come, so the stream's present document counts.
-        pipeline = load_pipeline(self._ledger, job, row.version, {stream: self._ledger.stream_version(stream)})
-        if emitter := emitter_of(self._ledger, stream):
-            raise Conflict(
-                f"stream {stream} holds the results of job {emitter}, and nothing else may get into it; mend what job {emitter} "
-                f"computes, and compute it again: strandline job backfill {emitter}"
-            )
+        pipeline = load_pipeline(self._ledger, job, row.version, self._present_versions(job, row.version))
+        for stream in pipeline.streams:
+            if emitter := emitter_of(self._ledger, stream):
+                raise Conflict(
+                    f"stream {stream} holds the results of job {emitter}, and nothing else may get into it; mend what job "
+                    f"{emitter} computes, and compute it again: strandline job backfill {emitter}"
+                )
         return row, pipeline
+
+    def _present_versions(self, job: str, version: int) -> dict[str, int]:
+        return {stream: self._ledger.stream_version(stream) for stream in inputs_of(self._ledger, job, version)}
 
     def _letters(self, job: str, wanted: LetterFilter, after: int) -> Iterator[StoredDeadLetter]:
         """The job's dead letters above a number, the oldest first, from `wanted.since_ms` on. Close it, or read it to its end."""
@@ -303,6 +314,7 @@ class DeadLetters:
     def _candidates(
         self,
         pipeline: CheckedPipeline,
+        stream: str,
         letters: Sequence[StoredDeadLetter],
         wanted: LetterFilter,
         report: ReplayReport,
@@ -310,9 +322,9 @@ class DeadLetters:
         again: bool,
     ) -> tuple[list[PutBackRecord], list[Prospect]]:
         """The records of the letters that can be put back, each once, with their prospects; the report says why others can't."""
-        stream, records = pipeline.stream.stream, dict[str, PutBackRecord]()
+        records = dict[str, PutBackRecord]()
         originals = self._originals(stream, [one for one in letters if _is_of_record(one)])
-        counted = self._counted(pipeline, letters, originals)
+        counted = self._counted(pipeline, stream, letters, originals)
         for letter in letters:
             why, record = _judge(letter, stream, pipeline.job, originals, wanted, again=again)
             if record is not None and letter.offset in counted:
@@ -322,17 +334,17 @@ class DeadLetters:
             else:
                 records.setdefault(record.replay.identity, record)
         found = list(records.values())
-        prospects = self._prospects(pipeline, [one.value for one in found], [one.headers for one in found])
+        prospects = self._prospects(pipeline, stream, [one.value for one in found], [one.headers for one in found])
         return found, prospects
 
     def _counted(
         self,
         pipeline: CheckedPipeline,
+        stream: str,
         letters: Sequence[StoredDeadLetter],
         originals: Mapping[tuple[int, int], _Original],
     ) -> set[int]:
         """The numbers of the letters whose records a later version has read again, and taken, or will when it begins."""
-        stream = pipeline.stream.stream
         judged = [
             one
             for one in letters
@@ -341,25 +353,29 @@ class DeadLetters:
         if not judged:
             return set()
         places = [_rejected_place(one, originals.get(_place(one))) for one in judged]
-        found = taken_anew(self._ledger, pipeline.job, pipeline, self._ledger.stream_version(stream), places)
+        versions = {one: self._ledger.stream_version(one) for one in pipeline.streams}
+        found = taken_anew(self._ledger, pipeline.job, pipeline, stream, versions, places)
         return {judged[at].offset for at in found}
 
     def _prospects(
-        self, pipeline: CheckedPipeline, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]]
+        self,
+        pipeline: CheckedPipeline,
+        stream: str,
+        values: Sequence[bytes | None],
+        headers: Sequence[Mapping[str, bytes]],
     ) -> list[Prospect]:
         if not values:
             return []
         last, checkpoint = self._ledger.last_slice(pipeline.job), self._ledger.last_checkpoint(pipeline.job)
         watermark_ms = greatest(last.watermark_ms if last else None, checkpoint.closes_ms if checkpoint else None)
-        packed = checkpoint.sessions.get(pipeline.stream.stream, {}) if checkpoint else {}
+        packed = checkpoint.sessions.get(stream, {}) if checkpoint else {}
         sessions = sessions_of_partitions(self._ledger, packed.values()) if packed else None
         enriched = with_present_tables(self._ledger, pipeline)
-        return Prospects(enriched, watermark_ms, sessions=sessions).of_records(
+        return Prospects(enriched, watermark_ms, sessions=sessions, stream=stream).of_records(
             values, headers, time.time_ns() // 1_000_000
         )
 
-    def _put_back(self, pipeline: CheckedPipeline, records: list[PutBackRecord], *, dry_run: bool) -> PutBack:
-        stream = pipeline.stream.stream
+    def _put_back(self, stream: str, records: list[PutBackRecord], *, dry_run: bool) -> PutBack:
         if dry_run or not records:
             known = self._ledger.known_replays(stream, [one.replay.identity for one in records])
             # What is in doubt is not told apart: only the one that puts back may fence others, and look.
@@ -405,6 +421,16 @@ def _read_originals(
                     )
     except LogTruncated:
         return  # retention has just removed them
+
+
+def _by_stream(pipeline: CheckedPipeline, letters: Sequence[StoredDeadLetter]) -> dict[str, list[StoredDeadLetter]]:
+    """The letters by the stream that their records are of; what is of no stream that the job reads, with the first."""
+    found: dict[str, list[StoredDeadLetter]] = {stream: [] for stream in pipeline.streams}
+    for letter in letters:
+        found[stream if (stream := letter.headers.get("stream", "")) in found else pipeline.stream.stream].append(
+            letter
+        )
+    return found
 
 
 def _rejected_place(letter: StoredDeadLetter, original: _Original | None) -> RejectedPlace:

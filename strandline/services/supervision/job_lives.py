@@ -126,7 +126,7 @@ class JobLives:
         """
         jobs = self._ledger.jobs()
         pipelines = present_pipelines(self._ledger)
-        readers = sorted(job for job, spec in pipelines.items() if spec.input.stream == name)
+        readers = sorted(job for job, spec in pipelines.items() if name in spec.streams)
         emitters = sorted(
             job for job, spec in pipelines.items() if any(stream == name for _, stream in emissions_to_streams(spec))
         )
@@ -143,15 +143,17 @@ class JobLives:
             self._admin.delete(name)
 
     def origin(self, spec: PipelineSpec, to: Place | None = None) -> Offsets:
-        """The offsets of a place in the stream that the pipeline reads; without `to`, of the place where it says that it begins.
+        """The offsets of a place in each stream that the pipeline reads; without `to`, of the place where it says that it begins.
 
         Raises Conflict for a time in a stream of results, which is read by whole emissions; NotFound, LogUnavailable.
         """
-        stream, to = spec.input.stream, spec.input.start if to is None else to
+        return {read.stream: self._origin(read.stream, read.start if to is None else to) for read in spec.reads}
+
+    def _origin(self, stream: str, to: Place) -> dict[int, int]:
         partitions = range(self._admin.describe(stream).partitions)
         starts = self._admin.starts(stream, partitions)
         if to == "earliest":
-            return {stream: starts}
+            return starts
         emitter = emitter_of(self._ledger, stream)
         if isinstance(to, int):
             if emitter is not None:
@@ -161,13 +163,13 @@ class JobLives:
                     "latest"
                 )
             ends, found = self._admin.ends(stream, partitions), self._admin.offsets_at(stream, partitions, to)
-            return {stream: {p: min(found[p], ends[p]) if found[p] >= 0 else ends[p] for p in partitions}}
+            return {p: min(found[p], ends[p]) if found[p] >= 0 else ends[p] for p in partitions}
         ends = self._admin.ends(stream, partitions)
         if emitter is not None:
             last = self._ledger.last_checkpoint(emitter)
             emitted: Mapping[int, int] = last.result_offsets.get(stream, {}) if last else {}
             ends = {p: max(starts[p], min(end, emitted.get(p, 0))) for p, end in ends.items()}
-        return {stream: ends}
+        return ends
 
     def _end_runs(self, job: str, verb: str) -> RunRow:
         """Fence all runs of the job, in the ledger and in Kafka: nothing of them is written afterwards."""
@@ -191,9 +193,9 @@ class JobLives:
         """A reader of results is cut where the checkpoints of the job say that emissions end."""
         emitted = {stream for _, stream in emissions_to_streams(spec)}
         for other, reading in present_pipelines(self._ledger).items():
-            if reading.input.stream in emitted:
+            if read := emitted.intersection(reading.streams):
                 raise Conflict(
-                    f"job {job} can't be deleted, because job {other} reads its results from stream {reading.input.stream}; "
+                    f"job {job} can't be deleted, because job {other} reads its results from stream {min(read)}; "
                     f"delete that first: strandline job delete {other}"
                 )
 

@@ -15,7 +15,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.slices.watermark import brings_first_records, greatest, watermark_by
+from strandline.processing.slices.watermark import first_records, greatest, watermark_by
 from strandline.results.document import document_id
 from tests.support.chaos.checking.pace import PACES, Pace, Windows
 from tests.support.chaos.checking.versions import Version
@@ -152,7 +152,7 @@ class MadeUpJob:
             "version": self.version.number,
             "offsets_first": {self.stream: first},
             "offsets": {self.stream: {str(partition): offset for partition, offset in self.offsets.items()}},
-            "rule": asdict(self.rule),
+            "rule": {name: value for name, value in asdict(self.rule).items() if name != "by_stream"},
             "reached": self.now_reached(),
             "silence_ms": {self.stream: self.silences({record.partition for record in records})},
             "kind": kind,
@@ -204,8 +204,8 @@ class MadeUpJob:
 
     def watermark(self, row: Row, before: Row | None) -> int | None:
         closed_ms = None if before is None else before["closes_ms"]
-        is_first = brings_first_records(row["reached"], row["offsets_first"], row["offsets"])
-        by_rule = watermark_by(self.rule, row["reached"], row["silence_ms"], brings_first_records=is_first)
+        is_first = first_records(row["reached"], row["offsets_first"], row["offsets"])
+        by_rule = watermark_by(self.rule, row["reached"], row["silence_ms"], first_records=is_first)
         if row["kind"] == "drain":
             return greatest(closed_ms, by_rule, max(self.open_ends_ms(), default=0) + self.pace.long_ms)
         return greatest(closed_ms, by_rule)

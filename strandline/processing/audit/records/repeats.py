@@ -127,6 +127,6 @@ def places_of(chunk: DecodedChunk, rows: np.ndarray, whole: int | None = 0) -> l
     elements: list[int | None] = [whole] * len(rows)
     if chunk.elements is not None:
         elements = [whole if (one := chunk.elements[at]) is None else one for at in rows]
-    partitions = np.full(len(rows), chunk.partition, np.int32)
+    partitions = np.full(len(rows), chunk.label, np.int32)
     offsets = np.asarray(chunk.offsets, np.int64)[rows]
     return [pa.array(partitions), pa.array(offsets), pa.array(elements, pa.int32())]

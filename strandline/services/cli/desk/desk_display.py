@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -85,18 +85,24 @@ def preview_tables(answer: Answer) -> list[Table | Text]:
     return [*shown, Text(f"{told}; nothing was written")]
 
 
+def _input_facts(read: Answer) -> Iterator[tuple[str, str]]:
+    event_time = read["event_time"]
+    idle = event_time["idle_timeout_ms"]
+    yield "reads", f"stream {read['stream']}, {read['partitions']} partitions, {read['format']}"
+    yield "columns read", f"{len(read['columns_read'])} of {read['columns']}: {', '.join(read['columns_read'])}"
+    yield "event time", f"{event_time['source']}, delay {format_duration(event_time['delay_ms'])}"
+    yield "watermark", f"{event_time['watermark']}, idle after {'no time' if idle is None else format_duration(idle)}"
+
+
 def graph_tables(graph: Answer) -> list[Table | Text]:
     """A pipeline's stages in order with their steps, what each keeps, and what holds for all together."""
-    read, event_time, exchange, retention = (graph[name] for name in ("input", "event_time", "exchange", "retention"))
-    idle = event_time["idle_timeout_ms"]
+    exchange, retention = graph["exchange"], graph["retention"]
+    inputs = [{**graph["input"], "event_time": graph["event_time"]}, *graph["further_inputs"]]
     spread = " and ".join(", ".join(branch["by"]) or "no field" for branch in graph["branches"]) or "no field"
     kept = retention["of_stream_ms"]
     facts = [
         ("pipeline", graph["pipeline"]),
-        ("reads", f"stream {read['stream']}, {read['partitions']} partitions, {read['format']}"),
-        ("columns read", f"{len(read['columns_read'])} of {read['columns']}: {', '.join(read['columns_read'])}"),
-        ("event time", f"{event_time['source']}, delay {format_duration(event_time['delay_ms'])}"),
-        ("watermark", f"{event_time['watermark']}, idle after {'no time' if idle is None else format_duration(idle)}"),
+        *(fact for read in inputs for fact in _input_facts(read)),
         ("exchange", f"by {spread}, {exchange['exchanges']} times; buckets: {exchange['buckets']}"),
         ("reach", format_duration(graph["reach_ms"])),
         ("retention", f"needs {format_duration(retention['needed_ms'])}, has {_kept(kept)}"),
@@ -114,7 +120,7 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
         facts.append(("time zones", f"tz database {graph['time_zone_rules']}"))
     tables: list[Table | Text] = [facts_table(facts)]
     stages = [*graph["record_stages"], *graph["stages"]]
-    in_a_row = [read["stream"], *(stage["name"] for stage in stages)]
+    in_a_row = [graph["input"]["stream"], *(stage["name"] for stage in stages)]
     source = _no_source if [stage["from"] for stage in stages] == in_a_row[:-1] else _source
     if graph["record_stages"]:
         tables.append(_record_stages_table(graph["record_stages"], source))

@@ -46,12 +46,11 @@ _LETTERS_SHOWN = 20
 def run_pipeline(
     file: File,
     records: Annotated[
-        Path,
+        list[str],
         typer.Option(
             "--input",
-            allow_dash=True,
-            dir_okay=False,
-            help="Records: .ndjson, .csv, .parquet, .b64, .avro (.gz, .zst); - is stdin.",
+            metavar="FILE|STREAM=FILE",
+            help="Records: .ndjson, .csv, .parquet, .b64, .avro (.gz, .zst); - is stdin. Of several streams, one for each.",
         ),
     ],
     pipeline: PipelineName = None,
@@ -71,7 +70,7 @@ def run_pipeline(
     ] = False,
 ) -> None:
     """Run a pipeline over a file of records, without any server. Records in the file's order are the log, and log time is event
-    time."""
+    time, by which the files of several streams are merged."""
     _leave_out_pandas()
     from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
     from strandline.processing.desk.result_files import result_file
@@ -82,7 +81,7 @@ def run_pipeline(
         raise typer.BadParameter(f"no stage is called {unknown!r}; there are {', '.join(sorted(names))}")
     chosen = [one for one in checked.all_stages if not stage or one.name in stage]
     desk = Desk(checked, _slice_records(slice_), log_time=log_time)
-    outcomes = _outcomes(desk, checked, records, partitions, drains=not no_drain)
+    outcomes = _outcomes(desk, checked, _files(checked, records), partitions, log_time, drains=not no_drain)
     shown = _Shown()
     with result_file(output, chosen) if output else nullcontext() as kept:
         for one in outcomes:
@@ -252,16 +251,41 @@ def _slice_records(text: str) -> int | None:
     return int(text)
 
 
-def _outcomes(
-    desk: Desk, pipeline: CheckedPipeline, records: Path, partitions: int, *, drains: bool
-) -> Iterator[Outcome]:
-    from strandline.processing.desk.record_files import read_records
-    from strandline.processing.desk.records import DeskRecords, Placement
-    from strandline.processing.formats.record_rows import record_format
+def _files(pipeline: CheckedPipeline, given: list[str]) -> dict[str, Path]:
+    """Stream -> the file with its records, as `--input` says."""
+    streams = list(pipeline.streams)
+    files: dict[str, Path] = {}
+    for text in given:
+        stream, _, file = text.partition("=")
+        if stream not in streams or not file:
+            stream, file = streams[0], text
+            if len(streams) > 1:
+                raise typer.BadParameter(
+                    f"--input: {text!r} names no stream, and the pipeline reads several; write {streams[0]}={text}"
+                )
+        if stream in files:
+            raise typer.BadParameter(
+                f"--input: the records of stream {stream} are named twice; name one file for each stream"
+            )
+        files[stream] = Path(file)
+        if file != "-" and files[stream].is_dir():
+            raise typer.BadParameter(f"--input: {file} is a directory; name a file of records")
+    return files
 
-    placement = Placement(pipeline.stream, partitions)
-    for values in read_records(records, record_format(pipeline.stream)):
-        yield from desk.feed(DeskRecords(values, placement.of_each(values)))
+
+def _outcomes(
+    desk: Desk,
+    pipeline: CheckedPipeline,
+    files: dict[str, Path],
+    partitions: int,
+    log_time: str | None,
+    *,
+    drains: bool,
+) -> Iterator[Outcome]:
+    from strandline.processing.desk.merged_files import merged_files
+
+    for records in merged_files(pipeline, files, partitions, log_time):
+        yield from desk.feed(records)
     yield from desk.drain() if drains else desk.end_slice()
 
 

@@ -16,7 +16,7 @@ from strandline.log.kafka_status import LogRange
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
-from strandline.services.rest.job_status import explanation, input_stream, job_view, present_pipeline
+from strandline.services.rest.job_status import explanation, job_view, present_pipeline
 from strandline.services.rest.previews import preview
 from strandline.services.rest.result_views import kibana_objects
 from strandline.services.rest.routes.documents import Records, Seconds
@@ -89,7 +89,7 @@ def show_log(
 def show_graph(control: Control, name: str) -> PipelineGraphView:
     """What the job's pipeline does and costs: stages, what each keeps, how far back it reaches, when results come."""
     job = control.ledger.job(name)
-    pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    pipeline = present_pipeline(control.ledger, job)
     return PipelineGraphView(**pipeline_graph(pipeline))
 
 
@@ -100,7 +100,7 @@ def preview_job(
     """Run the job's pipeline over the newest records of its stream, or over those that come within some seconds, and close all
     windows. Writes nothing; the job itself goes on."""
     job = control.ledger.job(name)
-    pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    pipeline = present_pipeline(control.ledger, job)
     pipeline = with_present_tables(control.ledger, pipeline)
     return preview(control.log, pipeline, stream or pipeline.stream.stream, records, seconds)
 
@@ -116,7 +116,7 @@ def show_kibana_objects(
 ) -> KibanaView:
     """Data views, searches and a dashboard for the job's results, as Kibana's saved objects."""
     job = control.ledger.job(name)
-    pipeline = present_pipeline(control.ledger, job, input_stream(control.ledger, job))
+    pipeline = present_pipeline(control.ledger, job)
     return KibanaView(objects=kibana_objects(pipeline, links))
 
 

@@ -13,7 +13,7 @@ from strandline.results.charts.lens import Field
 from strandline.results.charts.saved_objects import Measure, ResultView, operation_of
 from strandline.results.charts.series import SeriesQuery, read_series
 from strandline.services.rest.dependencies import TIME_MS_MAX, Control
-from strandline.services.rest.job_status import input_stream, present_pipeline
+from strandline.services.rest.job_status import present_pipeline
 from strandline.services.rest.result_records import result_records
 from strandline.services.rest.result_views import result_views
 from strandline.services.rest.views import ResultRecordsView, ResultsView, SeriesView
@@ -72,7 +72,7 @@ def show_result_records(control: Control, alias: str, document: str) -> ResultRe
 def _view(ledger: Ledger, alias: str) -> tuple[JobRow, ResultView]:
     for job in ledger.jobs():
         if any((place.kind, place.name) == ("elasticsearch", alias) for place in ledger.places(job.name)):
-            views = result_views(present_pipeline(ledger, job, input_stream(ledger, job)))
+            views = result_views(present_pipeline(ledger, job))
             found = next((view for view in views if view.alias == alias), None)
             if found is not None:
                 return job, found

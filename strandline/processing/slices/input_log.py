@@ -1,0 +1,131 @@
+"""The streams that one job reads, as one log: partitions are called by their labels (`partition_labels`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from strandline.core.errors import NotFound, PermanentError
+from strandline.ledger.states import Offsets, SliceRow
+from strandline.processing.slices.continuity import LogContinuity
+from strandline.results.records.partition_labels import PARTITIONS_MAX, label_of
+
+Vector = Mapping[int, int]
+
+
+class StreamIndex(Protocol):
+    """Where streams begin and end, as `log.index.LogIndex` knows."""
+
+    def starts(self, stream: str) -> dict[int, int]: ...
+    def ends(self, stream: str) -> dict[int, int]: ...
+    def ends_with_open(self, stream: str) -> dict[int, int]: ...
+    def offsets_at(self, stream: str, log_time_ms: int, ends: Vector) -> dict[int, int]: ...
+    def newest_log_time(self, stream: str) -> int: ...
+    def partitions(self, stream: str) -> Sequence[int]: ...
+    def topic_id(self, stream: str) -> str: ...
+
+
+class InputLog:
+    """Asks the index of each stream. Every method raises what that raises, and PermanentError where a stream of several has too
+    many partitions."""
+
+    def __init__(self, index: StreamIndex, streams: Sequence[str]) -> None:
+        self._index = index
+        self.streams = list(streams)
+
+    def starts(self) -> dict[int, int]:
+        """The first offset of each partition."""
+        return self._of_each(self._index.starts)
+
+    def ends(self) -> dict[int, int]:
+        """The end of each partition that may be read."""
+        return self._of_each(self._index.ends)
+
+    def ends_with_open(self) -> dict[int, int]:
+        """The same with what open transactions hold."""
+        return self._of_each(self._index.ends_with_open)
+
+    def offsets_at(self, log_time_ms: int, ends: Vector) -> dict[int, int]:
+        """The first offset of each partition with a log time from this one on, or its end."""
+        of_stream = self.by_stream(ends)
+        return self._of_each(lambda stream: self._index.offsets_at(stream, log_time_ms, of_stream[stream]))
+
+    def newest_log_time(self) -> int:
+        """Of all records."""
+        return max(self._index.newest_log_time(stream) for stream in self.streams)
+
+    def labelled(self, offsets: Offsets) -> dict[int, int]:
+        """What is known by stream and partition, by label."""
+        return self._of_each(lambda stream: offsets.get(stream, {}))
+
+    def by_stream(self, vector: Vector) -> dict[str, dict[int, int]]:
+        """The other way round, with every stream."""
+        if len(self.streams) == 1:
+            return {self.streams[0]: dict(vector)}
+        found: dict[str, dict[int, int]] = {stream: {} for stream in self.streams}
+        for label, one in vector.items():
+            place, partition = divmod(label, PARTITIONS_MAX)
+            found[self.streams[place]][partition] = one
+        return found
+
+    def stream_of(self, label: int) -> str:
+        """The stream of a partition."""
+        return self.streams[label // PARTITIONS_MAX if len(self.streams) > 1 else 0]
+
+    def lacks_a_partition(self, offsets: Offsets) -> bool:
+        """Whether a topic has a partition of which `offsets` don't know."""
+        return any(not offsets[one].keys() >= set(self._index.partitions(one)) for one in self.streams)
+
+    def _of_each(self, ask: Callable[[str], Mapping[int, int]]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for place, stream in enumerate(self.streams):
+            answer = ask(stream)
+            if len(self.streams) > 1 and any(partition >= PARTITIONS_MAX for partition in answer):
+                raise PermanentError(
+                    f"stream {stream} has more than {PARTITIONS_MAX:,} partitions, and a pipeline that reads several streams "
+                    "takes no more of each; read it in a pipeline of its own"
+                )
+            found.update((label_of(place, partition), one) for partition, one in answer.items())
+        return found
+
+
+class InputContinuity:
+    """Whether the log is still the one that a job has read, of all its streams: see `continuity.py`."""
+
+    def __init__(self, logs: Mapping[str, LogContinuity], log: InputLog, index: StreamIndex) -> None:
+        self._logs = logs
+        self._log = log
+        self._index = index
+
+    def reaches(self, ends: Vector, read: Vector) -> bool:
+        """As `LogContinuity.reaches`, by labels."""
+        ends_of, read_of = self._log.by_stream(ends), self._log.by_stream(read)
+        return all([one.reaches(ends_of[stream], read_of[stream]) for stream, one in self._logs.items()])
+
+    def sealed(self, row: SliceRow, done: SliceRow | None) -> SliceRow | None:
+        """As `LogContinuity.sealed`."""
+        sealed: SliceRow | None = row
+        for one in self._logs.values():
+            sealed = one.sealed(sealed, done) if sealed is not None else None
+        return sealed
+
+    def require_same_topics(self) -> None:
+        """As `LogContinuity.require_same_topic`, of each."""
+        for one in self._logs.values():
+            one.require_same_topic()
+
+    def doubt(self, missing: NotFound) -> None:
+        """Note which topic a look did not find. Raises LogChanged as `LogContinuity.doubt`."""
+        for stream, one in self._logs.items():
+            try:
+                if len(self._logs) > 1:
+                    self._index.topic_id(stream)
+                    continue
+            except NotFound:
+                pass
+            one.doubt(missing)
+
+    def trust(self) -> None:
+        """Note that a look found the topics."""
+        for one in self._logs.values():
+            one.trust()

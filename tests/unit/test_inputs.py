@@ -1,0 +1,244 @@
+"""The document of a pipeline that reads several streams: what it says, what is refused, how it is explained and upgraded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.core.documents import read_documents
+from strandline.core.errors import InvalidDocument
+from strandline.ledger.models import RuleText
+from strandline.processing.desk.pipeline_graph import pipeline_graph
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.upgrade import Effect, changes_between
+from strandline.services.cli import commands as command_line
+from strandline.services.rest.apply_documents import check_documents
+
+STREAMS = """
+stream: a
+schema: {k: string, ts: {type: timestamp, unit: ms}, v: double, own: "long?"}
+---
+stream: b
+schema: {k: string, at: {type: timestamp, unit: ms}, v: long, w: double}
+retention: 1h
+---
+"""
+INPUTS = """
+inputs:
+  - {stream: a, event_time: {field: ts, delay: 1s}}
+  - {stream: b, event_time: {field: at, delay: 2s}}
+"""
+WINDOW = "{name: m, tumbling: 10s, by: [k], aggregate: {n: count(*)}}"
+UNITED = f"""
+steps:
+  - {{from: b, drop: [v], name: bb}}
+  - {{from: [a, bb], window: {WINDOW}, emit: [{{elasticsearch: m}}]}}
+"""
+
+
+def checked(pipeline: str, inputs: str = INPUTS) -> CheckedPipeline:
+    (found,) = check_documents(f"{STREAMS}pipeline: p{inputs}{pipeline}", "p.yaml", {}).pipelines
+    return found
+
+
+def problems(pipeline: str, inputs: str = INPUTS) -> str:
+    with pytest.raises(InvalidDocument) as error:
+        checked(pipeline, inputs)
+    return "\n".join(f"{one.path}: {one.message}" for one in error.value.problems)
+
+
+def test_a_union_has_the_fields_that_all_have() -> None:
+    found = checked(UNITED)
+    (stage,) = found.stages
+    assert [(way.stream, len(way.steps)) for way in stage.record_ways] == [(0, 1), (1, 2)]
+    assert dict(stage.came) == {"k": "string"}
+    assert [one.columns_needed for one in found.inputs] == [("k", "ts"), ("k", "at")]
+    assert found.event_time_rule.of("b").delay_ms == 2_000
+
+
+def test_a_window_over_the_second_stream_alone_reads_nothing_of_the_first() -> None:
+    found = checked(f"\nsteps:\n  - {{from: b, window: {WINDOW}, emit: [{{elasticsearch: m}}]}}\n")
+    assert [way.stream for way in found.stages[0].record_ways] == [1]
+    assert [one.columns_needed for one in found.inputs] == [("ts",), ("k", "at")]
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (
+            f"[{{window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]",
+            "steps[0].from: is missing; the pipeline reads several",
+        ),
+        (f"[{{from: [a, b], window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]", "'v' is a double in a and a long in b"),
+        (
+            "[{from: a, select: [v], name: x}, {from: b, select: [w], name: y}, {from: [x, y], emit: [{elasticsearch: m}]}]",
+            "have no field in common (x, y)",
+        ),
+        (
+            f"[{{from: a, window: {WINDOW}, emit: [{{elasticsearch: m}}]}}, {{from: [m, b], emit: [{{elasticsearch: x}}]}}]",
+            "steps[1].from[0]: 'm' stands behind window 'm', and only records are united",
+        ),
+        (
+            "[{from: a, where: v > 0, name: x}, {from: [a, x], emit: [{elasticsearch: m}]}]",
+            "steps[1].from[1]: 'x' has records of stream 'a'",
+        ),
+        ("[{from: [a, a], emit: [{elasticsearch: m}]}]", "steps[0].from[1]: 'a' stands twice"),
+        (
+            "[{from: [a, c], emit: [{elasticsearch: m}]}]",
+            "there is no step 'c' above, and it is not one of the streams",
+        ),
+        ("[{from: a, emit: [{stream: b}]}]", "'b' is what this pipeline reads"),
+        (
+            "[{from: b, emit: [{sink: {use: x, name: y}}]}]",
+            "a sink that a package brings is told of a record's partition and offset, not of its stream",
+        ),
+        (
+            "[{from: a, window: {name: d, tumbling: 2h, by: [k], aggregate: {n: count(*)}}, emit: [{elasticsearch: d}]}]",
+            "stream 'b' keeps records for 1h only",
+        ),
+    ],
+)
+def test_what_can_not_be_united_is_refused(steps: str, told: str) -> None:
+    assert told in problems(f"\nsteps: {steps}\n")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ("\n", "input: is missing; expected: Where records come from"),
+        ("\ninput: {stream: a}\n", "event_time: is missing"),
+        (f"{INPUTS}input: {{stream: a}}\n", "input: stands beside 'inputs'"),
+        ("\ninputs: []\n", "inputs: expected at least one entry"),
+        ("\ninputs: [{stream: a}]\n", "inputs[0].event_time: is missing"),
+        (INPUTS.replace("stream: b", "stream: a"), "inputs[1].stream: 'a' is read already"),
+        (INPUTS.replace("field: at", "field: v"), "inputs[1].event_time.field: 'v' is a long"),
+        (
+            f"{INPUTS}  - {{stream: x, event_time: {{field: at, delay: 2s}}}}\n",
+            "inputs[2].stream: there is no stream 'x'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_inputs_is_told_with_its_place(inputs: str, told: str) -> None:
+    assert told in problems(UNITED, inputs)
+
+
+def test_what_another_job_emits_is_none_of_several_streams() -> None:
+    emitter = """
+pipeline: e
+input: {stream: a}
+event_time: {field: ts, delay: 1s}
+steps: [{window: {name: w, tumbling: 1s, by: [k], aggregate: {n: count(*)}}, emit: [{stream: c}]}]
+---
+"""
+    text = f"{STREAMS}{emitter}pipeline: p{INPUTS.replace('stream: b', 'stream: c').replace('field: at', 'field: window_end')}"
+    with pytest.raises(
+        InvalidDocument, match="'c' is what another job emits, and of several streams none can be that yet"
+    ):
+        check_documents(text + UNITED.replace("from: b", "from: c").replace("bb", "cc"), "p.yaml", {})
+
+
+def test_one_of_inputs_is_the_short_form() -> None:
+    steps = f"steps: [{{window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]\n"
+    short = checked(steps, "\ninput: {stream: a}\nevent_time: {field: ts, delay: 1s}\n")
+    long = checked(steps, "\ninputs: [{stream: a, event_time: {field: ts, delay: 1s}}]\n")
+    assert (short.compiled, short.digest, short.event_time_rule) == (long.compiled, long.digest, long.event_time_rule)
+    assert "inputs" not in short.spec.as_document() and not changes_between(short, long)
+
+
+def test_a_stored_document_is_read_back_as_it_was() -> None:
+    spec = checked(UNITED, INPUTS.replace("delay: 2s", "delay: 2s, max_ahead: null, idle_timeout: null")).spec
+    stored = json.loads(json.dumps(spec.as_document()))
+    again = PipelineSpec.from_document(stored)
+    assert again == spec and again.as_document() == stored
+    assert again.reads[1].event_time.idle_timeout is None and again.reads[0].event_time.idle_timeout == 60_000
+
+
+def test_the_rule_of_each_stream_goes_through_the_ledger() -> None:
+    column: Any = RuleText()
+    several, one = checked(UNITED).event_time_rule, checked(UNITED).event_time_rule.of("b")
+    for rule in (several, one):
+        assert column.process_result_value(column.process_bind_param(rule, None), None) == rule
+    assert "by_stream" not in column.process_bind_param(one, None), "as it was, of jobs that read one stream"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "what", "effect"),
+    [
+        (
+            "\ninput: {stream: b}\nevent_time: {field: at, delay: 2s}\n",
+            "input from streams a, b to b",
+            Effect.FORBIDDEN,
+        ),
+        (INPUTS.replace("delay: 2s", "delay: 9s"), "delay of stream b from 2s to 9s", Effect.SAFE),
+        (
+            INPUTS.replace("field: at, delay: 2s", "from: log"),
+            "event time of stream b from field at to log time",
+            Effect.FORBIDDEN,
+        ),
+    ],
+)
+def test_an_upgrade_keeps_the_streams(inputs: str, what: str, effect: Effect) -> None:
+    before = checked(f"\nsteps: [{{from: b, window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]\n")
+    after = checked(f"\nsteps: [{{from: b, window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]\n", inputs)
+    assert (what, effect) in [(one.what, one.effect) for one in changes_between(before, after)]
+
+
+def test_an_upgrade_may_change_the_order_of_the_streams_and_what_is_united() -> None:
+    before = checked(UNITED)
+    lines = INPUTS.strip().split("\n")
+    turned = checked(UNITED, "\n" + "\n".join([lines[0], lines[2], lines[1]]) + "\n")
+    changes = {one.what: one.effect for one in changes_between(before, turned)}
+    assert changes["the order of the streams from a, b to b, a"] is Effect.REWIND and before.digest != turned.digest
+    alone = checked(f"\nsteps:\n  - {{from: a, select: [k], window: {WINDOW}}}\n".replace("select: [k], ", "") .replace(
+        "}}\n", "}, emit: [{elasticsearch: m}]}\n"
+    ))  # fmt: skip
+    assert Effect.FORBIDDEN not in {one.effect for one in changes_between(before, alone)}
+    assert changes_between(before, alone)
+
+
+def test_explain_shows_each_input_and_whose_records_come_to_a_stage() -> None:
+    graph = pipeline_graph(checked(UNITED))
+    assert graph["input"]["stream"] == "a"
+    (further,) = graph["further_inputs"]
+    assert (further["stream"], further["event_time"]["delay_ms"]) == ("b", 2_000)
+    assert graph["stages"][0]["from"] == "a, b"
+    assert graph["retention"] == {"needed_ms": 12_000, "of_stream_ms": 3_600_000}
+
+
+def test_the_desk_merges_a_file_for_each_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.yaml").write_text(f"{STREAMS}pipeline: p{INPUTS}{UNITED}")
+    for stream, field, times in (("a", "ts", (1_000, 3_000, 25_000)), ("b", "at", (2_000, 1_500, 30_000))):
+        value = {"v": 1.0} if stream == "a" else {"v": 1, "w": 1.0}
+        lines = [json.dumps({"k": "x", field: 1_700_000_000_000 + at, **value}) for at in times]
+        (tmp_path / f"{stream}.ndjson").write_text("\n".join(lines))
+
+    def run(*inputs: str) -> list[dict[str, Any]]:
+        arguments = ["pipeline", "run", str(tmp_path / "p.yaml"), "--json"]
+        for one in inputs:
+            arguments += ["--input", one]
+        monkeypatch.setattr("sys.argv", ["strandline", *arguments])
+        with pytest.raises(SystemExit) as end:
+            command_line.main()
+        assert end.value.code in (0, None)
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    both = run(f"a={tmp_path / 'a.ndjson'}", f"b={tmp_path / 'b.ndjson'}")
+    assert [one["n"] for one in both] == [4, 1, 1]
+    assert [one["n"] for one in run(f"b={tmp_path / 'b.ndjson'}")] == [2, 1], "a stream without a file is empty"
+
+
+def test_a_form_that_has_no_inputs_says_so(tmp_path: Path) -> None:
+    from strandline.core.errors import PermanentError
+    from strandline.frontends.python.printer import as_python
+    from strandline.frontends.sql.printer import as_sql
+
+    data = [one.data for one in read_documents(f"{STREAMS}pipeline: p{INPUTS}{UNITED}", "p.yaml")]
+    for write in (as_sql, as_python):
+        with pytest.raises(PermanentError, match="reads several streams, and that has no form in"):
+            write(data)
