@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -32,8 +32,9 @@ from strandline.example.view import Places, account, plain_line, render, where_t
 from strandline.example.watch import Facts, ResultsReader, Watch
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.services.client import Answer, ControlClient, authorization
-from strandline.services.embedded.addresses import STACK_FILE, read_stack
+from strandline.services.embedded.addresses import STACK_FILE, STACK_USER, read_stack
 from strandline.services.embedded.admin_token import read_admin_token
+from strandline.services.embedded.passwords import NETRC, PASSWORDS_DIR, choose_passwords, read_password
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import Stack, up
 
@@ -76,6 +77,10 @@ class Servers:
     """Raises StackError when the stack was stopped from elsewhere."""
     token: str | None = None
     """What the API and the gateways are shown; None where they ask for none."""
+    elasticsearch_login: tuple[str, str] | None = field(default=None, repr=False)
+    """User and password there; None where it asks for none."""
+    curl_options: str = ""
+    """How a user's curl logs in there."""
 
 
 def run_example(
@@ -93,7 +98,9 @@ def run_example(
     """
     _require_own_servers(data_dir)
     with stop_signals() as stop:
-        stack = up(settings, data_dir, port_offset, False, console)
+        passwords = choose_passwords(None, settings, data_dir)
+        stack = up(settings, data_dir, port_offset, False, console, passwords=passwords)
+        password = read_password(stack.addresses, "elasticsearch")
         try:
             servers = Servers(
                 stack.addresses.api_url,
@@ -110,6 +117,8 @@ def run_example(
                 logs=f"{stack.data_dir / 'logs'}",
                 require_running=partial(_require_running, stack),
                 token=read_admin_token(stack.data_dir),
+                elasticsearch_login=(STACK_USER, password) if password is not None else None,
+                curl_options=f"--netrc-file {stack.data_dir / PASSWORDS_DIR / NETRC} " if password is not None else "",
             )
             code = show_example(servers, speed, console, seconds, stop)
         finally:
@@ -145,7 +154,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
     progress = ProgressDisplay(console)
     with (
         ControlClient(servers.api_url, timeout_s=10.0, token=servers.token) as control,
-        closing(ResultsReader(servers.elasticsearch_url, DOCUMENTS_SHOWN)) as results,
+        closing(ResultsReader(servers.elasticsearch_url, DOCUMENTS_SHOWN, servers.elasticsearch_login)) as results,
     ):
         job = _start_job(control, text, pipeline.pipeline, servers, progress, stop)
         stream = example_stream(text)
@@ -387,9 +396,10 @@ def _is_over(deadline: float | None) -> bool:
 
 
 def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
+    address = without_credentials(servers.elasticsearch_url)
     return Places(
         api_docs=f"{servers.api_url}/openapi.json",
-        search=f"curl '{without_credentials(servers.elasticsearch_url)}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
+        search=f"curl {servers.curl_options}'{address}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
         job_status=f"{_command()} job status {pipeline.pipeline} {servers.option}",
         dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} {servers.option}",
         logs=servers.logs,

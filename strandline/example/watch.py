@@ -94,8 +94,16 @@ class Watch:
 class ResultsReader:
     """Reads the newest result documents of each alias."""
 
-    def __init__(self, url: str, limits: dict[str, int], *, transport: httpx.BaseTransport | None = None) -> None:
-        self._http = httpx.Client(base_url=url, timeout=10.0, trust_env=False, transport=transport)
+    def __init__(
+        self,
+        url: str,
+        limits: dict[str, int],
+        login: tuple[str, str] | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """`login`: user and password."""
+        self._http = httpx.Client(base_url=url, timeout=10.0, trust_env=False, transport=transport, auth=login)
         self._limits = limits
 
     def newest(self) -> dict[str, list[Answer]]:

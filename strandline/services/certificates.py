@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from strandline.core.errors import StackError
+from strandline.services.processes.private_files import write_private
 
 NAMES_DEFAULT = ("localhost", "127.0.0.1", "::1")
 DAYS = 365
@@ -85,8 +85,8 @@ def _authority(made: DevCertificates) -> tuple[x509.Certificate, ec.EllipticCurv
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(made.ca_key, _pem(key), 0o600)
-    _write(made.ca, authority.public_bytes(serialization.Encoding.PEM), 0o644)
+    write_private(made.ca_key, _pem(key))
+    write_private(made.ca, authority.public_bytes(serialization.Encoding.PEM), 0o644)
     return authority, key
 
 
@@ -110,8 +110,8 @@ def _write_signed(
             x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
         )
     # The key first: a server that looks between the two finds a pair that doesn't fit, and keeps the one before.
-    _write(key_path, _pem(key), 0o600)
-    _write(path, builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
+    write_private(key_path, _pem(key))
+    write_private(path, builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
@@ -142,12 +142,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write beside the place and move it there, with its rights from the beginning."""
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-    new.replace(path)

@@ -163,6 +163,8 @@ def _places(given: Mapping[str, str]) -> Places:
                 f"option 'data_dir': {path} does not hold a stack's addresses ({error}); start one there with: strandline up "
                 f"--data-dir {given['data_dir']}"
             ) from error
+        if stack.get("passwords") is True:
+            _require_logins(settings, stack.get("outside") or [], path.parent)
     for option, name in (
         ("ledger", "ledger_url"),
         ("kafka", "kafka_bootstrap"),
@@ -180,6 +182,16 @@ def _places(given: Mapping[str, str]) -> Places:
             "STRANDLINE_LEDGER_PASSWORD, STRANDLINE_ELASTICSEARCH_PASSWORD or _API_KEY for Spark's processes"
         )
     return places
+
+
+def _require_logins(settings: Settings, outside: list[str], data_dir: Path) -> None:
+    """Raise InvalidSettings when this process has no login at the stack's own servers, which ask for one."""
+    passwords = {"kafka": settings.kafka_password, "elasticsearch": settings.elasticsearch_password}
+    if any(password is None for server, password in passwords.items() if server not in outside):
+        raise InvalidSettings(
+            "option 'data_dir': the servers of that stack ask for passwords, which Spark's processes read from their settings; "
+            f"before Spark starts: set -a; . '{data_dir}/passwords/strandline.env'; set +a"
+        )
 
 
 def own_elasticsearch_url(url: str) -> str:

@@ -78,8 +78,11 @@ def _settings(data_dir: Path | None, url: str | None) -> Settings:
     if url and data_dir is None:
         return settings
     from strandline.services.embedded.addresses import read_stack, stack_settings
+    from strandline.services.embedded.passwords import use_logins
 
-    return stack_settings(settings, read_stack(data_dir or settings.data_dir))
+    addresses = read_stack(data_dir or settings.data_dir)
+    use_logins(addresses)
+    return stack_settings(settings, addresses)
 
 
 async def _run(

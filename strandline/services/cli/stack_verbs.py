@@ -34,6 +34,13 @@ def up(
     elasticsearch: Annotated[str | None, typer.Option(help="Use the Elasticsearch at this URL.")] = None,
     mqtt: Annotated[str | None, typer.Option(help="Take records from the MQTT broker at this URL.")] = None,
     ledger: Annotated[str | None, typer.Option(help="Keep the ledger at this SQLAlchemy URL.")] = None,
+    passwords: Annotated[
+        bool | None,
+        typer.Option(
+            "--passwords/--no-passwords",
+            help="Whether its own Kafka and Elasticsearch ask for a password; default: as at the last start.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the embedded stack, or what is missing of it: Kafka, Elasticsearch, MQTT broker, control service, gateways. Ctrl-C
@@ -41,13 +48,16 @@ def up(
     from strandline.core.settings import Settings
     from strandline.services.embedded import stack
     from strandline.services.embedded.outside_servers import choose_outside, take_over
+    from strandline.services.embedded.passwords import choose_passwords
 
     directory = data_dir or Settings.read().data_dir
     given = {"kafka": kafka, "elasticsearch": elasticsearch, "mqtt": mqtt, "ledger": ledger}
     outside = choose_outside(given, directory, port_offset)
     take_over(outside)
     console = progress_console(as_json)
-    started = stack.up(Settings.read(), directory, port_offset, detach, console, outside)
+    settings = Settings.read()
+    asks = choose_passwords(passwords, settings, directory)
+    started = stack.up(settings, directory, port_offset, detach, console, outside, passwords=asks)
     if as_json:
         print_json(asdict(started.addresses))
     if detach:
@@ -115,12 +125,14 @@ def _whose(data_dir: Path | None, url: str | None) -> tuple[Settings, StackAddre
     from strandline.core.settings import Settings
     from strandline.services.embedded.addresses import STACK_FILE, read_stack, stack_settings
     from strandline.services.embedded.outside_servers import take_over
+    from strandline.services.embedded.passwords import use_logins
 
     directory = data_dir or Settings.read().data_dir
     if data_dir is None and (url or not (directory / STACK_FILE).exists()):
         return Settings.read(), None
     addresses = read_stack(directory)
     take_over(addresses.outside_servers())
+    use_logins(addresses)
     return stack_settings(Settings.read(), addresses), addresses
 
 
@@ -131,6 +143,7 @@ def _checks(settings: Settings, addresses: StackAddresses | None, url: str | Non
     from strandline.services.embedded import preflight
     from strandline.services.embedded.addresses import Ports
     from strandline.services.embedded.artifacts import find_java
+    from strandline.services.embedded.passwords import check_passwords
     from strandline.services.processes.pids import PidFile
 
     mqtt: MqttBridgeSettings | None = MqttBridgeSettings.read()
@@ -145,6 +158,7 @@ def _checks(settings: Settings, addresses: StackAddresses | None, url: str | Non
         running = PidFile(settings.data_dir).alive()
         parts = [name for name in preflight.PARTS if name not in running and name not in addresses.outside]
         ports = preflight.ports_to_take(Ports.moved(addresses.port_offset), parts)
+        checks["passwords"] = partial(check_passwords, addresses)
         checks["ports"] = partial(check_ports, ports, preflight.is_free, f"stop it, or {preflight.MOVE_PORTS}")
     if url:
         checks["control"] = partial(_of_control, url)

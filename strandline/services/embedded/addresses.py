@@ -21,6 +21,18 @@ OUTSIDE_FIELDS = {
 }
 """What may be somebody else's: its name -> its field of StackAddresses, and its setting."""
 
+STACK_USER = "strandline"
+"""As whom every process logs in at the stack's own servers, where they ask."""
+LOGIN_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "kafka": {
+        "kafka_security_protocol": "SASL_PLAINTEXT",
+        "kafka_sasl_mechanism": "PLAIN",
+        "kafka_username": STACK_USER,
+    },
+    "elasticsearch": {"elasticsearch_username": STACK_USER},
+}
+"""Those of the stack's own servers that may ask for a password -> the settings of a login there, but the password."""
+
 Outside = Mapping[str, str]
 """The servers of a stack that are somebody else's: name -> address."""
 NOTHING_OUTSIDE: Outside = {}
@@ -72,9 +84,13 @@ class StackAddresses:
     ledger_url: str
     outside: tuple[str, ...] = ()
     """Which of the servers are not the stack's own."""
+    passwords: bool = False
+    """Whether its own Kafka and Elasticsearch ask for a password of the stack's."""
 
     @classmethod
-    def of(cls, data_dir: Path, port_offset: int, outside: Outside = NOTHING_OUTSIDE) -> StackAddresses:
+    def of(
+        cls, data_dir: Path, port_offset: int, outside: Outside = NOTHING_OUTSIDE, *, passwords: bool = False
+    ) -> StackAddresses:
         """The addresses of a stack in `data_dir`. Raises StackError for an offset that moves a port out of range."""
         ports = Ports.moved(port_offset)
         own = cls(
@@ -89,11 +105,21 @@ class StackAddresses:
             ledger_url=f"sqlite:///{data_dir / 'ledger.sqlite'}",
         )
         given: dict[str, Any] = {OUTSIDE_FIELDS[name]: address for name, address in outside.items()}
-        return replace(own, **given, outside=tuple(sorted(outside)))
+        return replace(own, **given, outside=tuple(sorted(outside)), passwords=passwords)
 
     def outside_servers(self) -> Outside:
         """The servers that are not the stack's own."""
         return {name: str(getattr(self, OUTSIDE_FIELDS[name])) for name in self.outside}
+
+    def secured(self) -> tuple[str, ...]:
+        """Which of its own servers ask for a password of the stack's."""
+        return tuple(name for name in LOGIN_FIELDS if self.passwords and name not in self.outside)
+
+    def in_words(self) -> str:
+        """Which servers it uses, and whether its own ask for passwords."""
+        outside = [f"{name} {address} of yours" for name, address in self.outside_servers().items()]
+        servers = ", ".join(outside) or "servers of its own"
+        return f"{servers} and passwords" if self.secured() else servers
 
     def write(self) -> None:
         """Write `stack.json`, replacing it whole."""
@@ -113,6 +139,8 @@ def read_stack(data_dir: Path) -> StackAddresses:
         found = StackAddresses(**json.loads(path.read_text(encoding="utf-8")))
         if not OUTSIDE_FIELDS.keys() >= set(found.outside):
             raise ValueError(f"it names servers that this release does not know: {found.outside}")
+        if not isinstance(found.passwords, bool):
+            raise ValueError(f"passwords is {found.passwords!r}")
         return replace(found, outside=tuple(found.outside))
     except FileNotFoundError as error:
         raise StackError(
@@ -125,8 +153,12 @@ def read_stack(data_dir: Path) -> StackAddresses:
 def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
     """The settings of every process of the stack: the user's, but for the addresses of the stack's own servers."""
     ports = Ports.moved(addresses.port_offset)
+    logins: dict[str, Any] = {
+        name: value for server in addresses.secured() for name, value in LOGIN_FIELDS[server].items()
+    }
     return settings.model_copy(
         update={
+            **logins,
             "data_dir": Path(addresses.data_dir),
             "kafka_bootstrap": addresses.kafka_bootstrap,
             "stream_replication": settings.stream_replication if "kafka" in addresses.outside else 1,

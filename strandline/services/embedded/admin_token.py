@@ -6,7 +6,6 @@ It gives nothing that its reader did not have: who can read the data directory c
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from strandline.access.tokens import is_secret_of, make_token, read_token, revok
 from strandline.core.errors import NotFound, StackError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role
+from strandline.services.processes.private_files import write_private
 
 ADMIN_TOKEN_FILE = "admin.token"  # noqa: S105  # a file's name
 ADMIN_NAME = "local-admin"
@@ -48,13 +48,8 @@ def ensure_admin_token(data_dir: Path, ledger_url: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file whole, and never where another user could read it."""
-    new = path.with_suffix(".new")
     try:
-        new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(f"{text}\n")
-        new.replace(path)
+        write_private(path, f"{text}\n".encode("ascii"))
     except OSError as error:
         raise StackError(
             f"the admin's token can't be kept in {path}: {error.strerror}; mend that and start again"

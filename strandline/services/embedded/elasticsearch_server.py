@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import pwd
+import secrets
 import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 
-from strandline.core.errors import StackError
+from strandline.services.certificates import make_dev_certificates
+from strandline.services.embedded import as_nobody
+from strandline.services.embedded.addresses import STACK_USER
 from strandline.services.processes.child_process import Program, emptied
+from strandline.services.processes.private_files import write_private
 
 PID_FILE = "elasticsearch.pid"
+_NO_SECURITY: dict[str, object] = {"xpack.security.enabled": "false"}
+"""No login and no TLS: the node listens on loopback only, like every server of the embedded stack."""
+_TRANSPORT = "transport"
+"""Where, below its configuration, the certificate of the transport port lies."""
+_ROUNDS = 1000
+"""Of hashing. The password is random and long, so more rounds would protect nothing."""
 # The first JIT tier alone: it halves the CPU time of a start (14 s to 6 s), and that of the first 80,000 documents too. The
 # heap grows as needed; by default Elasticsearch takes all of it at once.
 _JVM_OPTIONS = """\
@@ -40,8 +54,20 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
-def elasticsearch_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, transport_port: int) -> Program:
-    """Write Elasticsearch's configuration below `data_dir`; returns how to start it."""
+def elasticsearch_program(
+    home: Path,
+    java: Path,
+    data_dir: Path,
+    log: Path,
+    port: int,
+    transport_port: int,
+    password: str | None = None,
+) -> Program:
+    """Write Elasticsearch's configuration below `data_dir`; returns how to start it.
+
+    With `password` it takes STACK_USER with it alone, who may do everything there; on its transport port, where other nodes would
+    speak to it, nobody.
+    """
     config = data_dir / "config"
     for directory in (config / "jvm.options.d", data_dir / "data", data_dir / "logs", log.parent):
         directory.mkdir(parents=True, exist_ok=True)
@@ -52,7 +78,11 @@ def elasticsearch_program(home: Path, java: Path, data_dir: Path, log: Path, por
     options = _JVM_OPTIONS.format(data_dir=data_dir, mark=_mark(data_dir))
     (config / "jvm.options").write_text(options, encoding="utf-8")
     (config / "log4j2.properties").write_text(_LOGGING.format(log=log), encoding="utf-8")
-    (config / "elasticsearch.yml").write_text(_settings(data_dir, port, transport_port), encoding="utf-8")
+    shutil.rmtree(config / _TRANSPORT, ignore_errors=True)
+    security = _NO_SECURITY if password is None else _secured(config, password)
+    settings = _settings(data_dir, port, transport_port) | security
+    text = "".join(f"{name}: {value}\n" for name, value in settings.items())
+    (config / "elasticsearch.yml").write_text(text, encoding="utf-8")
     pid_file = data_dir / PID_FILE
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
@@ -64,9 +94,9 @@ def elasticsearch_program(home: Path, java: Path, data_dir: Path, log: Path, por
     arguments = ["/bin/bash", str(home / "bin" / "elasticsearch"), "-d", "-p", str(pid_file)]
     return Program(
         name="elasticsearch",
-        arguments=[*_user_change(data_dir, log), *arguments],
+        arguments=[*_user_change([data_dir, log], [home, java.parent.parent]), *arguments],
         log=log,
-        is_ready=lambda: _answers(port),
+        is_ready=lambda: _answers(port, password),
         environment=environment,
         directory=data_dir,
         stop_timeout_s=30.0,
@@ -96,8 +126,31 @@ def _mark(data_dir: Path) -> str:
     return f"-Dstrandline.elasticsearch={data_dir}"
 
 
-def _settings(data_dir: Path, port: int, transport_port: int) -> str:
-    settings = {
+def _secured(config: Path, password: str) -> dict[str, object]:
+    """Write the files of the one user, and of a certificate that no other node has."""
+    salt = secrets.token_bytes(32)
+    derived = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ROUNDS, 32)
+    hashed = f"{{PBKDF2}}{_ROUNDS}${base64.b64encode(salt).decode()}${base64.b64encode(derived).decode()}"
+    write_private(config / "users", f"{STACK_USER}:{hashed}\n".encode())
+    write_private(config / "users_roles", f"superuser:{STACK_USER}\n".encode())
+    made = make_dev_certificates(config / _TRANSPORT)
+    ssl = "xpack.security.transport.ssl"
+    return {
+        "xpack.security.enabled": "true",
+        "xpack.security.autoconfiguration.enabled": "false",
+        "xpack.security.http.ssl.enabled": "false",
+        f"{ssl}.enabled": "true",
+        f"{ssl}.verification_mode": "certificate",
+        f"{ssl}.client_authentication": "required",
+        f"{ssl}.key": f"{_TRANSPORT}/{made.server_key.name}",
+        f"{ssl}.certificate": f"{_TRANSPORT}/{made.server.name}",
+        f"{ssl}.certificate_authorities": f"{_TRANSPORT}/{made.ca.name}",
+        "xpack.license.self_generated.type": "basic",
+    }
+
+
+def _settings(data_dir: Path, port: int, transport_port: int) -> dict[str, object]:
+    return {
         "cluster.name": "strandline",
         "node.name": "embedded",
         "discovery.type": "single-node",
@@ -106,51 +159,37 @@ def _settings(data_dir: Path, port: int, transport_port: int) -> str:
         "transport.port": transport_port,
         "path.data": data_dir / "data",
         "path.logs": data_dir / "logs",
-        # No login and no TLS: the node listens on loopback only, like every server of the embedded stack.
-        "xpack.security.enabled": "false",
         "action.destructive_requires_name": "true",
         # In bytes: the defaults are percentages, which stop a small stack on a large disk that is nearly full.
         "cluster.routing.allocation.disk.watermark.low": "600mb",
         "cluster.routing.allocation.disk.watermark.high": "400mb",
         "cluster.routing.allocation.disk.watermark.flood_stage": "200mb",
     }
-    return "".join(f"{name}: {value}\n" for name, value in settings.items())
 
 
-def _user_change(*owned: Path) -> list[str]:
+def _user_change(owned: Sequence[Path], read: Sequence[Path]) -> list[str]:
     """The prefix that starts a program as nobody when we are root (Elasticsearch refuses root); else nothing.
 
-    The given directories and files, and only they, become nobody's. One capability is kept: it lets the server enter parent
-    directories that only root may read (a data directory from mkdtemp), and grants no writing.
+    The directories and files `owned`, and only they, become nobody's; `read` is what it needs besides (`as_nobody`).
     """
     if os.geteuid() != 0:
         return []
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise StackError(
-            "Elasticsearch refuses to run as root, and there is no setpriv to change the user; install util-linux"
-        )
     nobody = pwd.getpwnam("nobody")
-    for top in owned:
-        for path in [top, *top.rglob("*")]:
-            os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
-    return [
-        setpriv,
-        f"--reuid={nobody.pw_uid}",
-        f"--regid={nobody.pw_gid}",
-        "--clear-groups",
-        "--inh-caps=+dac_read_search",
-        "--ambient-caps=+dac_read_search",
-        # Without this, access(2), by which Java asks whether a file is readable, ignores capabilities.
-        "--securebits=+no_setuid_fixup",
-    ]
+    for path in [one for top in owned for one in (top, *top.rglob("*"))]:
+        os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
+    paths = [str(path) for path in (*owned, *read)]
+    return [sys.executable, "-I", as_nobody.__file__, *paths, "--"]
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, password: str | None) -> bool:
     """Whether the node answers with its shards allocated as far as one node can."""
     try:
         answer = httpx.get(
-            f"http://127.0.0.1:{port}/_cluster/health", params={"timeout": "1s"}, timeout=2.0, trust_env=False
+            f"http://127.0.0.1:{port}/_cluster/health",
+            params={"timeout": "1s"},
+            auth=None if password is None else (STACK_USER, password),
+            timeout=2.0,
+            trust_env=False,
         )
     except httpx.TransportError:
         return False

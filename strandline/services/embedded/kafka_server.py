@@ -9,7 +9,11 @@ from pathlib import Path
 
 from strandline.core.errors import LogUnavailable, StackError
 from strandline.log.admin import KafkaAdmin
+from strandline.services.embedded.addresses import STACK_USER
 from strandline.services.processes.child_process import Program, emptied
+from strandline.services.processes.private_files import write_private
+
+_CONTROLLER = "CONTROLLER"
 
 # The first JIT tier alone: a start, and the first million records too, take a third less CPU time.
 _JAVA_OPTIONS = [
@@ -36,8 +40,19 @@ logger.kafka.level=INFO
 """
 
 
-def kafka_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, controller_port: int) -> Program:
-    """Write Kafka's configuration below `data_dir` and format its storage on the first start; returns how to start it."""
+def kafka_program(
+    home: Path,
+    java: Path,
+    data_dir: Path,
+    log: Path,
+    port: int,
+    controller_port: int,
+    password: str | None = None,
+) -> Program:
+    """Write Kafka's configuration below `data_dir` and format its storage on the first start; returns how to start it.
+
+    With `password` it takes STACK_USER with it alone, on all its ports; this process's settings must say so, too.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     storage = data_dir / "log"
@@ -53,7 +68,7 @@ def kafka_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, 
     if not storage.exists():
         _format(java_command, data_dir, storage, port, controller_port)
     properties = data_dir / "server.properties"
-    properties.write_text(_properties(storage, port, controller_port), encoding="utf-8")
+    write_private(properties, _properties(storage, port, controller_port, password).encode())
     return Program(
         name="kafka",
         arguments=[*java_command, "kafka.Kafka", str(properties)],
@@ -63,14 +78,36 @@ def kafka_program(home: Path, java: Path, data_dir: Path, log: Path, port: int, 
     )
 
 
-def _properties(storage: Path, port: int, controller_port: int) -> str:
-    settings = {
+def login_module(password: str, *more: str) -> str:
+    """What Kafka's programs call a login with this password, which may hold no quotation mark and no backslash."""
+    options = " ".join((f'username="{STACK_USER}"', f'password="{password}"', *more))
+    return f"org.apache.kafka.common.security.plain.PlainLoginModule required {options};"
+
+
+def _login_properties(password: str) -> dict[str, str]:
+    """The controller's port asks, too: who reaches it can change topics and settings."""
+    module = login_module(password, f'user_{STACK_USER}="{password}"')
+    name = "SASL_PLAINTEXT"
+    return {
+        "listener.security.protocol.map": f"{name}:{name},{_CONTROLLER}:{name}",
+        "inter.broker.listener.name": name,
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        f"listener.name.{name.lower()}.plain.sasl.jaas.config": module,
+        f"listener.name.{_CONTROLLER.lower()}.plain.sasl.jaas.config": module,
+    }
+
+
+def _properties(storage: Path, port: int, controller_port: int, password: str | None = None) -> str:
+    protocol = "PLAINTEXT" if password is None else "SASL_PLAINTEXT"
+    settings: dict[str, object] = {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": _CONTROLLER,
+        "listeners": f"{protocol}://127.0.0.1:{port},{_CONTROLLER}://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"{protocol}://127.0.0.1:{port}",
         "log.dirs": storage,
         # Strandline creates topics itself, with their retention and partitions; a misspelt name must not create one.
         "auto.create.topics.enable": "false",
@@ -88,6 +125,8 @@ def _properties(storage: Path, port: int, controller_port: int) -> str:
         "num.io.threads": 4,
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
     }
+    if password is not None:
+        settings |= _login_properties(password)
     return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import make_data_dir
 from strandline.services.embedded.addresses import Ports, StackAddresses
+from strandline.services.embedded.passwords import login_settings
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
 """Elasticsearch allocates no shards below 400 MB; the rest is for records and results."""
@@ -47,16 +48,19 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 
 def require_embedded_settings(environment: Mapping[str, str], addresses: StackAddresses) -> None:
     """Raises InvalidSettings for a setting that names a host or a broker other than those of `addresses`, and for a login or a
-    certificate of one of the stack's own servers: they have none."""
+    certificate of one of the stack's own servers: they have none, or passwords of the stack's."""
     allowed = {f"STRANDLINE_{name}_HOST": _LOOPBACK for name in _HOSTS}
     allowed |= {"STRANDLINE_MQTT_URL": (addresses.mqtt_url, addresses.mqtt_url.replace(*_LOOPBACK))}
     secured = tuple(one for part, names in _SECURED.items() if part not in addresses.outside for one in names)
+    logins = login_settings(addresses)
     for name, value in environment.items():
+        if logins.get(name.upper()) == value:
+            continue
         if name.upper().startswith(secured) and name.upper() not in _NO_LOGIN:
             raise InvalidSettings(
-                f"{name} is set, but `strandline up` starts a server of its own for that, on 127.0.0.1 without logins and TLS; "
-                "unset it, name a server of yours (docs/operating.md), or run the gateways and the control service one by one "
-                "(docs/security.md)"
+                f"{name} is set, but `strandline up` starts a server of its own for that, on 127.0.0.1 without TLS, and with no "
+                "password or one that it makes itself (--passwords); unset it, name a server of yours (docs/operating.md), or "
+                "run the gateways and the control service one by one (docs/security.md)"
             )
         if name.upper() in allowed and value not in allowed[name.upper()]:
             raise InvalidSettings(

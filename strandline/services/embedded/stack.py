@@ -21,6 +21,7 @@ from strandline.services.embedded import preflight
 from strandline.services.embedded.addresses import (
     NOTHING_OUTSIDE,
     OUTSIDE_FIELDS,
+    STACK_USER,
     Outside,
     Ports,
     StackAddresses,
@@ -34,6 +35,13 @@ from strandline.services.embedded.elasticsearch_server import elasticsearch_prog
 from strandline.services.embedded.interruption import signals_raise_interrupt, signals_wait
 from strandline.services.embedded.kafka_server import kafka_program
 from strandline.services.embedded.outside_servers import require_outside
+from strandline.services.embedded.passwords import (
+    PASSWORDS_DIR,
+    ensure_passwords,
+    login_settings,
+    read_password,
+    use_logins,
+)
 from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
 from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, WATCHER, record_orphan, stop_all, stop_part
 from strandline.services.processes.child_process import Child, Program, start
@@ -65,11 +73,13 @@ class Stack:
         port_offset: int,
         console: Console,
         outside: Outside = NOTHING_OUTSIDE,
+        *,
+        passwords: bool = False,
     ) -> None:
-        """`outside`: servers that are there already, which the stack uses instead of its own."""
+        """`outside`: servers that are there already, which the stack uses instead of its own. `passwords`: its own ask."""
         self.data_dir = data_dir.absolute()
         self.ports = Ports.moved(port_offset)
-        self.addresses = StackAddresses.of(self.data_dir, port_offset, outside)
+        self.addresses = StackAddresses.of(self.data_dir, port_offset, outside, passwords=passwords)
         self.settings = stack_settings(settings, self.addresses)
         """What the processes of this stack, and a client of it, are to be given."""
         self._console = console
@@ -102,7 +112,8 @@ class Stack:
         """Start what is missing of the stack, so that on return every part answers and is watched.
 
         1. Check the settings, Java, the directory and free space, and the servers that are not the stack's own.
-        2. Look what runs already; refuse when nothing is missing. Stop the watcher, so that no part is started twice.
+        2. Look what runs already; refuse when nothing is missing. Where its own servers ask for passwords, have them, and have
+           this process log in with them. Stop the watcher, so that no part is started twice.
         3. Check that the ports of the missing parts are free.
         4. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
            date: all at once.
@@ -115,6 +126,8 @@ class Stack:
         preflight.require_data_dir(self.data_dir)
         running = self._running_parts()
         self._require_outside()
+        ensure_passwords(self.addresses)
+        use_logins(self.addresses)
         missing = {name: start for name, start in self.parts.items() if name not in running}
         try:
             with signals_raise_interrupt():
@@ -149,11 +162,10 @@ class Stack:
         """Start Kafka, fetching it first if need be. Returns its bootstrap address."""
         home = self._provide(KAFKA, "Kafka 4.2.1")
         with self._progress.step("starting Kafka", f"Kafka answers on {self.addresses.kafka_bootstrap}"):
-            log = self._log("kafka")
-            directory = self.data_dir / "kafka"
-            program = kafka_program(
-                home, self._find_java(), directory, log, self.ports.kafka, self.ports.kafka_controller
-            )
+            log, directory = self._log("kafka"), self.data_dir / "kafka"
+            ports = self.ports.kafka, self.ports.kafka_controller
+            password = read_password(self.addresses, "kafka")
+            program = kafka_program(home, self._find_java(), directory, log, *ports, password)
             self._start(program)
         return self.addresses.kafka_bootstrap
 
@@ -163,11 +175,10 @@ class Stack:
         with self._progress.step(
             "starting Elasticsearch", f"Elasticsearch answers on {self.addresses.elasticsearch_url}"
         ):
-            log = self._log("elasticsearch")
-            directory = self.data_dir / "elasticsearch"
-            program = elasticsearch_program(
-                home, self._find_java(), directory, log, self.ports.elasticsearch, self.ports.elasticsearch_transport
-            )
+            log, directory = self._log("elasticsearch"), self.data_dir / "elasticsearch"
+            ports = self.ports.elasticsearch, self.ports.elasticsearch_transport
+            password = read_password(self.addresses, "elasticsearch")
+            program = elasticsearch_program(home, self._find_java(), directory, log, *ports, password)
             self._start(program)
         return self.addresses.elasticsearch_url
 
@@ -332,10 +343,10 @@ class Stack:
                 f"the stack in {self.data_dir} runs with --port-offset {there.port_offset}; give the same to start what is "
                 f"missing, or stop it with: strandline down --data-dir {self.data_dir}"
             )
-        if there.outside_servers() != self.addresses.outside_servers():
+        if (there.outside_servers(), there.secured()) != (self.addresses.outside_servers(), self.addresses.secured()):
             raise StackError(
-                f"the stack in {self.data_dir} runs with {_shown(there)}, and is asked for with {_shown(self.addresses)}; "
-                f"stop it first with: strandline down --data-dir {self.data_dir}"
+                f"the stack in {self.data_dir} runs with {there.in_words()}, and is asked for with "
+                f"{self.addresses.in_words()}; stop it first with: strandline down --data-dir {self.data_dir}"
             )
         if running.keys() == self.parts.keys() and WATCHER in alive:
             names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
@@ -375,7 +386,7 @@ class Stack:
                 arguments=[sys.executable, "-m", *module],
                 log=self._log(name),
                 is_ready=is_ready,
-                environment=settings_environment(self.settings) | environment,
+                environment=settings_environment(self.settings) | login_settings(self.addresses) | environment,
                 directory=self.data_dir,
                 stop_timeout_s=STOP_TIMEOUTS_S[name],
             )
@@ -409,15 +420,17 @@ def up(
     detach: bool,
     console: Console,
     outside: Outside = NOTHING_OUTSIDE,
+    *,
+    passwords: bool = False,
 ) -> Stack:
     """Start a stack in `data_dir`, or what is missing of it; return when every part answers, and print where.
 
-    `outside`: servers that are there already, as `choose_outside` found them.
+    `outside`: servers that are there already, as `choose_outside` found them. `passwords`: as `choose_passwords` found it.
 
     Its processes outlive this one. Without `detach` the caller goes on with `Stack.wait` and `Stack.stop`.
     Raises StackError when it can't be started, KeyboardInterrupt when the user gave up; nothing that it started runs then.
     """
-    stack = Stack(settings, data_dir, port_offset, console, outside)
+    stack = Stack(settings, data_dir, port_offset, console, outside, passwords=passwords)
     stack.start()
     where = stack.addresses
     yours = {name: " (yours)" if name in where.outside else "" for name in OUTSIDE_FIELDS}
@@ -429,6 +442,9 @@ def up(
         f"UDP and TCP: the ports that the streams name{f', plus {port_offset}' if port_offset else ''}   "
         f"logs {stack.data_dir / 'logs'}",
     ]
+    if where.secured():
+        names = " and ".join(name.capitalize() for name in where.secured())
+        lines.append(f"{names} take user {STACK_USER} alone, with the passwords in {stack.data_dir / PASSWORDS_DIR}")
     if settings.auth != "none":
         lines.append(f"the admin's token, which local verbs use, is in {stack.data_dir / ADMIN_TOKEN_FILE}")
     if detach:
@@ -445,13 +461,6 @@ def down(data_dir: Path, console: Console) -> None:
     read_stack(data_dir)
     with signals_wait():
         stop_all(data_dir.absolute(), ProgressDisplay(console))
-
-
-def _shown(addresses: StackAddresses) -> str:
-    """Which servers it uses, in words."""
-    outside = addresses.outside_servers()
-    shown = ", ".join(f"{name} {address} of yours" for name, address in outside.items())
-    return shown or "servers of its own"
 
 
 def _speaks_mqtt(port: int) -> bool:

@@ -120,8 +120,11 @@ def main() -> None:
     """
     settings = Settings()
     configure_logs(as_json=settings.log_json)
-    outside = read_stack(settings.data_dir).outside_servers()
-    stack = Stack(settings, settings.data_dir, int(sys.argv[1]), Console(quiet=True), outside)
+    there = read_stack(settings.data_dir)
+    outside = there.outside_servers()
+    stack = Stack(
+        settings, settings.data_dir, int(sys.argv[1]), Console(quiet=True), outside, passwords=there.passwords
+    )
     stopping = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:

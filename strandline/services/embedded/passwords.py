@@ -1,0 +1,163 @@
+"""Passwords of a stack's own Kafka and Elasticsearch: made when the stack first starts with them, kept in `DIR/passwords`, which
+only its owner can enter, and used by every process of the stack through the settings that are there for servers of somebody
+else. So no password stands in an argument, a log, `stack.json` or an answer, and each process reads its own file
+(docs/decisions/0060).
+
+The other files there are for people: what Kafka's tools, curl and further processes of Strandline are given to log in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from strandline.core.errors import StackError
+from strandline.core.settings import Settings
+from strandline.services.doctor.finding import Finding, ok, warning, wrong
+from strandline.services.embedded.addresses import (
+    LOGIN_FIELDS,
+    OUTSIDE_FIELDS,
+    STACK_FILE,
+    STACK_USER,
+    StackAddresses,
+    read_stack,
+)
+from strandline.services.embedded.kafka_server import login_module
+from strandline.services.processes.private_files import write_private
+
+PASSWORDS_DIR = "passwords"
+NETRC = "netrc"
+"""The file there that curl reads."""
+_BYTES = 32
+_USABLE = re.compile(r"[A-Za-z0-9_-]{20,200}")
+"""What needs no quoting in any file that holds it."""
+
+
+def choose_passwords(given: bool | None, settings: Settings, data_dir: Path) -> bool:
+    """Whether a stack's own servers are to ask for passwords: what was given goes before the setting, and that before what
+    `stack.json` remembers. A new stack asks for none."""
+    if given is not None:
+        return given
+    if settings.embedded_passwords is not None:
+        return settings.embedded_passwords
+    return (data_dir / STACK_FILE).exists() and read_stack(data_dir).passwords
+
+
+def ensure_passwords(addresses: StackAddresses) -> None:
+    """Have a password for each server that asks for one, and the files for people beside it. A password that is there stays.
+
+    Raises StackError when they can't be kept, or a file holds what is no password.
+    """
+    directory = Path(addresses.data_dir) / PASSWORDS_DIR
+    if not addresses.secured():
+        return
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        directory.chmod(0o700)
+        for server in addresses.secured():
+            file = directory / server
+            if not file.exists():
+                write_private(file, f"{secrets.token_urlsafe(_BYTES)}\n".encode("ascii"))
+            file.chmod(0o600)
+        for name, text in _for_people(addresses).items():
+            write_private(directory / name, text.encode())
+    except OSError as error:
+        raise StackError(
+            f"the stack's passwords can't be kept in {directory}: {error.strerror}; mend that and start again"
+        ) from error
+
+
+def read_password(addresses: StackAddresses, server: str) -> str | None:
+    """The password that this server of the stack asks for; None where it asks for none. Raises StackError when it is gone, or is
+    none."""
+    if server not in addresses.secured():
+        return None
+    file = _file(addresses, server)
+    remedy = f"delete it and start the stack again: strandline down, then up, --data-dir {addresses.data_dir}"
+    try:
+        password = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+        raise StackError(
+            f"the password of the stack's {server} can't be read from {file} ({reason}); {remedy}"
+        ) from None
+    if not _USABLE.fullmatch(password):
+        raise StackError(f"{file} holds no password of 20 to 200 letters, digits, - and _; {remedy}")
+    return password
+
+
+def login_settings(addresses: StackAddresses) -> dict[str, str]:
+    """The settings by which a process logs in at the servers of the stack that ask for a password: variable -> value, and no
+    password among them."""
+    found: dict[str, str] = {}
+    for server in addresses.secured():
+        address = OUTSIDE_FIELDS[server]
+        fields = {
+            address: str(getattr(addresses, address)),
+            **LOGIN_FIELDS[server],
+            f"{server}_password_file": str(_file(addresses, server)),
+        }
+        found |= {f"STRANDLINE_{name.upper()}": value for name, value in fields.items()}
+    return found
+
+
+def use_logins(addresses: StackAddresses, environment: os._Environ[str] | dict[str, str] = os.environ) -> None:
+    """Have this process, and those that it starts, log in at the servers of the stack that ask for a password; what is set for
+    another server of the kind is set aside. Raises StackError when a password is gone."""
+    for server in addresses.secured():
+        read_password(addresses, server)
+        for other in [name for name in environment if name.upper().startswith(f"STRANDLINE_{server.upper()}_")]:
+            del environment[other]
+    environment.update(login_settings(addresses))
+
+
+def check_passwords(addresses: StackAddresses) -> Iterator[Finding]:
+    """The doctor's look at who else can use the stack's own servers."""
+    subject = "passwords"
+    data_dir = Path(addresses.data_dir)
+    own = [name for name in LOGIN_FIELDS if name not in addresses.outside]
+    if not own:
+        return
+    if not addresses.secured():
+        names = " and ".join(name.capitalize() for name in own)
+        yield ok(
+            subject, f"{names} of the stack take every process of this machine; `strandline up --passwords` closes them"
+        )
+        return
+    directory = data_dir / PASSWORDS_DIR
+    readable = [path for path in (directory, *sorted(directory.glob("*"))) if path.stat().st_mode & 0o077]
+    for path in readable:
+        remedy = f"chmod go= {path}, then have new passwords: stop the stack, delete {directory}, start it"
+        yield wrong(subject, f"{path} is open to other users of this machine", remedy)
+    if not readable:
+        yield ok(subject, f"only their owner can read the passwords in {directory}")
+    if data_dir.stat().st_mode & 0o007:
+        remedy = f"chmod o= {data_dir}"
+        yield warning(subject, f"other users can enter {data_dir}, where records and results lie in files", remedy)
+
+
+def _file(addresses: StackAddresses, server: str) -> Path:
+    return Path(addresses.data_dir) / PASSWORDS_DIR / server
+
+
+def _for_people(addresses: StackAddresses) -> dict[str, str]:
+    """File -> what stands in it. Raises StackError."""
+    files = {
+        "strandline.env": "".join(f"{name}={shlex.quote(value)}\n" for name, value in login_settings(addresses).items())
+    }
+    kafka = read_password(addresses, "kafka")
+    if kafka is not None:
+        settings = {
+            "security.protocol": LOGIN_FIELDS["kafka"]["kafka_security_protocol"],
+            "sasl.mechanism": LOGIN_FIELDS["kafka"]["kafka_sasl_mechanism"],
+            "sasl.jaas.config": login_module(kafka),
+        }
+        files["kafka.properties"] = "".join(f"{name}={value}\n" for name, value in settings.items())
+    elasticsearch = read_password(addresses, "elasticsearch")
+    if elasticsearch is not None:
+        files[NETRC] = f"machine 127.0.0.1 login {STACK_USER} password {elasticsearch}\n"
+    return files

@@ -1,0 +1,287 @@
+"""A stack whose own Kafka and Elasticsearch ask for a password: where it stands, who is given it, and how it is chosen."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shlex
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from rich.console import Console
+
+from strandline.core.errors import InvalidSettings, StackError
+from strandline.core.settings import Settings
+from strandline.log.kafka_connection import aiokafka, librdkafka
+from strandline.processing.notebook.request import request_of
+from strandline.results.elasticsearch_client import is_of_settings, login_of
+from strandline.services.doctor.finding import Finding, State
+from strandline.services.embedded import preflight
+from strandline.services.embedded.addresses import StackAddresses, read_stack, settings_environment, stack_settings
+from strandline.services.embedded.elasticsearch_server import elasticsearch_program
+from strandline.services.embedded.kafka_server import kafka_program
+from strandline.services.embedded.passwords import (
+    check_passwords,
+    choose_passwords,
+    ensure_passwords,
+    login_settings,
+    read_password,
+    use_logins,
+)
+from strandline.services.embedded.stack import Stack
+from strandline.services.processes.pids import PidFile
+
+ALL = {"kafka", "elasticsearch", "kafka.properties", "netrc", "strandline.env"}
+
+
+@pytest.fixture
+def addresses(tmp_path: Path) -> StackAddresses:
+    """Of a stack that is to have passwords, and has them."""
+    data_dir = tmp_path / "stack"
+    data_dir.mkdir(mode=0o700)
+    addresses = StackAddresses.of(data_dir, 100, passwords=True)
+    ensure_passwords(addresses)
+    addresses.write()
+    return addresses
+
+
+def directory_of(addresses: StackAddresses) -> Path:
+    return Path(addresses.data_dir) / "passwords"
+
+
+def passwords_of(addresses: StackAddresses) -> dict[str, str]:
+    found = {server: read_password(addresses, server) for server in ("kafka", "elasticsearch")}
+    return {server: password for server, password in found.items() if password is not None}
+
+
+def use_environment(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name in [one for one in os.environ if one.upper().startswith("STRANDLINE_")]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_passwords_are_made_once_for_their_owner_alone(addresses: StackAddresses) -> None:
+    made = passwords_of(addresses)
+    assert len(set(made.values())) == 2 and all(len(one) >= 40 for one in made.values())
+    directory = directory_of(addresses)
+    directory.chmod(0o755)
+    (directory / "kafka").chmod(0o644)
+    ensure_passwords(addresses)
+    assert passwords_of(addresses) == made, "a start of the stack makes no new ones"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == dict.fromkeys(ALL, 0o600)
+
+
+def test_a_stack_without_passwords_has_no_files_and_no_logins(tmp_path: Path) -> None:
+    addresses = StackAddresses.of(tmp_path, 0)
+    ensure_passwords(addresses)
+    environment = {"STRANDLINE_KAFKA_PASSWORD": "kept"}
+    use_logins(addresses, environment)
+    assert list(tmp_path.iterdir()) == [] and login_settings(addresses) == {}
+    assert environment == {"STRANDLINE_KAFKA_PASSWORD": "kept"} and passwords_of(addresses) == {}
+
+
+def test_only_the_stacks_own_servers_have_a_password_of_the_stacks(tmp_path: Path) -> None:
+    addresses = StackAddresses.of(tmp_path, 0, {"kafka": "farm:9092"}, passwords=True)
+    ensure_passwords(addresses)
+    assert {path.name for path in directory_of(addresses).iterdir()} == {"elasticsearch", "netrc", "strandline.env"}
+    assert not [name for name in login_settings(addresses) if "KAFKA" in name]
+    assert stack_settings(Settings(kafka_username="theirs"), addresses).kafka_username == "theirs"
+
+
+def test_what_is_given_goes_before_the_setting_and_that_before_what_the_last_start_was(tmp_path: Path) -> None:
+    unset, asks, asks_not = Settings(), Settings(embedded_passwords=True), Settings(embedded_passwords=False)
+    assert not choose_passwords(None, unset, tmp_path), "outside checks read Kafka and Elasticsearch without"
+    assert choose_passwords(True, asks_not, tmp_path) and choose_passwords(None, asks, tmp_path)
+    StackAddresses.of(tmp_path, 0, passwords=True).write()
+    assert choose_passwords(None, unset, tmp_path)
+    assert not choose_passwords(False, asks, tmp_path) and not choose_passwords(None, asks_not, tmp_path)
+
+
+def test_a_stack_json_of_an_earlier_release_asks_for_none_and_a_broken_one_is_told(tmp_path: Path) -> None:
+    addresses = StackAddresses.of(tmp_path, 0)
+    addresses.write()
+    text = (tmp_path / "stack.json").read_text()
+    (tmp_path / "stack.json").write_text(text.replace(',\n  "passwords": false', ""))
+    assert "passwords" not in (tmp_path / "stack.json").read_text() and read_stack(tmp_path) == addresses
+    (tmp_path / "stack.json").write_text(text.replace('"passwords": false', '"passwords": "false"'))
+    with pytest.raises(StackError, match="passwords is 'false'"):
+        read_stack(tmp_path)
+
+
+def test_every_process_of_the_stack_logs_in_and_no_password_is_in_its_environment(
+    addresses: StackAddresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a child is given by `Stack`, read back as a child reads it."""
+    made = passwords_of(addresses)
+    settings = stack_settings(Settings(kafka_username="another"), addresses)
+    assert (settings.kafka_security_protocol, settings.kafka_username) == ("SASL_PLAINTEXT", "strandline")
+    assert login_of(settings) == "user strandline", "as the doctor says it"
+    given = settings_environment(settings) | login_settings(addresses)
+    assert not [name for name, value in given.items() if any(one in value for one in made.values())]
+    use_environment(monkeypatch, given)
+    client = librdkafka(addresses.kafka_bootstrap, {})
+    assert (client["security.protocol"], client["sasl.mechanism"]) == ("SASL_PLAINTEXT", "PLAIN")
+    assert (client["sasl.username"], client["sasl.password"]) == ("strandline", made["kafka"])
+    assert aiokafka()["sasl_plain_password"] == made["kafka"]
+    settings = Settings.read()
+    assert is_of_settings(addresses.elasticsearch_url, settings) and login_of(settings) == "user strandline"
+    assert (
+        settings.elasticsearch_password and settings.elasticsearch_password.get_secret_value() == made["elasticsearch"]
+    )
+
+
+def test_a_process_of_the_stack_sets_aside_the_login_for_another_server(addresses: StackAddresses) -> None:
+    environment = {
+        "strandline_kafka_username": "other",
+        "STRANDLINE_KAFKA_PASSWORD": "other",
+        "STRANDLINE_KAFKA_CA_FILE": "/other",
+        "STRANDLINE_ELASTICSEARCH_API_KEY_FILE": "/other",
+        "STRANDLINE_MQTT_PASSWORD": "kept",
+    }
+    use_logins(addresses, environment)
+    assert environment == login_settings(addresses) | {"STRANDLINE_MQTT_PASSWORD": "kept"}
+    use_logins(addresses, environment)
+    assert environment == login_settings(addresses) | {"STRANDLINE_MQTT_PASSWORD": "kept"}
+
+
+def test_kafka_takes_nobody_else_on_any_port(addresses: StackAddresses, tmp_path: Path) -> None:
+    data_dir = tmp_path / "kafka"
+    (data_dir / "log").mkdir(parents=True)  # formatted before
+
+    def properties(password: str | None) -> dict[str, str]:
+        program = kafka_program(tmp_path, Path("/java"), data_dir, tmp_path / "kafka.log", 1, 2, password)
+        assert password is None or not [one for one in program.arguments if password in one]
+        file = data_dir / "server.properties"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        return dict(line.split("=", 1) for line in file.read_text().splitlines())
+
+    password = passwords_of(addresses)["kafka"]
+    secured = properties(password)
+    listeners = [one.partition("://")[0] for one in secured["listeners"].split(",")]
+    protocols = dict(one.split(":") for one in secured["listener.security.protocol.map"].split(","))
+    assert [protocols[one] for one in listeners] == ["SASL_PLAINTEXT", "SASL_PLAINTEXT"], "the controller's port, too"
+    for listener in listeners:
+        module = secured[f"listener.name.{listener.lower()}.plain.sasl.jaas.config"]
+        assert f'user_strandline="{password}"' in module and module.count("user_") == 1
+    open_to_all = properties(None)
+    assert open_to_all["listeners"] == "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
+    assert not [name for name in open_to_all if "sasl" in name or "security" in name]
+
+
+def test_elasticsearch_takes_one_user_and_no_other_node(addresses: StackAddresses, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "config").mkdir(parents=True)
+    for name in ("roles.yml", "role_mapping.yml", "users", "users_roles"):
+        (home / "config" / name).touch()
+    data_dir = tmp_path / "elasticsearch"
+    config = data_dir / "config"
+
+    def settings(password: str | None) -> dict[str, str]:
+        log = tmp_path / "elasticsearch.log"
+        program = elasticsearch_program(home, Path("/jdk/bin/java"), data_dir, log, 1, 2, password)
+        given = [*program.arguments, *program.environment.values()]
+        files = [path.read_text() for path in data_dir.rglob("*") if path.is_file()]
+        assert password is None or not [one for one in [*given, *files] if password in one]
+        lines = (config / "elasticsearch.yml").read_text().splitlines()
+        return dict(line.split(": ", 1) for line in lines)
+
+    password = passwords_of(addresses)["elasticsearch"]
+    secured = settings(password)
+    assert secured["xpack.security.enabled"] == "true"
+    user, _, hashed = (config / "users").read_text().strip().partition(":")
+    _, rounds, salt, derived = hashed.replace("}", "}$", 1).split("$")
+    expected = hashlib.pbkdf2_hmac("sha512", password.encode(), base64.b64decode(salt), int(rounds), 32)
+    assert user == "strandline" and base64.b64decode(derived) == expected
+    assert (config / "users_roles").read_text() == "superuser:strandline\n"
+    ssl = "xpack.security.transport.ssl."
+    assert (secured[f"{ssl}enabled"], secured[f"{ssl}client_authentication"]) == ("true", "required")
+    first = x509.load_pem_x509_certificate((config / secured[f"{ssl}certificate_authorities"]).read_bytes())
+    assert stat.S_IMODE((config / secured[f"{ssl}key"]).stat().st_mode) == 0o600
+    settings(password)
+    again = x509.load_pem_x509_certificate((config / secured[f"{ssl}certificate_authorities"]).read_bytes())
+    assert first.serial_number != again.serial_number, "it never grows too old"
+    assert settings(None)["xpack.security.enabled"] == "false"
+    assert (config / "users").read_text() == "" and not (config / "transport").exists()
+
+
+def test_a_person_has_files_for_kafkas_tools_for_curl_and_for_further_processes(
+    addresses: StackAddresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, directory = passwords_of(addresses), directory_of(addresses)
+    kafka = dict(line.split("=", 1) for line in (directory / "kafka.properties").read_text().splitlines())
+    assert kafka["security.protocol"] == "SASL_PLAINTEXT" and kafka["sasl.mechanism"] == "PLAIN"
+    assert f'username="strandline" password="{made["kafka"]}"' in kafka["sasl.jaas.config"]
+    netrc = (directory / "netrc").read_text().split()
+    assert netrc == ["machine", "127.0.0.1", "login", "strandline", "password", made["elasticsearch"]]
+    lines = (directory / "strandline.env").read_text().splitlines()
+    read = {name: shlex.split(value)[0] for name, _, value in (line.partition("=") for line in lines)}
+    assert read == login_settings(addresses)
+    use_environment(monkeypatch, {})
+    with pytest.raises(InvalidSettings, match=r"set -a; \. '.*/passwords/strandline\.env'; set \+a"):
+        request_of({"stream": "s", "data_dir": addresses.data_dir})
+    use_environment(monkeypatch, read)
+    assert (
+        request_of({"stream": "s", "data_dir": addresses.data_dir}).places.kafka_bootstrap == addresses.kafka_bootstrap
+    )
+
+
+def test_up_takes_its_own_logins_from_the_environment_and_no_others(addresses: StackAddresses) -> None:
+    preflight.require_embedded_settings(login_settings(addresses), addresses)
+    without = StackAddresses.of(Path(addresses.data_dir), 100)
+    for other in ({"STRANDLINE_KAFKA_USERNAME": "me"}, {"STRANDLINE_ELASTICSEARCH_API_KEY": "planted"}):
+        with pytest.raises(InvalidSettings, match="--passwords"):
+            preflight.require_embedded_settings(login_settings(addresses) | other, addresses)
+    with pytest.raises(InvalidSettings):
+        preflight.require_embedded_settings(login_settings(addresses), without)
+
+
+def test_a_running_stack_keeps_its_way(addresses: StackAddresses) -> None:
+    PidFile(Path(addresses.data_dir)).add("control", os.getpid())
+    stack = Stack(Settings(), Path(addresses.data_dir), 100, Console(quiet=True))
+    said = r"runs with servers of its own and passwords, and is asked for with servers of its own; stop it"
+    with pytest.raises(StackError, match=said):
+        stack._running_parts()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "No such file"), ("short\n", "holds no password"), ('a"b' * 20, "holds no password")]
+)
+def test_a_password_that_is_gone_or_none_is_one_sentence(
+    addresses: StackAddresses, content: str | None, said: str
+) -> None:
+    """Also for the watcher, which starts a server again: it makes no new one that the others would not know."""
+    file = directory_of(addresses) / "kafka"
+    file.unlink() if content is None else file.write_text(content)
+    with pytest.raises(StackError, match=rf"{said}.*; .*strandline down, then up") as told:
+        read_password(addresses, "kafka")
+    assert content is None or content.strip() not in str(told.value)
+    with pytest.raises(StackError, match=said):
+        use_logins(addresses, {})
+    if content is None:
+        ensure_passwords(addresses)
+        assert read_password(addresses, "kafka")
+
+
+def test_the_doctor_says_who_else_can_get_in(addresses: StackAddresses) -> None:
+    def states() -> list[State]:
+        return [one.state for one in found()]
+
+    def found() -> list[Finding]:
+        return list(check_passwords(addresses))
+
+    assert states() == [State.OK]
+    data_dir, directory = Path(addresses.data_dir), directory_of(addresses)
+    data_dir.chmod(0o755)
+    assert states() == [State.OK, State.WARNING]
+    (directory / "netrc").chmod(0o640)
+    wrong, _ = found()
+    assert wrong.state is State.WRONG and f"chmod go= {directory / 'netrc'}" in wrong.remedy
+    data_dir.chmod(0o700)
+    (one,) = check_passwords(StackAddresses.of(data_dir, 100))
+    assert one.state is State.OK and "up --passwords" in one.sentence
+    assert list(check_passwords(StackAddresses.of(data_dir, 100, {"kafka": "a:1", "elasticsearch": "http://b"}))) == []
