@@ -15,7 +15,7 @@ from strandline.ledger.states import BackfillState
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
 
-NAME = "joined"
+NAME = "united"
 TURBINES, INVERTERS = f"{NAME}-turbines", f"{NAME}-inverters"
 BASE_MS = 1_790_000_000_000 // 3_600_000 * 3_600_000
 DOCUMENTS = f"""
