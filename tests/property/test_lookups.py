@@ -220,7 +220,7 @@ class World:
             part = RecordsPart(
                 name=f"part-{number}",
                 decoding=self.config.decoding,
-                first=((stage, stage.pre_steps, rows),),
+                first=((stage, stage.record_ways[0], rows),),
                 types=STREAM.types,
                 events_from_ms=0,
                 events_before_ms=10**14,

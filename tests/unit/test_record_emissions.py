@@ -328,7 +328,10 @@ MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
         "there is a stage 'x' already; say another with",
     ),
     ([{"emit": [{"stream": "farm"}]}], "'farm' is what this pipeline reads"),
-    ([{"where": "power > 1", "emit": [{"stream": "y"}]}], "'emit' stands beside 'window' or in a step of its own"),
+    (
+        [{"where": "power > 1", "emit": [{"stream": "y"}]}],
+        "'emit' stands beside 'window' or 'join', or in a step of its own",
+    ),
     ([{"where": "power > 1"}], "has neither a window nor an 'emit'"),
 ]
 WINDOW = {"window": {"name": "all", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "count(*)"}}}

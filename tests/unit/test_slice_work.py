@@ -40,7 +40,7 @@ class KeptLedger:
 
 def work_of(ledger: KeptLedger, plan: RewindPlan, first: int, last: int, monkeypatch: pytest.MonkeyPatch) -> SliceWork:
     monkeypatch.setattr(data_source, "open_ledger", lambda _url: ledger)
-    task = cast(Any, SimpleNamespace(decoding=SimpleNamespace(format=None, lookups=())))
+    task = cast(Any, SimpleNamespace(decoding=SimpleNamespace(formats={"turbines": None}, lookups=())))
     planner = cast(Any, SimpleNamespace(job="power"))
     reader = SliceStreamReader(SourceConfig(task, planner, plan, 1_000, 0, 2, "sqlite://"))
     tasks = reader.partitions(offset_of_slice(first - 1), offset_of_slice(last))

@@ -6,17 +6,18 @@ follow: rows are ordered by the place of their stream in the document, then by p
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # who builds a pipeline in Python waits for nothing that computes
+    import numpy as np
+    import numpy.typing as npt
 
 INPUTS_MAX = 16
 """Streams that one pipeline reads."""
 PARTITIONS_MAX = 4_096
 """Of each of several streams: more than four times as many as a document may ask for."""
 
-Numbers = TypeVar("Numbers", int, npt.NDArray[np.int64])
+Numbers = TypeVar("Numbers", int, "npt.NDArray[np.int64]")
 
 
 def label_of(place: int, partition: int) -> int:
