@@ -11,6 +11,7 @@ from strandline.core.errors import Conflict, LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.log.record_size import record_batch_bytes_max
 from strandline.log.topics import Topics
+from tests.support.waiting import wait_until
 
 RECORD_BYTES_MAX = 300_000
 
@@ -104,7 +105,8 @@ def test_a_stream_may_keep_its_records_forever(topics, name):
     made = topics.ensure_stream_topic(spec(name))
     for _ in range(2):
         assert topics.ensure_stream_topic(spec(name, retention="forever")) == made
-        assert config_of(topics, name)["retention.ms"] == "-1"
+        # The controller answers a change; the broker that is asked for it learns of it a moment later.
+        wait_until(lambda: config_of(topics, name)["retention.ms"], lambda kept: kept == "-1", "kept forever")
     with pytest.raises(
         Conflict, match="forever, the document says 2d, which would delete records; write retention: forever, or"
     ):
