@@ -77,7 +77,7 @@ def _watermark(
     silence_ms: Mapping[Place, int],
     begin_anew: Collection[str] = (),
 ) -> int | None:
-    """`begin_anew`: the streams of which the slice has records of a partition that never had an accepted record. Nobody knows how
+    """`begin_anew`: streams with a partition that has records in the slice and had no accepted record before. Nobody knows how
     far event time has come there, so only the newest of the others can give a watermark, where the rule follows it.
 
     Each place holds the watermark back at its event time less its stream's delay, unless it is idle. Of a stream that goes by the

@@ -36,7 +36,7 @@ def ordered_bits(doubles: Doubles) -> npt.NDArray[np.int64]:
 
 
 def ranks_of(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Whole numbers in the order of the values, of which none is null."""
+    """For each value a whole number; the numbers are ordered as the values are. No value may be null."""
     kind = values.type
     if pa.types.is_floating(kind):
         return ordered_bits(numpy_of(values))
