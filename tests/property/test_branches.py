@@ -21,7 +21,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import bucket_key, plan_branches
 from strandline.processing.pipelines.model import PipelineSpec
-from tests.property.test_rewind_windows import later, rewound
+from tests.property.test_rewind_windows import require_the_rest
 from tests.property.test_window_operator import END, STREAM, Record, digest, histories, run, some_records
 from tests.support.examples import examples
 from tests.support.step_graphs import Steps, document_of, single_jobs, some_graph
@@ -162,14 +162,7 @@ def test_a_rewind_of_all_branches_computes_just_what_is_not_emitted(
     old = checked(some_graph(Random(seed)))
     new = old if new_seed is None else checked(some_graph(Random(new_seed)))
     number = data.draw(st.integers(1, len(history) - 1), label="the last committed slice")
-    plan, slices, before = rewound(history, old, new, number)
-    found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before), plan.emitted)
-    at_once = run(new, [([row for rows, _ in history for row in rows], END)], 1, 10**6)
-    wanted = later(at_once, plan.emitted)
-    for stage in new.stages:
-        assert digest({"": found[stage.name]}) == digest({"": wanted[stage.name]}), (
-            "each window that is left, and whole"
-        )
+    require_the_rest(history, old, new, number)
 
 
 def some_lines(random: Random) -> list[tuple[int, bytes]]:

@@ -76,6 +76,20 @@ def rewound(
     return plan, slices, closes_ms[plan.slice_first - 2] if plan.slice_first > 1 else None
 
 
+def require_the_rest(
+    history: list[tuple[list[Record], int | None]], old: CheckedPipeline, new: CheckedPipeline, number: int
+) -> None:
+    """The new version, going on after slice `number`, computes of each of its stages just what is not emitted."""
+    plan, slices, before = rewound(history, old, new, number)
+    found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before), plan.emitted)
+    at_once = run(new, [([row for rows, _ in history for row in rows], END)], 1, 10**6)
+    wanted = later(at_once, plan.emitted)
+    for stage in new.stages:
+        assert digest({"": found[stage.name]}) == digest({"": wanted[stage.name]}), (
+            f"each of {stage.name} that is left, and whole"
+        )
+
+
 @examples(150)
 @given(histories(), st.sampled_from(VERSIONS), st.none() | st.sampled_from(VERSIONS), st.data())
 def test_a_rewind_computes_just_what_is_not_emitted(

@@ -165,7 +165,31 @@ _LOOK_MS_MIN = 1_000
 
 
 @dataclass(frozen=True)
-class SessionShape(WindowShape):
+class _AnywhereShape(WindowShape):
+    """Windows that begin and end where records stand, so at any time."""
+
+    @property
+    def grid_ms(self) -> int:
+        return 1
+
+    def last_end(self, at_ms: int) -> int:
+        return at_ms
+
+    def last_start(self, at_ms: int) -> int:
+        return at_ms
+
+    def first_end(self, after_ms: int) -> int:
+        return after_ms + 1
+
+    def first_start(self, after_ms: int) -> int:
+        return after_ms + 1 - self.reach_ms
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return event_ms + self.reach_ms
+
+
+@dataclass(frozen=True)
+class SessionShape(_AnywhereShape):
     """Sessions: each ends when for `every_ms`, the gap, no event follows its last one, and lasts `size_ms` at most.
 
     Event times of one key that are less than the gap apart make a *chain*. A chain is one session, [first event, last event +
@@ -199,27 +223,6 @@ class SessionShape(WindowShape):
         that the session begins at a cut."""
         return 2 * self.size_ms + self.every_ms
 
-    @property
-    def grid_ms(self) -> int:
-        """They may begin at any time."""
-        return 1
-
-    def last_end(self, at_ms: int) -> int:
-        """They may end at any time."""
-        return at_ms
-
-    def last_start(self, at_ms: int) -> int:
-        return at_ms
-
-    def first_end(self, after_ms: int) -> int:
-        return after_ms + 1
-
-    def first_start(self, after_ms: int) -> int:
-        return after_ms + 1 - self.reach_ms
-
-    def last_end_holding(self, event_ms: int) -> int:
-        return event_ms + self.reach_ms
-
     def last_open_end(self, event_ms: int) -> int:
         return event_ms + self.gap_ms
 
@@ -233,7 +236,7 @@ class SessionShape(WindowShape):
 
 
 @dataclass(frozen=True)
-class JoinShape(WindowShape):
+class JoinShape(_AnywhereShape):
     """What an interval join gives: the window of each joined row begins with the earlier of its two rows, and ends 1 ms after the
     millisecond of the later one; that of a row without a partner ends when none can come any more.
 
@@ -248,27 +251,6 @@ class JoinShape(WindowShape):
     def reach_ms(self) -> int:
         """A row that ends without a partner, whoever might have been one, and what is counted of the rows before that."""
         return self.before_ms + self.after_ms + self.size_ms
-
-    @property
-    def grid_ms(self) -> int:
-        """They begin with rows."""
-        return 1
-
-    def last_end(self, at_ms: int) -> int:
-        """They end with rows."""
-        return at_ms
-
-    def last_start(self, at_ms: int) -> int:
-        return at_ms
-
-    def first_end(self, after_ms: int) -> int:
-        return after_ms + 1
-
-    def first_start(self, after_ms: int) -> int:
-        return after_ms + 1 - self.reach_ms
-
-    def last_end_holding(self, event_ms: int) -> int:
-        return event_ms + self.reach_ms
 
     def last_open_end(self, event_ms: int) -> int:
         return event_ms + self.size_ms
