@@ -62,6 +62,12 @@ def key_ranks(table: pa.RecordBatch) -> Codes:
     return ranks
 
 
+def ranges(firsts: Codes, counts: Codes) -> Codes:
+    """The numbers of many ranges, one behind the other: of each so many as `counts` says, from its one of `firsts` on."""
+    numbers: Codes = np.arange(counts.sum()) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return numbers
+
+
 VIRTUAL_BUCKETS = 256
 """A bucket holds one or more of them. Where partial results of several buckets are merged, they are merged in the order of the
 virtual buckets, so it doesn't matter how many buckets there are."""

@@ -28,7 +28,7 @@ from strandline.processing.operators.aggregation.aggregate import (
 from strandline.processing.operators.aggregation.percentiles import binned
 from strandline.processing.operators.aggregation.values import is_valid, numpy_of, ranks_of, with_one_zero
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.keys import Codes
+from strandline.processing.operators.keys import Codes, ranges
 
 
 class Ranked(Collecting):
@@ -164,5 +164,5 @@ class Histogram(Collecting):
 def _first_of_each(codes: Codes, count: int) -> Codes:
     """The places of the first `count` rows of each code. `codes` ascend."""
     lengths = np.bincount(codes) if len(codes) else np.zeros(0, np.int64)
-    places = np.arange(len(codes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    places = ranges(np.zeros(len(lengths), np.int64), lengths)
     return np.flatnonzero(places < count)

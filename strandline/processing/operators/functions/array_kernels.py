@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from strandline.processing.operators.aggregation.values import is_valid, numpy_of, ranks_of
 from strandline.processing.operators.comparisons import equal
 from strandline.processing.operators.functions.times import Kernel
+from strandline.processing.operators.keys import ranges
 
 Places = npt.NDArray[np.int64]
 
@@ -61,7 +62,7 @@ def _array_contains(arrays: pa.Array, values: pa.Array) -> pa.Array:
 def _array_position(arrays: pa.Array, values: pa.Array) -> pa.Array:
     rows, equals = _equal_elements(arrays, values)
     _, lengths = _spans(arrays)
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
+    places = ranges(np.ones(len(lengths), np.int64), lengths)
     is_equal = numpy_of(equals.fill_null(False))
     found = np.zeros(len(arrays), np.int64)
     found[rows[is_equal][::-1]] = places[is_equal][::-1]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.processing.operators import windows
-from strandline.processing.operators.keys import Codes, key_ranks
+from strandline.processing.operators.keys import Codes, key_ranks, ranges
 from strandline.processing.operators.windows import ClosedWindows, Closing, WindowOperator
 
 
@@ -59,7 +59,7 @@ class CumulativeOperator(WindowOperator):
         firsts = np.maximum(panes[rows], numbers.start)
         counts = numbers.stop - firsts
         # A row is in the windows from its own pane on. Rows stay in the order of their panes.
-        window = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        window = ranges(firsts, counts)
         return self._merged(groups, keys, ranks, np.repeat(rows, counts), window)
 
     def _times(self, groups: pa.RecordBatch, rows: Codes) -> tuple[Codes, Codes]:

@@ -30,8 +30,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys
+from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, ranges
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
 from strandline.results.names import ROWS_JOINED
@@ -86,13 +87,11 @@ class IntervalJoinOperator(WindowOperator):
     def rows_of_side(self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
         """Records of one partition as rows of this side. `columns` have OFFSET and ELEMENT."""
         if not self.join.keeps(side):
-            has_null = np.zeros(len(event_us), np.bool_)
-            for name in self.stage.by:
-                has_null |= columns[name].is_null().to_numpy(zero_copy_only=False)
-            if has_null.any():
-                chosen = pa.array(np.flatnonzero(~has_null))
+            has_key = valid_in(*[columns[name] for name in self.stage.by])
+            if not has_key.all():
+                chosen = pa.array(np.flatnonzero(has_key))
                 columns = {name: column.take(chosen) for name, column in columns.items()}
-                event_us = event_us[~has_null]
+                event_us = event_us[has_key]
         count = len(event_us)
         encoded = encode_keys([columns[name] for name in self.stage.by], self.key_schema, count)
         values = [columns[name] for name in self._columns[side]]
@@ -122,7 +121,7 @@ class IntervalJoinOperator(WindowOperator):
         table = self._table(state.groups, numbers, rows)
         if closing.up_to_ms is None or not table.num_rows:
             return self._without_unused_keys(keys, table), []
-        held = _Held.of(table, _has_null(keys))
+        held = _Held.of(table, ~valid_in(*keys.columns))
         is_settled, settles = self._settled(held, closing)
         self._mark_beyond(held, is_settled, settles)
         pairs = self._pairs(held, is_settled, settles)
@@ -211,7 +210,7 @@ class IntervalJoinOperator(WindowOperator):
             codes, base = codes[order], held.key[rows] * spread
             firsts = np.searchsorted(codes, base + np.searchsorted(times, first_us))
             counts = np.searchsorted(codes, base + np.searchsorted(times, end_us)) - firsts
-            return np.repeat(rows, counts), others[order[_ranges(firsts, counts)]]
+            return np.repeat(rows, counts), others[order[ranges(firsts, counts)]]
 
         lefts, rights = (np.flatnonzero(joins & (held.side == side)) for side in (LEFT, RIGHT))
         later = lefts[settles[lefts]]
@@ -332,7 +331,7 @@ class WindowJoinOperator(IntervalJoinOperator):
         rights = rights[np.argsort(codes[rights], kind="stable")]
         firsts = np.searchsorted(codes[rights], codes[lefts])
         counts = np.searchsorted(codes[rights], codes[lefts], "right") - firsts
-        return np.repeat(lefts, counts), rights[_ranges(firsts, counts)]
+        return np.repeat(lefts, counts), rights[ranges(firsts, counts)]
 
     def _results(
         self, held: _Held, pairs: tuple[Codes, Codes], is_settled: Flags, settles: Flags, up_to_ms: int
@@ -412,19 +411,3 @@ class _Results:
 
     def taken(self, rows: Codes) -> _Results:
         return _Results(*[column[rows] for column in vars(self).values()])
-
-
-def _has_null(keys: pa.RecordBatch) -> Flags:
-    """Of each key whether a field is null."""
-    found = np.zeros(keys.num_rows, np.bool_)
-    for column in keys.columns:
-        found |= column.is_null().to_numpy(zero_copy_only=False)
-    return found
-
-
-def _ranges(firsts: Codes, counts: Codes) -> Codes:
-    """The numbers of all ranges in a row: `counts` from each of `firsts` on."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    numbers: Codes = np.arange(total) + np.repeat(firsts - (ends - counts), counts)
-    return numbers
