@@ -20,7 +20,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.audit import event_times, recomputation
 from strandline.processing.audit.index_reader import EndRange
-from strandline.processing.audit.parts import run_parts
+from strandline.processing.audit.parts import Account, run_parts
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.stores import ROWS_SCHEMA
@@ -327,8 +327,22 @@ def test_an_audit_computes_the_same_by_its_own_queries(tmp_path: Path, monkeypat
     """No record is late, and the pieces of the audit are of another length than the slices. Sums are exact in any order, which is
     not the same by the audit's queries."""
     random = Random(5)
-    records = [replace(one, value=random.randrange(-200, 200) / 4) for one in some_records(random, 300)]
-    decoding = decoding_of(PIPELINE, "")
+    records = exact_records(random, 300)
+    found, accounts = by_audit(PIPELINE, records, random, tmp_path, monkeypatch)
+    assert sum(one.results["raw"] for one in accounts) == sum(one.v > -40 for one in records)
+    assert found == by_buckets(PIPELINE, records, random, 2)
+
+
+def exact_records(random: Random, count: int) -> list[Sent]:
+    """Such that their sums are exact."""
+    return [replace(one, value=random.randrange(-200, 200) / 4) for one in some_records(random, count)]
+
+
+def by_audit(
+    pipeline: CheckedPipeline, records: Sequence[Sent], random: Random, directory: Path, patch: pytest.MonkeyPatch
+) -> tuple[dict[str, list[Any]], list[Account]]:
+    """Stage -> results of windows, by the audit's tables and queries, and what its parts counted; nothing is late."""
+    decoding = decoding_of(pipeline, "")
     pieces: dict[Piece, list[Sent]] = {}
     for stream, partition in sorted({(one.stream, one.partition) for one in records}):
         own = [one for one in records if (one.stream, one.partition) == (stream, partition)]
@@ -340,28 +354,27 @@ def test_an_audit_computes_the_same_by_its_own_queries(tmp_path: Path, monkeypat
         assert config == decoding
         for piece in wanted:
             place = {(piece.offsets.stream, piece.offsets.partition): piece.offsets.offset_first}
-            yield from chunks_of(PIPELINE, pieces[piece], place)
+            yield from chunks_of(pipeline, pieces[piece], place)
 
-    monkeypatch.setattr(recomputation, "decode_pieces", decode_pieces)
+    patch.setattr(recomputation, "decode_pieces", decode_pieces)
     last_ms = max(one.event_ms for one in records) + 60_000
-    windows = {stage.name: EndRange(None, last_ms) for stage in PIPELINE.stages}
-    compared = Table(tmp_path / "compared", ROWS_SCHEMA)
+    windows = {stage.name: EndRange(None, last_ms) for stage in pipeline.stages}
+    compared = Table(directory / "compared", ROWS_SCHEMA)
     compared.create()
     tasks = [LogTask([piece], own=True) for piece in pieces]
     random.shuffle(tasks)
-    again = Recomputation(VersionSpan(1, PIPELINE, 1, 1, 1, windows), decoding, tasks, tmp_path / "span", compared)
+    again = Recomputation(VersionSpan(1, pipeline, 1, 1, 1, windows), decoding, tasks, directory / "span", compared)
     accounts = list(run_parts(again.parts))
     assert sum(one.records for one in accounts) == len(records)
-    assert sum(one.results["raw"] for one in accounts) == sum(one.v > -40 for one in records)
-    database = Database(tmp_path / "spilled", 512)
+    database = Database(directory / "spilled", 512)
     try:
         found = {
             stage.name: sorted((row for some in again.results(database, at) for row in some.rows.to_pylist()), key=repr)
-            for at, stage in enumerate(PIPELINE.stages)
+            for at, stage in enumerate(pipeline.stages)
         }
     finally:
         database.close()
-    assert found == by_buckets(PIPELINE, records, random, 2)
+    return found, accounts
 
 
 RULES = [

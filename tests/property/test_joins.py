@@ -86,7 +86,8 @@ class Row:
     key: tuple[Any, ...]
     at_us: int
     value: float | None
-    log: tuple[int, int]
+    log: tuple[int, ...]
+    """Where it stands: what counts among rows of one event time."""
 
 
 def some_log(random: Random) -> list[tuple[int, bytes]]:
@@ -153,19 +154,17 @@ def accepted(lines: Sequence[tuple[int, bytes]], rejected: set[str], on: Sequenc
         place = f"shop/{partition}/{offset}"
         if place not in rejected:
             record = json.loads(line)
-            time = datetime.fromisoformat(record["ts"])
-            delta = time - datetime(1970, 1, 1, tzinfo=UTC)
-            at_us = (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
             key = tuple(record[name] for name in on)
-            yield record["kind"], Row(place, key, at_us, record["value"], (partition, offset))
+            yield record["kind"], Row(place, key, microseconds(record["ts"]), record["value"], (partition, offset))
 
 
-def by_hand(
-    join: dict[str, Any], lines: Sequence[tuple[int, bytes]], rejected: set[str]
-) -> tuple[dict[str, Any], set[str]]:
+def microseconds(time: str) -> int:
+    delta = datetime.fromisoformat(time) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def by_hand(join: dict[str, Any], sides: tuple[list[Row], list[Row]]) -> tuple[dict[str, Any], set[str]]:
     """Id -> what the document says of each joined row; and the ids of the rows that are beyond the bound."""
-    rows = list(accepted(lines, rejected, join["on"]))
-    sides = [row for kind, row in rows if kind != "r"], [row for kind, row in rows if kind != "l"]
     size_ms = seconds(join["tumbling"]) if "tumbling" in join else None
     before_ms, after_ms = (seconds(join["within"][name]) if "within" in join else 0 for name in ("before", "after"))
     holds_us = [1000 * after_ms, 1000 * before_ms]
@@ -249,7 +248,9 @@ def test_joined_rows_are_those_of_an_oracle(seed: int, slice_records: int | None
     join, lines = a_join(random), some_log(random)
     document = join_document(join, random.choice(["0s", "2s", "1m"]))
     documents, rejected, unusable = at_the_desk(document, lines, slice_records)
-    wanted, beyond = by_hand(join, lines, rejected)
+    rows = list(accepted(lines, rejected, join["on"]))
+    sides = [row for kind, row in rows if kind != "r"], [row for kind, row in rows if kind != "l"]
+    wanted, beyond = by_hand(join, sides)
     shown = {identity: json.loads(source) for identity, source in documents.items()} if documents else {}
     for one in shown.values():
         del one["strandline"], one["@timestamp"]

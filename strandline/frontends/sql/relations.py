@@ -190,8 +190,8 @@ class Relations:
         if left.stream != right.stream:
             raise self._sql.error(
                 relation.at,
-                f"joins rows of the streams '{left.stream}' and '{right.stream}'; one job reads one stream, so let both kinds of "
-                "records come in one, and tell them apart by 'where'",
+                f"joins rows of the streams '{left.stream}' and '{right.stream}', and a job of SQL reads one stream; write this "
+                "one in YAML: 'inputs: [...]', and a step 'join: {...}'",
             )
         name = step.document["join"].get("name")
         named = name if isinstance(name, str) else None

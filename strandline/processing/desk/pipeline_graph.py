@@ -77,7 +77,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
         "reach_ms": pipeline.reach_ms,
         "retention": {
             "needed_ms": _needed_ms(pipeline),
-            "of_stream_ms": None if retention_ms == FOREVER_MS else retention_ms,
+            "of_stream_ms": _kept_ms(retention_ms),
         },
         "time_zone_rules": VERSION if any(stage.zone for stage in pipeline.stages) else None,
         "hints": list(_hints(pipeline, branches, stages)),
@@ -91,6 +91,7 @@ def _input(read: CheckedInput) -> Answer:
         "format": read.stream.format,
         "columns_read": list(read.columns_needed),
         "columns": len(read.stream.fields),
+        "retention_ms": _kept_ms(read.stream.retention_ms),
     }
 
 
@@ -113,6 +114,11 @@ def _streams_of(pipeline: CheckedPipeline, stage: RecordStage | Stage) -> str:
 def _delay_ms(pipeline: CheckedPipeline) -> int:
     """The longest: windows wait for the stream that is furthest behind."""
     return max(one.event_time_rule.delay_ms for one in pipeline.inputs)
+
+
+def _kept_ms(retention_ms: int) -> int | None:
+    """None: all is kept."""
+    return None if retention_ms == FOREVER_MS else retention_ms
 
 
 def _needed_ms(pipeline: CheckedPipeline) -> int:
@@ -206,12 +212,20 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
     """`size_ms`: the longest window of a result."""
     spec = next(one.join for one in pipeline.spec.steps if one.join is not None and one.join.name == stage.name)
     row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
-    sides = {"left": (spec.left, stage.pre_steps), "right": (spec.right, stage.right_steps)}
+    sides = {LEFT: ("left", spec.left), RIGHT: ("right", spec.right)}
+    streams = {
+        side: [pipeline.inputs[way.stream].name for way in stage.record_ways if way.side == side] for side in sides
+    }
     holds_ms = [stage.size_ms if stage.in_windows else stage.hold_ms(side) for side in (LEFT, RIGHT)]
     return {
         "name": stage.name,
         "from": f"{spec.left}, {spec.right}",
-        "steps_before": [f"{side}: {_step(step)}" for side, (_, steps) in sides.items() for step in steps],
+        "steps_before": [
+            f"{sides[way.side][0]}: {_step(step)}"
+            + (f" ({pipeline.inputs[way.stream].name})" if len(streams[way.side]) > 1 else "")
+            for way in stage.record_ways
+            for step in way.steps
+        ],
         "windows": str(stage.shape),
         "size_ms": stage.size_ms,
         "every_ms": stage.every_ms,
@@ -223,7 +237,9 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
         "join": {
             "type": stage.type,
             "left": spec.left,
+            "left_streams": streams[LEFT],
             "right": spec.right,
+            "right_streams": streams[RIGHT],
             "add": dict(spec.add),
             "left_is_held_ms": holds_ms[LEFT] + delay_ms,
             "right_is_held_ms": holds_ms[RIGHT] + delay_ms,

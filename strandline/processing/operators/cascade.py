@@ -118,7 +118,7 @@ class Cascade:
             if stage.ways:  # which steps come before, the record chain of each stream knows
                 steps = RowSteps((), dict(stage.came))
             self._steps.append(steps)
-            self.operators.append(_operator_of(stage, steps.types, types))
+            self.operators.append(_operator_of(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
         self._takers = [[at for at, taken in enumerate(self._taken) if taken == one] for one in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
@@ -372,11 +372,10 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
     return virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
 
 
-def _operator_of(stage: Stage, types: dict[str, str], of_stream: Mapping[str, str]) -> WindowOperator:
-    """`types`: the columns in sight of the stage, of a join those of the left side. `of_stream`: those of the stream."""
+def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
+    """`types`: the columns in sight of the stage."""
     if isinstance(stage, JoinStage):
-        kind = WindowJoinOperator if stage.in_windows else IntervalJoinOperator
-        return kind(stage, (types, RowSteps(stage.right_steps, of_stream).types))
+        return WindowJoinOperator(stage) if stage.in_windows else IntervalJoinOperator(stage)
     if stage.gap_ms is not None:
         return SessionOperator(stage, types)
     return CumulativeOperator(stage, types) if stage.is_cumulative else WindowOperator(stage, types)

@@ -84,6 +84,10 @@ class _Place:
     is_emitted: bool = False
     """Whether the way from that window leads through its emission."""
 
+    def record_ways(self, side: int = LEFT) -> tuple[Way, ...]:
+        """The ways of records up to here, in the order of the streams. `side`: of the join to which they lead."""
+        return tuple(Way(way.stream, (*way.steps, *self.pending), side) for way in self.ways)
+
 
 class _Check:
     """One check. Walks the steps in order and keeps the columns that each may use."""
@@ -212,7 +216,7 @@ class _Check:
         columns = self._columns_of_all(path, names, [place.columns for place in places])
         chosen = Select(path_text(path), tuple(columns))
         for number, place in enumerate(places):
-            for way in place.ways:
+            for way in place.record_ways():
                 if way.stream in ways:
                     stream = self.streams[way.stream].stream
                     self._add(
@@ -220,7 +224,7 @@ class _Check:
                         f"'{names[number]}' has records of stream '{stream}', and so has one before it in the list: a record on "
                         "both ways would count twice. Take them on one way: 'where' with 'or', 'derive' with 'case when'",
                     )
-                ways.setdefault(way.stream, Way(way.stream, (*way.steps, *place.pending, chosen)))
+                ways.setdefault(way.stream, Way(way.stream, (*way.steps, chosen)))
         return _Place(columns, tuple(ways[at] for at in sorted(ways)))
 
     def _columns_of_all(
@@ -246,16 +250,11 @@ class _Check:
             self._add(path, f"have no field in common ({', '.join(names)}); derive fields of the same names first")
         return found
 
-    def _read(self, name: str) -> None:
-        """Note that a column is read, which may be a field of the streams on the way here."""
-        for way in self.ways:
+    def _read(self, name: str, ways: Sequence[Way] | None = None) -> None:
+        """Note that a column is read, which may be a field of the streams on these ways: on those to this step."""
+        for way in self.ways if ways is None else ways:
             if name in self.streams[way.stream].fields:
                 self.columns_read[way.stream].add(name)
-
-    @property
-    def _ways_here(self) -> tuple[Way, ...]:
-        """The ways of records to this step, in the order of the streams."""
-        return tuple(Way(way.stream, (*way.steps, *self.pending)) for way in self.ways)
 
     def _done(self, step: RowStep) -> None:
         self.pending.append(step)
@@ -504,7 +503,7 @@ class _Check:
         if self.stage is None:
             for name in self.columns:
                 self._read(name)
-            ways = self._ways_here
+            ways = self._place().record_ways()
             self.record_stages.append(
                 RecordStage(
                     step.record_stage_name, fields, emits, ways[0].steps, path_text(path), _unless_only_first(ways)
@@ -543,7 +542,7 @@ class _Check:
             for name, text in window.aggregate.items()
         }
         by_types = {name: self.columns.get(name) for name in window.by}
-        ways = self._ways_here if self.stage is None else ()
+        ways = self._place().record_ways() if self.stage is None else ()
         came = tuple((name, kind or "") for name, kind in self.columns.items())
         self.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
         behind = RECORDS if self.stage is None else self.stage
@@ -586,20 +585,18 @@ class _Check:
                     f"takes the results of '{before}', and a join takes records; emit these to a stream, and join it in a "
                     "pipeline that reads it",
                 )
-        if len(self.streams) > 1:
-            self._add(
-                inner,
-                "joins rows of one stream, and a pipeline that reads several can't yet; unite them by 'from' in a pipeline that "
-                "emits to a stream, and join in one that reads it",
-            )
         self._not_both(inner)
         columns = sides[LEFT].columns, sides[RIGHT].columns
-        for place, message in join_problems(join, columns, self._is_json):
+        ways = sides[LEFT].record_ways(LEFT), sides[RIGHT].record_ways(RIGHT)
+        both = (*ways[LEFT], *ways[RIGHT])
+        for place, message in join_problems(join, columns, lambda name: self._is_json(name, both)):
             self._add((*inner, *place), message)
         added = joined_columns(join, columns)
-        for name in (*join.on, *(one.column for one in added)):
-            self._read(name)
-        by_types = {name: columns[LEFT].get(name) for name in join.on}
+        for name in join.on:
+            self._read(name, both)
+        for one in added:
+            self._read(one.column, ways[one.side])
+        by_types, names = {name: columns[LEFT].get(name) for name in join.on}, self.pipeline.streams
         before_ms, after_ms = join.before_ms, join.after_ms
         self.stages.append(
             JoinStage(
@@ -609,11 +606,12 @@ class _Check:
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=(),
                 emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
-                pre_steps=sides[LEFT].pending,
+                pre_steps=ways[LEFT][0].steps,
                 step=path_text(path),
                 takes=RECORDS if self.stages else None,
-                right_steps=sides[RIGHT].pending,
-                streams_joined=(self.streams[0].stream, self.streams[0].stream),
+                ways=_unless_only_first(both),
+                right_steps=ways[RIGHT][0].steps,
+                streams_joined=tuple(names if len(names) > 1 else names * 2),
                 type=join.type,
                 columns=added,
                 before_ms=before_ms,
@@ -638,9 +636,9 @@ class _Check:
                 "stream, and join them in one that reads it",
             )
 
-    def _is_json(self, name: str) -> bool:
-        """Whether a column is a field that holds any JSON, of one of the streams on the way here. Among columns it is a text."""
-        fields = [self.streams[way.stream].fields.get(name) for way in self.ways]
+    def _is_json(self, name: str, ways: Sequence[Way]) -> bool:
+        """Whether a column is a field that holds any JSON, of one of the streams on these ways. Among columns it is a text."""
+        fields = [self.streams[way.stream].fields.get(name) for way in ways]
         return any(field is not None and field.type == JSON_TYPE for field in fields)
 
     def _own_names_free(self, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
@@ -686,7 +684,7 @@ class _Check:
                 path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
             )
         elif not self._window_before:
-            if self._is_json(name):
+            if self._is_json(name, self.ways):
                 self._add(
                     path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
                 )
@@ -837,7 +835,7 @@ class _Check:
 
 def _unless_only_first(ways: tuple[Way, ...]) -> tuple[Way, ...]:
     """The ways, as stages name them: those of pipelines that read one stream stay as they were."""
-    return () if len(ways) == 1 and ways[0].stream == 0 else ways
+    return () if all(way.stream == 0 for way in ways) else ways
 
 
 def _as_window(step: StepSpec) -> WindowSpec | None:

@@ -161,7 +161,7 @@ class RecordStage:
     @property
     def steps_before(self) -> tuple[RowStep, ...]:
         """All steps on the ways to it."""
-        return self.pre_steps
+        return _steps_of(self.record_ways)
 
     @property
     def dedupe(self) -> Dedupe | None:
@@ -211,9 +211,9 @@ class Stage:
     takes_window: bool = field(default=False, repr=False)
     """Whether it takes the results of that window as they are, not what the `post_steps` there leave of them."""
     ways: tuple[Way, ...] = field(default=(), repr=False)
-    """Of a first stage, as of a RecordStage."""
+    """Of a first stage, as of a RecordStage; of a join those to its left side, then those to its right."""
     came: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """(name, type) of each column behind the ways, where `ways` says some."""
+    """(name, type) of each column behind the ways, where `ways` says some; a join needs none of them."""
 
     @property
     def record_ways(self) -> tuple[Way, ...]:
@@ -259,7 +259,7 @@ class Stage:
     @property
     def steps_before(self) -> tuple[RowStep, ...]:
         """All steps on the ways to it, from the stage before."""
-        return self.pre_steps
+        return _steps_of(self.record_ways)
 
     @property
     def identifying(self) -> tuple[str, ...]:
@@ -294,14 +294,15 @@ class JoinedColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class JoinStage(Stage):
-    """A join of the rows of two ways from streams, by the `by` fields, which both have. A window in whatever goes by when results
-    are final: each result has a window of its own (`JoinShape`), or that of both rows where these must be in one window.
-    `pre_steps` are those of the left side; there are no aggregates."""
+    """A join of the rows of two sides, by the `by` fields, which both have. A window in whatever goes by when results are final:
+    each result has a window of its own (`JoinShape`), or that of both rows where these must be in one window. `pre_steps` are
+    those of the left side; there are no aggregates."""
 
     right_steps: tuple[RowStep, ...] = ()
-    """All steps from the stream to the right side."""
-    streams_joined: tuple[str, str] = ("", "")
-    """From which stream the rows of each side come."""
+    """All steps from the stream to the right side: of the first way, if there are several."""
+    streams_joined: tuple[str, ...] = ()
+    """The names of the streams that the pipeline reads, by their place: where rows stand in the log is a part of their identity.
+    An only one stands twice, as stages of it have always said it."""
     type: JoinType = "inner"
     """Which rows without a partner are results, too: none, those of the left side, those of both."""
     columns: tuple[JoinedColumn, ...] = ()
@@ -321,12 +322,8 @@ class JoinStage(Stage):
         return JoinShape(self.size_ms, 1, takes=self.takes, before_ms=self.before_ms, after_ms=self.after_ms)
 
     @property
-    def steps_before(self) -> tuple[RowStep, ...]:
-        return (*self.pre_steps, *self.right_steps)
-
-    @property
     def record_ways(self) -> tuple[Way, ...]:
-        return Way(0, self.pre_steps), Way(0, self.right_steps, RIGHT)
+        return self.ways or (Way(0, self.pre_steps), Way(0, self.right_steps, RIGHT))
 
     @property
     def identifying(self) -> tuple[str, ...]:
@@ -343,6 +340,10 @@ class JoinStage(Stage):
     def hold_ms(self, side: int) -> int:
         """How long after a row of this side a partner can come, at most."""
         return self.after_ms if side == LEFT else self.before_ms
+
+
+def _steps_of(ways: Iterable[Way]) -> tuple[RowStep, ...]:
+    return tuple(step for way in ways for step in way.steps)
 
 
 def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:

@@ -118,10 +118,11 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
         yield Change(f"window {name} is new", Effect.REWIND, "its first result is of the first window not yet closed")
     for name in sorted(old_stages.keys() & new_stages.keys()):
         yield from _of_stage(old_stages[name], new_stages[name])
-        if old_stages[name].pre_steps == new_stages[name].pre_steps and _ways(before, old_stages[name]) != _ways(
-            after, new_stages[name]
+        if _first_steps(old_stages[name]) == _first_steps(new_stages[name]) and (
+            _ways(before, old_stages[name]) != _ways(after, new_stages[name])
         ):
-            yield Change(f"the streams of window {name}", Effect.REWIND, "open windows are computed in the new way")
+            kind = "join" if isinstance(new_stages[name], JoinStage) else "window"
+            yield Change(f"the streams of {kind} {name}", Effect.REWIND, "open windows are computed in the new way")
         taken, now_taken = before.taken_by(name), after.taken_by(name)
         if taken != now_taken:
             yield Change(
@@ -141,10 +142,15 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
             yield Change(f"the steps before emission {name} of records", Effect.SAFE, "counts from the next slice on")
 
 
-def _ways(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[str, tuple[RowStep, ...]]:
-    """Stream -> the steps from it on."""
+def _ways(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[tuple[str, int], tuple[RowStep, ...]]:
+    """(stream, side of a join) -> the steps from the stream on."""
     streams = list(pipeline.streams)
-    return {streams[way.stream]: way.steps for way in stage.record_ways}
+    return {(streams[way.stream], way.side): way.steps for way in stage.record_ways}
+
+
+def _first_steps(stage: Stage) -> tuple[tuple[RowStep, ...], ...]:
+    """Those whose changes are told by themselves: of the first way, of a join to each side."""
+    return stage.pre_steps, stage.right_steps if isinstance(stage, JoinStage) else ()
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:

@@ -12,6 +12,7 @@ from strandline.processing.audit.window_query import PLACE_IN_LOG
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
 from strandline.results.names import ROWS_JOINED
+from strandline.results.records.partition_labels import PARTITIONS_MAX
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _TIME = "time_us"
@@ -81,7 +82,7 @@ class JoinQuery:
         is_near = "true" if step.in_windows else f"{nth} >= {_TIME} - 1000 * ({hold})"
         is_null = " OR ".join(f"{key} IS NULL" for key in self._keys)
         beyond = f"({nth} IS NOT NULL AND {is_near} AND NOT ({is_null}))"
-        place = f"{self._stream} || '/' || log_partition || '/' || log_offset"
+        place = f"{self._stream} || '/' || (log_partition % {PARTITIONS_MAX}) || '/' || log_offset"
         place += " || CASE WHEN log_element IS NULL THEN '' ELSE '/' || log_element END"
         all_rows = f"SELECT *, {beyond} AS beyond, {place} AS place FROM {table}"
         found = [self._pairs(), self._alone("beyond", "beyond", is_beyond=True)]
@@ -94,8 +95,8 @@ class JoinQuery:
 
     @property
     def _stream(self) -> str:
-        left, right = self.stage.streams_joined
-        return f"CASE side WHEN {LEFT} THEN '{left}' ELSE '{right}' END"
+        names = [f"WHEN {place} THEN '{name}'" for place, name in enumerate(self.stage.streams_joined)]
+        return f"CASE log_partition // {PARTITIONS_MAX} {' '.join(names)} END"
 
     def _condition(self) -> str:
         step = self.stage

@@ -36,6 +36,7 @@ from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, 
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
 from strandline.results.names import ROWS_JOINED
+from strandline.results.records.partition_labels import partition_of, stream_place_of
 from strandline.results.writer import ELEMENT, OFFSET, PROBLEM, WINDOW_END, WINDOW_START
 
 Flags = npt.NDArray[np.bool_]
@@ -48,8 +49,8 @@ _PLACES = (
     ("element", pa.int32()),
     ("mark", pa.int8()),
 )
-"""The first columns of the state; the values of both sides follow, those of the other side null. `element` is -1 where the whole
-record is the row."""
+"""The first columns of the state; the values of both sides follow, those of the other side null. `partition` is its label, which
+says the stream, too; `element` is -1 where the whole record is the row."""
 _MATCHED, _BEYOND = 1, 2
 """Marks of settled rows: it has a partner; it is beyond the bound."""
 _WHOLE = -1
@@ -61,14 +62,14 @@ _RESULTS_AT_ONCE = 500_000
 class IntervalJoinOperator(WindowOperator):
     """One join within an interval of event time."""
 
-    def __init__(self, stage: JoinStage, sides: tuple[dict[str, str], dict[str, str]]) -> None:
-        """`sides`: the columns in sight on each side."""
+    def __init__(self, stage: JoinStage) -> None:
         super().__init__(stage, {})
         self.join = stage
-        self._columns = [sorted({one.column for one in stage.columns if one.side == side}) for side in (LEFT, RIGHT)]
+        sides = [{one.column: one.type for one in stage.columns if one.side == side} for side in (LEFT, RIGHT)]
+        self._columns = [sorted(columns) for columns in sides]
         values = [
-            pa.field(f"{side}_{name}", arrow_type(sides[side][name]))
-            for side in (LEFT, RIGHT)
+            pa.field(f"{side}_{name}", arrow_type(columns[name]))
+            for side, columns in enumerate(sides)
             for name in self._columns[side]
         ]
         self._value_types = [one.type for one in values]
@@ -248,7 +249,7 @@ class IntervalJoinOperator(WindowOperator):
         """The results in their order, in pieces of bounded size."""
         keys_of = held.key[np.where(results.left == _NONE, results.right, results.left)]
         sides = [pa.array(rows, mask=rows == _NONE) for rows in (results.left, results.right)]
-        places = pc.binary_join_element_wise(*[self._places(table, side, rows) for side, rows in enumerate(sides)], "|")
+        places = pc.binary_join_element_wise(*[self._places(table, rows) for rows in sides], "|")
         ranks = pa.array(key_ranks(keys)[keys_of])
         sortable = pa.table([pa.array(results.end_ms), ranks, places], names=["end", "key", "places"])
         order = pc.sort_indices(sortable, sort_keys=[(name, "ascending") for name in sortable.column_names])
@@ -284,10 +285,15 @@ class IntervalJoinOperator(WindowOperator):
             schema=self.result_schema,
         )
 
-    def _places(self, table: pa.RecordBatch, side: int, rows: pa.Array) -> pa.Array:
+    def _places(self, table: pa.RecordBatch, rows: pa.Array) -> pa.Array:
         """Where these rows stand in the log, as texts."""
-        partition, offset, element = (table.column(at).take(rows).cast(pa.string()) for at in (2, 4, 5))
-        whole = pc.binary_join_element_wise(self.join.streams_joined[side], partition, offset, "/")
+        labels = table.column(2).to_numpy().astype(np.int64)
+        stream = pa.array(self.join.streams_joined).take(pa.array(stream_place_of(labels)).take(rows))
+        partition, offset, element = (
+            column.take(rows).cast(pa.string())
+            for column in (pa.array(partition_of(labels)), table.column(4), table.column(5))
+        )
+        whole = pc.binary_join_element_wise(stream, partition, offset, "/")
         exploded = pc.binary_join_element_wise(whole, element, "/")
         is_whole = pc.equal(table.column(5).take(rows), _WHOLE)
         return pc.if_else(is_whole, whole, exploded).fill_null("-")

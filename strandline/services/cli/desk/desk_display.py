@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -99,13 +99,13 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
     exchange, retention = graph["exchange"], graph["retention"]
     inputs = [{**graph["input"], "event_time": graph["event_time"]}, *graph["further_inputs"]]
     spread = " and ".join(", ".join(branch["by"]) or "no field" for branch in graph["branches"]) or "no field"
-    kept = retention["of_stream_ms"]
+    kept = {read["stream"]: read["retention_ms"] for read in inputs}
     facts = [
         ("pipeline", graph["pipeline"]),
         *(fact for read in inputs for fact in _input_facts(read)),
         ("exchange", f"by {spread}, {exchange['exchanges']} times; buckets: {exchange['buckets']}"),
         ("reach", format_duration(graph["reach_ms"])),
-        ("retention", f"needs {format_duration(retention['needed_ms'])}, has {_kept(kept)}"),
+        ("retention", f"needs {format_duration(retention['needed_ms'])}{_of_each_stream(kept)}"),
     ]
     if (dedupe := graph["dedupe"]) is not None:
         facts.append(
@@ -175,9 +175,9 @@ def _joins(stages: Sequence[Answer]) -> list[Table]:
                 (
                     stage["name"],
                     join["type"],
-                    join["left"],
+                    _side(join, "left"),
                     format_duration(join["left_is_held_ms"]),
-                    join["right"],
+                    _side(join, "right"),
                     format_duration(join["right_is_held_ms"]),
                     ", ".join(join["add"]) or "-",
                     f"{join['max_rows']:,} of each",
@@ -187,6 +187,12 @@ def _joins(stages: Sequence[Answer]) -> list[Table]:
             ),
         )
     ]
+
+
+def _side(join: Answer, side: str) -> str:
+    """What is on this side, and from which streams, if it isn't one of these itself."""
+    name, streams = join[side], join[f"{side}_streams"]
+    return str(name) if streams == [name] else f"{name} ({', '.join(streams)})"
 
 
 def _source(shown: str) -> list[str]:
@@ -218,6 +224,13 @@ def _record_stages_table(stages: list[Answer], source: Callable[[str], list[str]
 
 def _steps(steps: list[str]) -> str:
     return "; ".join(steps).replace("`", "") or "-"
+
+
+def _of_each_stream(kept_ms: Mapping[str, Any]) -> str:
+    """For how long the streams keep records, each by its name where there are several."""
+    if len(kept_ms) == 1:
+        return f", has {_kept(*kept_ms.values())}"
+    return f"; {', '.join(f'{stream} has {_kept(one)}' for stream, one in kept_ms.items())}"
 
 
 def _kept(retention_ms: Any) -> str:

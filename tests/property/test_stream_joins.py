@@ -1,0 +1,221 @@
+"""Joins of two streams against the oracle of joins, which knows all rows of both at once; the same to the last bit in other
+slices, buckets and chunks and after restarts; and by the audit's queries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given
+from hypothesis import strategies as st
+
+from strandline.core.stream import StreamSpec
+from strandline.processing.desk.desk import Desk, DeskResult, Outcome
+from strandline.processing.desk.records import DeskRecords
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
+from strandline.results.document import format_timestamp
+from tests.property import test_inputs
+from tests.property.test_inputs import by_audit, by_buckets, exact_records, some_records
+from tests.property.test_joins import Row, by_hand, microseconds
+from tests.support.examples import examples
+from tests.support.join_graphs import TIMES, a_join
+
+Steps = list[dict[str, Any]]
+STREAMS = {
+    name: StreamSpec.from_document({"stream": name, "partitions": partitions, "schema": schema, "retention": "7d"})
+    for name, partitions, schema in (
+        ("a", 3, {"machine": "string?", "site": "string?", "ts": "timestamp", "value": "double?", "own": "long?"}),
+        ("b", 2, {"machine": "string?", "site": "string?", "at": "timestamp", "reading": "long?"}),
+    )
+}
+AS_A: Steps = [{"from": "b", "derive": {"ts": "at", "value": "reading / 2"}, "name": "as_a"}]
+SIDES: dict[str, tuple[Steps, str, str]] = {
+    "two streams": (AS_A, "a", "as_a"),
+    "turned": (AS_A, "as_a", "a"),
+    "steps on both": (
+        [
+            *AS_A,
+            {"where": "value is null or value > -8", "name": "some"},
+            {"from": "a", "where": "own > 0", "name": "o"},
+        ],
+        "o",
+        "some",
+    ),
+    "a union on the left": ([*AS_A, {"from": ["a", "as_a"], "where": "true", "name": "all"}], "all", "as_a"),
+    "a union on both": (
+        [
+            *AS_A,
+            {"from": ["a", "as_a"], "where": "true", "name": "all"},
+            {"from": ["as_a", "a"], "where": "true", "name": "again"},
+        ],
+        "all",
+        "again",
+    ),
+}
+"""Steps, and which of them are left and right."""
+
+
+def pipeline_of(random: Random, sides: str) -> tuple[CheckedPipeline, dict[str, Any]]:
+    """A pipeline that joins, and the join."""
+    steps, left, right = SIDES[sides]
+    add = {f"{side[0]}_{name}": f"{side}.{name}" for side in ("left", "right") for name in ("value", "ts")}
+    join = {**a_join(random), "left": left, "right": right, "add": add}
+    delays = [random.choice(["0s", "2s", "1m"]) for _ in STREAMS]
+    inputs = [
+        {"stream": name, "event_time": {"field": field, "delay": delay, "max_ahead": None}}
+        for name, field, delay in zip("ab", ("ts", "at"), delays, strict=True)
+    ]
+    document = {
+        "pipeline": "health",
+        "inputs": random.sample(inputs, 2),
+        "steps": [*steps, {"join": join, "emit": [{"elasticsearch": "met"}]}],
+    }
+    spec = PipelineSpec.from_document(document)
+    return check(spec, [STREAMS[name] for name in spec.streams]), join
+
+
+def some_log(random: Random) -> list[tuple[str, int, bytes]]:
+    """(stream, partition, record): out of order, some late, some broken, some with one event time."""
+    lines, ahead_us = [], {"a": 0, "b": random.choice([0, 5_000_000])}
+    for _ in range(random.choice([5, 30, 80])):
+        stream = random.choice("ab")
+        ahead_us[stream] += random.choice([0, 0, 500_000, 3_000_000])
+        at_us = max(0, ahead_us[stream] + random.choice([0, 0, 1, 999, 1_000, random.randrange(-6_000_000, 6_000_000)]))
+        record: dict[str, Any] = {"machine": random.choice(["a", "a", "b", None]), "site": random.choice(["x", None])}
+        if stream == "a":
+            value = random.choice([None, random.uniform(-10, 10)])
+            record |= {"ts": format_timestamp(at_us), "value": value, "own": random.randrange(2)}
+        else:
+            record |= {"at": format_timestamp(at_us), "reading": random.choice([None, random.randrange(-20, 20)])}
+        line = json.dumps(record).encode()
+        partition = random.randrange(STREAMS[stream].partitions)
+        lines.append((stream, partition, line[:-2] if random.random() < 0.04 else line))
+    return lines
+
+
+def at_the_desk(
+    pipeline: CheckedPipeline,
+    lines: Sequence[tuple[str, int, bytes]],
+    slice_records: int | None,
+    *,
+    restarts: bool = False,
+) -> tuple[list[tuple[str, bytes]], set[str], set[str]]:
+    """(id, document) of each joined row, in the order in which they come; the records that were rejected; and the joined rows
+    that can't be used."""
+    desk = Desk(pipeline, slice_records, restarts=restarts)
+    outcomes: list[Outcome] = []
+    for number, (stream, partition, line) in enumerate(lines):
+        outcomes += desk.feed(DeskRecords([line], [partition], stream=stream))
+        if restarts and number % 11 == 10:
+            desk.restart()
+    outcomes += desk.drain()
+    results = [one.document for one in outcomes if isinstance(one, DeskResult)]
+    letters = [one.place for one in outcomes if not isinstance(one, DeskResult)]
+    return (
+        [(one.id, re.sub(rb',"emission":\d+', b"", one.source)) for one in results],
+        {f"{one['stream']}/{one['partition']}/{one['offset']}" for one in letters if "offset" in one},
+        {str(one["document"]) for one in letters if "offset" not in one},
+    )
+
+
+def rows_of(
+    pipeline: CheckedPipeline, lines: Sequence[tuple[str, int, bytes]], rejected: set[str], on: Sequence[str]
+) -> dict[str, list[tuple[Row, dict[str, Any]]]]:
+    """Stream -> its accepted records, as rows and as they were sent."""
+    counts: dict[tuple[str, int], int] = defaultdict(int)
+    found: dict[str, list[tuple[Row, dict[str, Any]]]] = {"a": [], "b": []}
+    for stream, partition, line in lines:
+        offset = counts[stream, partition]
+        counts[stream, partition] += 1
+        place = f"{stream}/{partition}/{offset}"
+        if place not in rejected:
+            record = json.loads(line)
+            if stream == "b":
+                reading = record["reading"]
+                record |= {"ts": record["at"], "value": None if reading is None else reading / 2}
+            key = tuple(record[name] for name in on)
+            log = pipeline.spec.streams.index(stream), partition, offset
+            found[stream].append((Row(place, key, microseconds(record["ts"]), record["value"], log), record))
+    return found
+
+
+def sides_of(sides: str, rows: dict[str, list[tuple[Row, dict[str, Any]]]]) -> tuple[list[Row], list[Row]]:
+    of_a, of_b = [row for row, _ in rows["a"]], [row for row, _ in rows["b"]]
+    if sides == "steps on both":
+        of_a = [row for row, record in rows["a"] if record["own"] > 0]
+        of_b = [row for row in of_b if row.value is None or row.value > -8]
+    return {
+        "turned": (of_b, of_a),
+        "a union on the left": (of_a + of_b, of_b),
+        "a union on both": (of_a + of_b, of_a + of_b),
+    }.get(sides, (of_a, of_b))
+
+
+@examples(100, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32), st.sampled_from(sorted(SIDES)), st.none() | st.sampled_from([1, 7, 30]))
+def test_joined_rows_of_two_streams_are_those_of_an_oracle(seed: int, sides: str, slice_records: int | None) -> None:
+    """Each stream with its own delay, disorder, late and broken records; at once, in slices, and restarted all the time."""
+    random = Random(seed)
+    (pipeline, join), lines = pipeline_of(random, sides), some_log(random)
+    documents, rejected, unusable = at_the_desk(pipeline, lines, slice_records)
+    assert len(dict(documents)) == len(documents), "each joined row is there once"
+    wanted, beyond = by_hand(join, sides_of(sides, rows_of(pipeline, lines, rejected, join["on"])))
+    shown = {identity: json.loads(source) for identity, source in documents}
+    for one in shown.values():
+        del one["strandline"], one["@timestamp"]
+    assert shown == wanted
+    assert unusable == beyond
+    again = at_the_desk(pipeline, lines, slice_records, restarts=True)
+    assert again == (documents, rejected, unusable), "restarts change nothing, and nothing of the order"
+
+
+def in_buckets(random: Random) -> CheckedPipeline:
+    """A pipeline with a join of the streams of `test_inputs`, and windows behind it and beside it."""
+    join = {
+        **a_join(random),
+        "left": "some",
+        "right": random.choice(["bb", "all"]),
+        "on": random.choice([["k"], ["k", "site"]]),
+        "add": {"v": "left.v", "w": "right.v", "site_right": "right.site"},
+    }
+    if "within" in join:
+        join["within"] = {side: random.choice(TIMES[:4]) for side in ("before", "after")}
+    aggregate = {"n": "count(*)", "v": "sum(v)", "w": "sum(w)", "first": "first(w)"}
+    behind = {"name": "behind", "tumbling": "20s", "by": random.choice([["k"], ["site_right"], []])}
+    steps: Steps = [
+        {"name": "bb", "from": "b", "derive": {"v": "w * 0.5"}},
+        {"name": "some", "from": "a", "where": "v > -40"},
+        {"name": "all", "from": ["some", "bb"], "where": "v < 90"},
+        {"join": join, "emit": [{"elasticsearch": "met"}]},
+        {"window": {**behind, "aggregate": aggregate}, "emit": [{"elasticsearch": "behind"}]},
+        {"from": "all", "window": {"name": "beside", "tumbling": "10s", "by": ["k"], "aggregate": {"s": "sum(v)"}}},
+        {"emit": [{"elasticsearch": "beside"}]},
+    ]
+    return test_inputs.checked(random.sample(test_inputs.INPUTS, 2), steps)
+
+
+@examples(10, deadline=None)
+@given(seed=st.integers(0, 10**9), buckets=st.sampled_from([1, 2, 5]))
+def test_slices_buckets_and_the_order_of_chunks_change_no_bit(seed: int, buckets: int) -> None:
+    random = Random(seed)
+    pipeline, records = in_buckets(random), some_records(random, 100)
+    assert by_buckets(pipeline, records, random, buckets) == by_buckets(pipeline, records, Random(seed), 1)
+
+
+@examples(6, deadline=None)
+@given(st.integers(0, 10**9))
+def test_an_audit_joins_two_streams_by_its_own_queries(seed: int) -> None:
+    random = Random(seed)
+    pipeline, records = in_buckets(random), exact_records(random, 100)
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        found, _ = by_audit(pipeline, records, random, Path(directory), patch)
+    assert found == by_buckets(pipeline, records, random, 2)
