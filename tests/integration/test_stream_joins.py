@@ -1,5 +1,6 @@
 """A job that joins two streams, each with partitions, fields, a form of time and a delay of its own: each joined row once,
-through a kill and a backfill. Real Kafka, Elasticsearch, Spark and ledger. What must be there is worked out here, and by the audit."""
+through a kill and a backfill. Real Kafka, Elasticsearch, Spark and ledger. What must be there is worked out here, and by the
+audit."""
 
 from __future__ import annotations
 
