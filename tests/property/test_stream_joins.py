@@ -23,21 +23,23 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.results.document import format_timestamp
-from tests.property import test_inputs
-from tests.property.test_inputs import by_audit, by_buckets, exact_records, some_records
+from tests.property.test_inputs import INPUTS, SCHEMAS, by_audit, by_buckets, exact_records, some_records
 from tests.property.test_joins import Row, by_hand, microseconds
 from tests.support.examples import examples
 from tests.support.join_graphs import TIMES, a_join
 
 Steps = list[dict[str, Any]]
 STREAMS = {
-    name: StreamSpec.from_document({"stream": name, "partitions": partitions, "schema": schema, "retention": "7d"})
+    name: StreamSpec.from_document(
+        {"stream": name, "partitions": partitions, "schema": schema, "key": "machine", "retention": "7d"}
+    )
     for name, partitions, schema in (
         ("a", 3, {"machine": "string?", "site": "string?", "ts": "timestamp", "value": "double?", "own": "long?"}),
         ("b", 2, {"machine": "string?", "site": "string?", "at": "timestamp", "reading": "long?"}),
     )
 }
 AS_A: Steps = [{"from": "b", "derive": {"ts": "at", "value": "reading / 2"}, "name": "as_a"}]
+ONCE: Steps = [{"from": "a", "dedupe": {"by": ["machine", "own"], "within": "2s"}, "name": "once"}]
 SIDES: dict[str, tuple[Steps, str, str]] = {
     "two streams": (AS_A, "a", "as_a"),
     "turned": (AS_A, "as_a", "a"),
@@ -60,6 +62,9 @@ SIDES: dict[str, tuple[Steps, str, str]] = {
         "all",
         "again",
     ),
+    "once on the left": ([*ONCE, *AS_A], "once", "as_a"),
+    "once on both": ([*ONCE, {"where": "own > 0", "name": "some"}], "some", "once"),
+    "once in a union": ([*ONCE, *AS_A, {"from": ["as_a", "once"], "where": "true", "name": "all"}], "a", "all"),
 }
 """Steps, and which of them are left and right."""
 
@@ -148,8 +153,27 @@ def rows_of(
     return found
 
 
+def without_repeats(rows: Sequence[tuple[Row, dict[str, Any]]]) -> list[tuple[Row, dict[str, Any]]]:
+    """Those before which no other of their partition has their values and is nearly of their time."""
+
+    def is_repeat(here: tuple[Row, dict[str, Any]], other: tuple[Row, dict[str, Any]]) -> bool:
+        (row, record), (before, other_record) = here, other
+        values = record["machine"], record["own"]
+        return (
+            before.log[:2] == row.log[:2]
+            and before.log < row.log
+            and None not in values
+            and values == (other_record["machine"], other_record["own"])
+            and abs(before.at_us - row.at_us) < 2_000_000
+        )
+
+    return [one for one in rows if not any(is_repeat(one, other) for other in rows)]
+
+
 def sides_of(sides: str, rows: dict[str, list[tuple[Row, dict[str, Any]]]]) -> tuple[list[Row], list[Row]]:
     of_a, of_b = [row for row, _ in rows["a"]], [row for row, _ in rows["b"]]
+    once = without_repeats(rows["a"])
+    first = [row for row, _ in once]
     if sides == "steps on both":
         of_a = [row for row, record in rows["a"] if record["own"] > 0]
         of_b = [row for row in of_b if row.value is None or row.value > -8]
@@ -157,6 +181,9 @@ def sides_of(sides: str, rows: dict[str, list[tuple[Row, dict[str, Any]]]]) -> t
         "turned": (of_b, of_a),
         "a union on the left": (of_a + of_b, of_b),
         "a union on both": (of_a + of_b, of_a + of_b),
+        "once on the left": (first, of_b),
+        "once on both": ([row for row, record in once if record["own"] > 0], first),
+        "once in a union": (of_a, first + of_b),
     }.get(sides, (of_a, of_b))
 
 
@@ -178,13 +205,18 @@ def test_joined_rows_of_two_streams_are_those_of_an_oracle(seed: int, sides: str
     assert again == (documents, rejected, unusable), "restarts change nothing, and nothing of the order"
 
 
+KEYED = {
+    name: StreamSpec.from_document({"stream": name, "schema": schema, "key": "k"}) for name, schema in SCHEMAS.items()
+}
+
+
 def in_buckets(random: Random) -> CheckedPipeline:
     """A pipeline with a join of the streams of `test_inputs`, and windows behind it and beside it."""
     join = {
         **a_join(random),
         "left": "some",
         "right": random.choice(["bb", "all"]),
-        "on": random.choice([["k"], ["k", "site"]]),
+        "on": random.choice([["k"], ["k", "site"], ["site"]]),
         "add": {"v": "left.v", "w": "right.v", "site_right": "right.site"},
     }
     if "within" in join:
@@ -193,14 +225,18 @@ def in_buckets(random: Random) -> CheckedPipeline:
     behind = {"name": "behind", "tumbling": "20s", "by": random.choice([["k"], ["site_right"], []])}
     steps: Steps = [
         {"name": "bb", "from": "b", "derive": {"v": "w * 0.5"}},
-        {"name": "some", "from": "a", "where": "v > -40"},
+        *random.choice([[], [{"name": "once", "from": "a", "dedupe": {"by": ["k", "site"], "within": "2s"}}]]),
+        {"name": "some", "where": "v > -40"},
         {"name": "all", "from": ["some", "bb"], "where": "v < 90"},
         {"join": join, "emit": [{"elasticsearch": "met"}]},
         {"window": {**behind, "aggregate": aggregate}, "emit": [{"elasticsearch": "behind"}]},
         {"from": "all", "window": {"name": "beside", "tumbling": "10s", "by": ["k"], "aggregate": {"s": "sum(v)"}}},
         {"emit": [{"elasticsearch": "beside"}]},
     ]
-    return test_inputs.checked(random.sample(test_inputs.INPUTS, 2), steps)
+    if "dedupe" not in steps[1]:
+        steps[1]["from"] = "a"
+    spec = PipelineSpec.from_document({"pipeline": "p", "inputs": random.sample(INPUTS, 2), "steps": steps})
+    return check(spec, [KEYED[name] for name in spec.streams])
 
 
 @examples(10, deadline=None)

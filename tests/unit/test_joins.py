@@ -181,13 +181,6 @@ def test_a_join_takes_records_alone_and_needs_an_emission() -> None:
         pipeline(JOIN, [{"join": {**JOIN, "name": "again"}, "from": "lefts", "emit": [{"elasticsearch": "b"}]}])
 
 
-def test_a_join_and_a_dedupe_are_not_in_one_pipeline() -> None:
-    again = {"dedupe": {"by": ["order"], "within": "1m"}, "from": "lefts"}
-    counts = {"window": {"name": "n", "tumbling": "1m", "by": ["order"], "aggregate": {"n": "count(*)"}}, **BEHIND[0]}
-    with pytest.raises(InvalidDocument, match="a pipeline has a join or a dedupe, not both yet"):
-        pipeline(JOIN, [{"emit": [{"elasticsearch": "met"}]}, again, {**counts, "emit": [{"elasticsearch": "n"}]}])
-
-
 def test_a_window_behind_a_window_join_holds_whole_windows_of_it() -> None:
     per_minute = {**JOIN, "within": None, "tumbling": "1m"}
     behind = {"window": {"name": "w", "tumbling": "90s", "by": ["order"], "aggregate": {"n": "count(*)"}}, **BEHIND[0]}

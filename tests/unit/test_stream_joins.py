@@ -15,6 +15,7 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcom
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.graph.branches import plan_branches
 from strandline.processing.pipelines.stages import LEFT, RIGHT, Enrich, JoinStage
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.results.document import document_id
@@ -188,6 +189,57 @@ def test_what_each_way_needs_is_known_whichever_side_it_leads_to() -> None:
     united = f"\nsteps:\n  {enriched.removesuffix('{join')}{step}\n"
     (found,) = check_documents(f"{lookup}{STREAMS}pipeline: p{INPUTS}{united}", "p.yaml", {}).pipelines
     assert any(isinstance(step, Enrich) for step in found.stages[0].steps_before), "of a union, too"
+
+
+ONCE = "- {from: parcels, dedupe: {by: [parcel, id], within: 1m}, name: once}\n  - {join"
+
+
+def test_repeats_are_left_out_of_one_side() -> None:
+    deduped = STEPS.replace("- {join", ONCE).replace("right: parcels", "right: once")
+    streams = STREAMS.replace("retention: 3h", "retention: 3h\nkey: parcel")
+    (found,) = check_documents(f"{streams}pipeline: p{INPUTS}{deduped}", "p.yaml", {}).pipelines
+    assert join_of(found).deduped_sides == [RIGHT]
+    assert found.reach_ms == checked().reach_ms + 60_000, "its horizon adds to the reach"
+    rows = [parcel("a", 2_000), order("a", 1_000), parcel("a", 2_500), parcel("a", 2_600), parcel("b", 2_000)]
+    results = [one for one in outcomes(found, rows) if isinstance(one, DeskResult)]
+    assert [json.loads(one.document.source)["id"] for one in results] == ["a"], "each repeat met nobody"
+    branches = pipeline_graph(found)["branches"]
+    assert [(one["by"], one["buckets"] == "one") for one in branches] == [(["id"], False)]
+    alone = deduped.replace("by: [parcel, id]", "by: [parcel]")
+    (found,) = check_documents(f"{streams}pipeline: p{INPUTS}{alone}", "p.yaml", {}).pipelines
+    assert [one["buckets"] for one in pipeline_graph(found)["branches"]] == ["one"], "repeats would be apart"
+
+
+def test_a_dedupe_stands_before_a_union() -> None:
+    united = "- {from: [orders, parcels], dedupe: {by: [id], within: 1m}, name: once}\n  - {join"
+    text = STEPS.replace("- {join", united).replace("left: orders", "left: once").replace("left.amount", "left.id")
+    with pytest.raises(
+        InvalidDocument, match="stands behind the union of orders, parcels, and repeats are in one partition"
+    ):
+        checked(text)
+
+
+def test_a_column_that_is_made_anew_behind_a_dedupe_makes_no_bucket() -> None:
+    """It isn't the one that the dedupe compares, though it is called as that."""
+    steps = """
+steps:
+  - {from: parcels, dedupe: {by: [parcel, id], within: 1m}}
+  - drop: [id]
+  - derive: {id: carrier}
+  - {window: {name: m, tumbling: 10s, by: [id], aggregate: {n: count(*)}}, emit: [{elasticsearch: m}]}
+"""
+    streams = STREAMS.replace("retention: 3h", "retention: 3h\nkey: parcel")
+    (found,) = check_documents(f"{streams}pipeline: p{INPUTS}{steps}", "p.yaml", {}).pipelines
+    (branch,) = plan_branches(found.stages)
+    assert (branch.bucket_by, branch.split) == ([], [0]), "a whole partition is in one bucket"
+
+
+def test_a_window_over_the_second_stream_behind_its_own_fields() -> None:
+    window = "{name: m, tumbling: 10s, by: [id], aggregate: {n: count(*)}}"
+    steps = (
+        f"\nsteps:\n  - {{from: parcels, where: parcel > 0}}\n  - {{window: {window}, emit: [{{elasticsearch: m}}]}}\n"
+    )
+    assert len(outcomes(checked(steps), [parcel("a", 1_000), parcel("a", 2_000)])) == 1
 
 
 def test_sql_says_where_such_a_join_can_be_written() -> None:

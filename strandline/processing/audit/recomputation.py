@@ -280,8 +280,8 @@ class Recomputation:
             for one in pipeline.record_stages
             if not span.is_backfill
         )
-        inputs = {stream: at for at, stream in enumerate(pipeline.streams)}
-        of_tasks = [inputs[task.pieces[0].offsets.stream] for task in tasks]
+        streams = list(pipeline.streams)
+        of_tasks = [streams.index(task.pieces[0].offsets.stream) for task in tasks]
         self.parts = [
             RecordsPart(
                 name=f"{directory.name}-{number}",
@@ -304,7 +304,7 @@ class Recomputation:
                     for way in stage.record_ways
                     if way.stream == of_tasks[number]
                 ),
-                repeats=self._repeats,
+                repeats=self._repeats if self._repeats and self._repeats.stream == streams[of_tasks[number]] else None,
             )
             for number, task in enumerate(tasks)
         ]
@@ -348,10 +348,7 @@ class Recomputation:
                 (one, tables.enter_context(self._stages[one][2].writer("results")))
                 for one in self.span.pipeline.takers[at]
             ]
-            rows = None
-            if self._repeats is not None and query.stage.dedupe is not None:
-                rows = f"({self._repeats.without_repeats(table)})"
-            for given in query.results(database, table, rows):
+            for given in query.results(database, table, self._without_repeats(query.stage, table)):
                 batch = results_behind_steps(post_steps, given, query.stage) if query.stage.post_steps else given
                 failed = []
                 for one, following in takers:
@@ -366,6 +363,14 @@ class Recomputation:
                 )
                 if ends is not None:
                     yield Results(batch.filter(_ends_in(batch, ends)), bad.filter(_ends_in(bad, ends)))
+
+    def _without_repeats(self, stage: Stage, table: Table) -> str | None:
+        """Of the rows of a stage, those that no `dedupe` leaves out, in a query; None: all of them."""
+        if self._repeats is None or stage.dedupe is None:
+            return None
+        if isinstance(stage, JoinStage):
+            return f"({self._repeats.without_joined(table, stage.deduped_sides)})"
+        return f"({self._repeats.without_repeats(table)})"
 
     def _rows_of_next(
         self, at: int, given: pa.RecordBatch, shown: pa.RecordBatch

@@ -114,9 +114,10 @@ class Cascade:
         for stage, taken in zip(stages, self._taken, strict=True):
             before = stages[taken]
             of_window = before.window_types if stage.takes_window else before.field_types
-            steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
             if stage.ways:  # which steps come before, the record chain of each stream knows
                 steps = RowSteps((), dict(stage.came))
+            else:
+                steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
             self._steps.append(steps)
             self.operators.append(_operator_of(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
@@ -153,8 +154,8 @@ class Cascade:
         """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
         `partition`: its label. `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window
-        that takes them. `candidates`: those that came to the `dedupe` before that window; None: there is none.
-        `side`: where the window is a join, which needs OFFSET and ELEMENT among the columns.
+        that takes them. `candidates`: those that came to the `dedupe` before that window, for a join with their places; None:
+        there is none. `side`: where the window is a join, which needs OFFSET and ELEMENT among the columns.
         """
         if not self.operators:
             return
@@ -186,17 +187,9 @@ class Cascade:
                 here = candidates and candidates.chosen(bucket_of_candidate == bucket).with_rows(chosen)
                 yield bucket, Chunk(partition, sequence, self._pack(rows, chosen, here), number)
 
-    def cut_records(
-        self,
-        partition: int,
-        sequence: int,
-        candidates: Candidates,
-        offsets: Codes,
-        elements: Sequence[int | None] | None,
-    ) -> tuple[int, Chunk]:
-        """(bucket, chunk) of what came to the `dedupe` before an emission of records. `offsets`, `elements`: of each of them."""
-        blob = pack([candidates.packed_with_places(offsets, elements)])
-        return partition % self.buckets, Chunk(partition, sequence, blob, len(self.branches))
+    def cut_records(self, partition: int, sequence: int, candidates: Candidates) -> tuple[int, Chunk]:
+        """(bucket, chunk) of what came to the `dedupe` before an emission of records, with its places."""
+        return partition % self.buckets, Chunk(partition, sequence, pack([candidates.packed()]), len(self.branches))
 
     def _buckets_of(self, branch: Branch, keys: pa.RecordBatch) -> Codes:
         if not branch.bucket_by:
@@ -223,13 +216,12 @@ class Cascade:
             partitions = [chunk.partition for chunk in ordered if chunk.branch == number]
             rows = {branch.first: [self._rows(*pair) for pair in zip(partitions, given, strict=True)]}
             if number in self._deduped:
-                seen, repeats = self._repeats(remembered[len(counts)], [one[-1] for one in given], closing)
+                candidates = {place: batches[2] for place, batches in enumerate(given) if len(batches) > 2}
+                seen, repeats = self._repeats(remembered[len(counts)], list(candidates.values()), closing)
                 remembered_after.append(seen)
-                counts.append(_counted([one[-1] for one in given], repeats))
-                rows[branch.first] = [
-                    _only(one, kept_rows(batches[-1], flags, len(one.panes)))
-                    for one, batches, flags in zip(rows[branch.first], given, repeats, strict=True)
-                ]
+                counts.append(_counted(list(candidates.values()), repeats))
+                of_chunks = dict(zip(candidates, zip(candidates.values(), repeats, strict=True), strict=True))
+                rows[branch.first] = self._without_repeats(branch, rows[branch.first], partitions, of_chunks)
             for at in branch.stages:
                 kept, windows = self.operators[at].step_in_part(states[len(after)], rows.pop(at), closing)
                 after.append(kept)
@@ -266,6 +258,30 @@ class Cascade:
         parts = [seen_in(one) for one in batches]
         seen, repeats = self.repeats.step(remembered, Seen.joined(parts), closing.up_to_ms)
         return seen, np.split(repeats, np.cumsum([len(one) for one in parts])[:-1]) if parts else []
+
+    def _without_repeats(
+        self,
+        branch: Branch,
+        rows: Sequence[Rows],
+        partitions: Sequence[int],
+        repeats: Mapping[int, tuple[pa.RecordBatch, Flags]],
+    ) -> list[Rows]:
+        """The rows of each chunk that are no repeats. `partitions`: of each chunk. `repeats`: the place of a chunk -> what came
+        to the `dedupe` in it, and which of it are repeats."""
+        operator = self.operators[branch.first]
+        if not isinstance(operator, IntervalJoinOperator):
+            return [
+                _only(one, kept_rows(*repeats[place], len(one.panes))) if place in repeats else one
+                for place, one in enumerate(rows)
+            ]
+        found: dict[int, list[tuple[int, pa.RecordBatch, Flags]]] = {}
+        for place, of_chunk in repeats.items():
+            found.setdefault(partitions[place], []).append((partitions[place], *of_chunk))
+        repeated = {partition: RepeatedRecords.of(parts) for partition, parts in found.items()}
+        return [
+            _only(one, ~operator.are_repeats(one, repeated[partition])) if partition in repeated else one
+            for one, partition in zip(rows, partitions, strict=True)
+        ]
 
     def merge(self, stage: int, parts: Sequence[bytes]) -> StageResults:
         """The results of a stage that is split, at this place, from the parts that all buckets have cut for one bucket, in any

@@ -453,17 +453,17 @@ class _Check:
                 "'from', or dedupe by other fields in a pipeline of its own",
             )
         self.dedupes.append(path)
-        self._not_both(path)
         for number, name in enumerate(dedupe.by):
             self._key((*path, "by", number), name)
-        if len(self.streams) > 1:
+        streams = [self.streams[way.stream] for way in self.ways]
+        if len(streams) > 1:
             self._add(
                 path,
-                "leaves repeats out of one stream, and a pipeline that reads several can't yet; read the stream alone, in a "
-                "pipeline of its own",
+                f"stands behind the union of {', '.join(one.stream for one in streams)}, and repeats are in one partition of one "
+                f"stream; move it before the union, with 'from: {streams[0].stream}'",
             )
             return
-        (read,) = self.streams
+        read = streams[0]
         key, stream = read.key, read.stream
         if read.partitions > 1 and key is None:
             self._add(
@@ -585,7 +585,6 @@ class _Check:
                     f"takes the results of '{before}', and a join takes records; emit these to a stream, and join it in a "
                     "pipeline that reads it",
                 )
-        self._not_both(inner)
         columns = sides[LEFT].columns, sides[RIGHT].columns
         ways = sides[LEFT].record_ways(LEFT), sides[RIGHT].record_ways(RIGHT)
         both = (*ways[LEFT], *ways[RIGHT])
@@ -626,15 +625,6 @@ class _Check:
         places: list[tuple[str, Path]] = [(name, ("join", "on", number)) for number, name in enumerate(join.on)]
         places += [(name, ("join", "add", name)) for name in join.add]
         self._emits(path, emits, places)
-
-    def _not_both(self, path: Path) -> None:
-        """Repeats are left out where windows take records, and a join takes them on two ways."""
-        if self.dedupes and (path != self.dedupes[-1] or any(isinstance(one, JoinStage) for one in self.stages)):
-            self._add(
-                path,
-                "a pipeline has a join or a dedupe, not both yet; leave repeats out in a pipeline that emits its records to a "
-                "stream, and join them in one that reads it",
-            )
 
     def _is_json(self, name: str, ways: Sequence[Way]) -> bool:
         """Whether a column is a field that holds any JSON, of one of the streams on these ways. Among columns it is a text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, JoinShape, SessionShape, WindowShape
 from strandline.results.index_settings import IndexSettings
@@ -165,8 +165,8 @@ class RecordStage:
 
     @property
     def dedupe(self) -> Dedupe | None:
-        """What leaves repeats out before it."""
-        return dedupe_of(self.pre_steps)
+        """What leaves repeats out before it, of the records of one stream."""
+        return dedupe_of(self.steps_before)
 
     @property
     def field_types(self) -> dict[str, str]:
@@ -231,20 +231,23 @@ class Stage:
     @property
     def shape(self) -> WindowShape:
         """Where its windows begin and end."""
-        horizon_ms = 0 if self.dedupe is None else self.dedupe.within_ms
+        more = self._of_shape
         if self.gap_ms is not None:
-            return SessionShape(self.size_ms, self.gap_ms, takes=self.takes, horizon_ms=horizon_ms)
+            return SessionShape(self.size_ms, self.gap_ms, **more)
         if self.zone is not None:
-            return DayShape(
-                self.size_ms, self.size_ms, self.offset_ms, self.zone, takes=self.takes, horizon_ms=horizon_ms
-            )
+            return DayShape(self.size_ms, self.size_ms, self.offset_ms, self.zone, **more)
         kind = CumulativeShape if self.is_cumulative else WindowShape
-        return kind(self.size_ms, self.every_ms, self.offset_ms, takes=self.takes, horizon_ms=horizon_ms)
+        return kind(self.size_ms, self.every_ms, self.offset_ms, **more)
+
+    @property
+    def _of_shape(self) -> _OfShape:
+        """What every shape says."""
+        return _OfShape(takes=self.takes, horizon_ms=0 if self.dedupe is None else self.dedupe.within_ms)
 
     @property
     def dedupe(self) -> Dedupe | None:
-        """What leaves repeats out of the records that it takes."""
-        return dedupe_of(self.pre_steps)
+        """What leaves repeats out of the records that it takes, of those of one stream."""
+        return dedupe_of(self.steps_before)
 
     @property
     def overlaps(self) -> bool:
@@ -283,6 +286,11 @@ class Stage:
         return {name: kind for name, kind in self.field_types.items() if name not in self.by}
 
 
+class _OfShape(TypedDict):
+    takes: int | None
+    horizon_ms: int
+
+
 class JoinedColumn(NamedTuple):
     """A field of joined rows: the column of one side's row."""
 
@@ -318,12 +326,17 @@ class JoinStage(Stage):
     @property
     def shape(self) -> WindowShape:
         if self.in_windows:
-            return WindowShape(self.size_ms, self.size_ms, takes=self.takes)
-        return JoinShape(self.size_ms, 1, takes=self.takes, before_ms=self.before_ms, after_ms=self.after_ms)
+            return WindowShape(self.size_ms, self.size_ms, **self._of_shape)
+        return JoinShape(self.size_ms, 1, before_ms=self.before_ms, after_ms=self.after_ms, **self._of_shape)
 
     @property
     def record_ways(self) -> tuple[Way, ...]:
         return self.ways or (Way(0, self.pre_steps), Way(0, self.right_steps, RIGHT))
+
+    @property
+    def deduped_sides(self) -> list[int]:
+        """The sides that a `dedupe` stands before, on the way from the one stream whose repeats it leaves out."""
+        return [way.side for way in self.record_ways if dedupe_of(way.steps) is not None]
 
     @property
     def identifying(self) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ class SourceTask:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
             candidates = self._candidates(partition, event_us, stepped)
             if candidates is not None and self._cascade.has_deduped_records:
-                bucket, cut = self._cut_records(chunk, candidates)
+                bucket, cut = self._cascade.cut_records(partition, sequence, _placed(chunk, candidates))
                 yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
             for came in stepped.at_windows:
                 for bucket, cut in self._cut(chunk, came, event_us, candidates):
@@ -133,13 +133,6 @@ class SourceTask:
         first_us, end_us = (limit_ms * 1000 for limit_ms in self._config.events_ms)
         return found.chosen((times >= first_us) & (times < end_us + horizon_us))
 
-    def _cut_records(self, chunk: DecodedChunk, candidates: Candidates) -> tuple[int, Chunk]:
-        """(bucket, chunk) of what came to a `dedupe` before an emission of records."""
-        accepted = np.array(chunk.accepted_places(), np.int64)[candidates.rows]
-        offsets = np.asarray(chunk.offsets, np.int64)[accepted]
-        elements = None if chunk.elements is None else [chunk.elements[at] for at in accepted.tolist()]
-        return self._cascade.cut_records(chunk.partition, chunk.offsets[0], candidates, offsets, elements)
-
     def _cut(
         self, chunk: DecodedChunk, at: RecordsAtWindow, event_us: pa.Array, candidates: Candidates | None
     ) -> Iterator[tuple[int, Chunk]]:
@@ -157,8 +150,13 @@ class SourceTask:
             event_us = event_us.filter(is_inside)
             columns = {name: column.filter(is_inside) for name, column in columns.items()}
             rows = rows[is_inside.to_numpy(zero_copy_only=False)]
-        here = None if candidates is None or stage.dedupe is None else candidates.with_rows(rows)
-        return self._cascade.cut(chunk.partition, chunk.offsets[0], event_us, columns, at.window, here, at.side)
+        here = None
+        if candidates is not None and isinstance(stage, JoinStage):
+            if at.side in stage.deduped_sides[:1]:  # once, be both sides behind it
+                here = _placed(chunk, candidates)
+        elif candidates is not None and stage.dedupe is not None:
+            here = candidates.with_rows(rows)
+        return self._cascade.cut(chunk.label, chunk.offsets[0], event_us, columns, at.window, here, at.side)
 
     def _facts_of_sessions(self, sessions: Mapping[tuple[str, int], Sessions], *, is_new: bool) -> SourceFacts:
         """What the task's partitions have declared by its end: in the ledger before anybody is told."""
@@ -215,6 +213,14 @@ class SourceTask:
         )
         for part in parts_by_size(rows, lambda row: len(row[3] or b""), _REJECTED_BYTES):
             yield key, REJECTED, chunk.label, part[0][2], pack([batch_of(part, REJECTED_SCHEMA)])
+
+
+def _placed(chunk: DecodedChunk, candidates: Candidates) -> Candidates:
+    """What came to a `dedupe` in this chunk, with where it stands in the log."""
+    accepted = np.array(chunk.accepted_places(), np.int64)[candidates.rows]
+    offsets = np.asarray(chunk.offsets, np.int64)[accepted]
+    elements = None if chunk.elements is None else [chunk.elements[at] for at in accepted.tolist()]
+    return candidates.placed(offsets, elements)
 
 
 def _places_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:

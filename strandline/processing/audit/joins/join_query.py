@@ -16,7 +16,8 @@ from strandline.results.records.partition_labels import PARTITIONS_MAX
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _TIME = "time_us"
-_PLACES = ("log_partition", "log_offset", "log_element")
+PLACE_OF_JOINED = ("log_partition", "log_offset", "log_element")
+"""The columns that say where a row stands; no element: the whole record is the row."""
 _TOO_MANY = (
     "{step}.join: more than {count:,} rows of one key on one side within reach of each other; raise 'max_rows', or leave rows "
     "out before the join"
@@ -42,7 +43,7 @@ class JoinQuery:
             [
                 (_TIME, pa.int64()),
                 ("side", pa.int8()),
-                *zip(_PLACES, PLACE_IN_LOG, strict=True),
+                *zip(PLACE_OF_JOINED, PLACE_IN_LOG, strict=True),
                 *((name, stored_type(kind)) for name, kind in columns),
             ]
         )
@@ -75,7 +76,7 @@ class JoinQuery:
         """
         step, size = self.stage, self.stage.size_ms * 1000
         keys = ", ".join(self._keys)
-        order = f"ORDER BY {_TIME}, {', '.join(_PLACES)}"
+        order = f"ORDER BY {_TIME}, {', '.join(PLACE_OF_JOINED)}"
         hold = f"CASE side WHEN {LEFT} THEN {step.hold_ms(LEFT)} ELSE {step.hold_ms(RIGHT)} END"
         within = f"PARTITION BY side, {keys}{f', {_TIME} // {size}' if step.in_windows else ''}"
         nth = f"lag({_TIME}, {step.max_rows}) OVER ({within} {order})"

@@ -3,7 +3,7 @@ code with the operator, no hash and no state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.processing.audit.aggregate_query import restored, stored_type
+from strandline.processing.audit.joins.join_query import PLACE_OF_JOINED
 from strandline.processing.audit.table import Database, Table, TableWriter
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.row_steps import RowSteps
@@ -32,6 +33,8 @@ class RepeatsQuery:
     """The `dedupe` of a span's pipeline. Travels pickled."""
 
     dedupe: Dedupe
+    stream: str
+    """Whose repeats it leaves out."""
     steps: tuple[RowStep, ...]
     """Those before it, from the stream on."""
     types: Mapping[str, str]
@@ -49,8 +52,9 @@ class RepeatsQuery:
         dedupe = pipeline.dedupe
         if dedupe is None:
             return None
-        before = next(one.pre_steps for one in pipeline.all_stages if one.dedupe is not None)
-        steps, types = before[: before.index(dedupe)], pipeline.stream.types
+        way = next(way for one in pipeline.all_stages for way in one.record_ways if dedupe in way.steps)
+        read = pipeline.inputs[way.stream]
+        steps, types = way.steps[: way.steps.index(dedupe)], read.stream.types
         known = RowSteps(steps, types).types
         keys = [(f"key_{at}", stored_type(arrow_type(known[name]))) for at, name in enumerate(dedupe.by)]
         place = [(PLACE[0], pa.int32()), (PLACE[1], pa.int64()), (PLACE[2], pa.int32())]
@@ -58,7 +62,7 @@ class RepeatsQuery:
         found = Table(directory / "(repeats)", pa.schema([*place, (_COUNTED, pa.bool_())]))
         records.create()
         found.create()
-        return RepeatsQuery(dedupe, steps, types, records, found, events_from_ms)
+        return RepeatsQuery(dedupe, read.name, steps, types, records, found, events_from_ms)
 
     @contextmanager
     def writer(self, name: str) -> Iterator[RecordsWriter]:
@@ -90,6 +94,13 @@ class RepeatsQuery:
     def without_repeats(self, table: Table) -> str:
         """The query of those rows of a table with the columns of PLACE that are no repeats."""
         return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats USING ({', '.join(PLACE)})"
+
+    def without_joined(self, table: Table, sides: Sequence[int]) -> str:
+        """The same of the table of a join: of the rows of these sides."""
+        named = zip(PLACE, PLACE_OF_JOINED, strict=True)
+        same = " AND ".join(f"repeats.{place} = coalesce(given.{name}, 0)" for place, name in named)
+        same += f" AND given.side IN ({', '.join(map(str, sides))})"
+        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats ON {same}"
 
 
 @dataclass(frozen=True)

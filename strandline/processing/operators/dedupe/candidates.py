@@ -31,6 +31,8 @@ class Candidates:
     """For each its place among the rows that are to be deduped, or NO_ROW: a step behind left it out."""
     is_counted: Flags
     """Whether a repeat is counted as one: not where it is a dead letter in any case."""
+    places: tuple[Codes, Codes] | None = None
+    """Offset and element of each, where repeats are found among rows by where they stand; None: by `rows`."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -38,30 +40,32 @@ class Candidates:
     def chosen(self, flags: Flags) -> Candidates:
         """Some of them."""
         columns = {name: column.filter(pa.array(flags)) for name, column in self.columns.items()}
-        return Candidates(columns, self.seen.taken(flags), self.rows[flags], self.is_counted[flags])
+        places = self.places and (self.places[0][flags], self.places[1][flags])
+        return Candidates(columns, self.seen.taken(flags), self.rows[flags], self.is_counted[flags], places)
 
-    def with_rows(self, kept: Codes) -> Candidates:
-        """With the places of rows among those that are `kept`, ascending."""
-        places = np.searchsorted(kept, self.rows)
-        found = np.append(kept, NO_ROW)[places] == self.rows
-        return replace(self, rows=np.where(found & (self.rows != NO_ROW), places, NO_ROW))
-
-    def packed(self) -> pa.RecordBatch:
-        """As they cross the exchange beside rows."""
-        return pa.RecordBatch.from_pydict({**_columns_of(self), "row": self.rows.astype(np.int32)})
-
-    def packed_with_places(self, offsets: Codes, elements: Sequence[int | None] | None) -> pa.RecordBatch:
-        """As they cross the exchange where records are emitted. `offsets`, `elements`: of each of them."""
+    def placed(self, offsets: Codes, elements: Sequence[int | None] | None) -> Candidates:
+        """With where they stand. `offsets`, `elements`: of each of them."""
         told = (
             np.full(len(self), _NO_ELEMENT)
             if elements is None
             else np.array([_NO_ELEMENT if one is None else one for one in elements], np.int64)
         )
-        return pa.RecordBatch.from_pydict({**_columns_of(self), "offset": offsets, "element": told})
+        return replace(self, places=(offsets, told))
 
+    def with_rows(self, kept: Codes) -> Candidates:
+        """With the places of rows among those that are `kept`, ascending."""
+        if self.places is not None:
+            return self
+        places = np.searchsorted(kept, self.rows)
+        found = np.append(kept, NO_ROW)[places] == self.rows
+        return replace(self, rows=np.where(found & (self.rows != NO_ROW), places, NO_ROW))
 
-def _columns_of(candidates: Candidates) -> dict[str, object]:
-    return {**vars(candidates.seen), "is_counted": candidates.is_counted}
+    def packed(self) -> pa.RecordBatch:
+        """As they cross the exchange."""
+        columns = {**vars(self.seen), "is_counted": self.is_counted}
+        if self.places is None:
+            return pa.RecordBatch.from_pydict({**columns, "row": self.rows.astype(np.int32)})
+        return pa.RecordBatch.from_pydict({**columns, "offset": self.places[0], "element": self.places[1]})
 
 
 def seen_in(batch: pa.RecordBatch) -> Seen:
@@ -97,7 +101,7 @@ class RepeatedRecords:
 
     @staticmethod
     def of(parts: Sequence[tuple[int, pa.RecordBatch, Flags]]) -> RepeatedRecords:
-        """`parts`: partition, candidates packed with places, which of them are repeats."""
+        """`parts`: partition, candidates that were packed with places, which of them are repeats."""
         nothing = np.zeros(0, np.int64)
         found = [
             (np.full(int(repeats.sum()), partition), *(_column(batch, name)[repeats] for name in ("offset", "element")))
@@ -111,12 +115,15 @@ class RepeatedRecords:
             return rows
         elements = rows.column(element).fill_null(_NO_ELEMENT)
         columns = [rows.column(partition), rows.column(offset), elements]
-        mine = [np.asarray(one.to_numpy(zero_copy_only=False), np.int64) for one in columns]
+        return rows.filter(pa.array(~self.hold(*(one.to_numpy(zero_copy_only=False) for one in columns))))
+
+    def hold(self, partitions: Codes, offsets: Codes, elements: Codes) -> Flags:
+        """Which of these places are among them."""
+        mine = [np.asarray(one, np.int64) for one in (partitions, offsets, elements)]
         theirs = (self.partitions, self.offsets, self.elements)
         places = [np.concatenate(pair) for pair in zip(mine, theirs, strict=True)]
         _, codes = np.unique(np.stack(places, axis=1), axis=0, return_inverse=True)
-        is_repeat = np.isin(codes.ravel()[: rows.num_rows], codes.ravel()[rows.num_rows :])
-        return rows.filter(pa.array(~is_repeat))
+        return np.isin(codes.ravel()[: len(offsets)], codes.ravel()[len(offsets) :])
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Codes:

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 
 from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.casting import arrow_type
+from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, ranges
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
@@ -107,6 +108,12 @@ class IntervalJoinOperator(WindowOperator):
             *after,
         ]
         return Rows(partition, event_us, encoded.codes, encoded.table, arguments)
+
+    def are_repeats(self, rows: Rows, repeated: RepeatedRecords) -> Flags:
+        """Which rows of one partition stand behind the `dedupe` on their side, and are repeats for it."""
+        side, offset, element = (one.to_numpy(zero_copy_only=False) for one in rows.arguments[:3])
+        is_behind: Flags = np.isin(side, self.join.deduped_sides)
+        return is_behind & repeated.hold(np.full(len(side), rows.partition), offset, element)
 
     def step_in_part(
         self, state: WindowState, rows: Sequence[Rows], closing: Closing

@@ -6,8 +6,8 @@ holds all rows of its keys and a whole path runs in it. There are two exceptions
 
 - Where the last window of a path groups by none of the fields that those before it share (or there is one window, without a key),
   it is *split*: see `cascade.py`.
-- Where those before the last one share no field either, everything is in one bucket; and where the last one are sessions,
-  because no bucket alone sees where a session ends.
+- Where those before the last one share no field either, everything is in one bucket; and where the last one are sessions, or a
+  join, because no bucket alone sees where a session ends, or who meets whom.
 
 Paths that begin with the same window are one branch where one bucket key does for all of them: then the windows that they share
 are computed once. Else they are branches of their own. Such a window is computed in each, and its results leave in the first.
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
-from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stages import Derive, Enrich, JoinStage, MapRows, RowStep, Stage, dedupe_of
 
 BRANCHES_MAX = 100
 """Each has a kind of rows of its own in the exchange (`source.slice_rows`)."""
@@ -109,10 +109,21 @@ def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
     several."""
     if by := _common_fields(stages):
         return by, False
-    if stages[-1].gap_ms is not None:
+    if stages[-1].gap_ms is not None or isinstance(stages[-1], JoinStage):
         return [], False
     by = _common_fields(stages[:-1])
     return by, len(stages) == 1 or bool(by)
+
+
+def _made_by(steps: Sequence[RowStep]) -> set[str]:
+    """The columns that these steps add. One of them may be called as a column that was dropped, and is another one."""
+    made: set[str] = set()
+    for step in steps:
+        if isinstance(step, Derive | Enrich):
+            made.update(column.name for column in step.columns)
+        elif isinstance(step, MapRows):
+            made.update(name for name, _ in step.columns)
+    return made
 
 
 def _common_fields(stages: Sequence[Stage]) -> list[str]:
@@ -120,6 +131,6 @@ def _common_fields(stages: Sequence[Stage]) -> list[str]:
     if not stages:
         return []
     keys = [set(stage.by) for stage in stages]
-    if (dedupe := stages[0].dedupe) is not None:
-        keys.append(set(dedupe.by))
+    deduped = [(one, way.steps) for way in stages[0].record_ways if (one := dedupe_of(way.steps)) is not None]
+    keys += [set(dedupe.by) - _made_by(steps[steps.index(dedupe) :]) for dedupe, steps in deduped]
     return [name for name in stages[-1].by if all(name in key for key in keys)]
