@@ -35,7 +35,7 @@ class JoinSpec(DocumentModel):
     name: FieldName
     """The stage's name: in results, status and dead letters."""
     left: str
-    """The name of a step above, or of the stream: whose rows are on the left."""
+    """The name of a step above, or of a stream: whose rows are on the left."""
     right: str
     """The same of the right."""
     on: Annotated[list[str], Field(min_length=1)]
