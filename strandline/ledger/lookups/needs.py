@@ -3,7 +3,8 @@
 A slice says by which version of each lookup it is enriched, and a version of a job by which one slices are that say none.
 Versions never fall from slice to slice, so what the oldest slice of a job goes by is the oldest that the job can need: the
 lookup's *floor* is the least of these of all jobs. Rows are kept by their digest, once, and go when all versions that have them
-are below the floor and none of them is the present one. Documents without rows stay.
+are below the floor and none of them is the present one. Documents without rows stay; of lookups that are followed, which have a
+version for each change of their source, those go that are below the floor.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict
-from strandline.ledger.models import job_versions, jobs, lookup_tables, lookup_versions, lookups, slices
+from strandline.ledger.models import job_versions, jobs, lookup_sources, lookup_tables, lookup_versions, lookups, slices
 from strandline.ledger.states import LookupVersions
 
 
@@ -51,6 +52,11 @@ def forget_tables(connection: sa.Connection) -> None:
     }
     for digest in kept - needed:
         connection.execute(sa.delete(lookup_tables).where(lookup_tables.c.digest == digest))
+    present_of = {name: present for name, _, _, present in versions}
+    for name in connection.execute(sa.select(lookup_sources.c.lookup)).scalars().all():
+        oldest = min((present_of[name], *floors.get(name, {}).values()))
+        of_lookup = (lookup_versions.c.lookup == name) & (lookup_versions.c.version < oldest)
+        connection.execute(sa.delete(lookup_versions).where(of_lookup))
 
 
 def floor_of(connection: sa.Connection, name: str) -> int | None:
