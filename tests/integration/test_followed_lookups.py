@@ -58,7 +58,7 @@ steps:
     emit: [{{elasticsearch: {JOB}-short}}]
 """
 BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
-KILLS = 3
+KILLS = 2
 
 
 def record(number: int) -> bytes:
