@@ -15,7 +15,12 @@ from strandline.ledger.lookups.sources import SourceBegin, SourceRows
 from strandline.ledger.states import LookupSourceRow
 from tests.support.ledgers import a_checkpoint, a_slice
 
-DOCUMENT: dict[str, Any] = {"lookup": "devices", "schema": {"device": {"type": "string"}}, "key": ["device"]}
+DOCUMENT: dict[str, Any] = {
+    "lookup": "devices",
+    "schema": {"device": {"type": "string"}},
+    "key": ["device"],
+    "source": {"stream": "registry"},
+}
 HOUR_MS = 3_600_000
 
 
@@ -126,11 +131,26 @@ def test_versions_of_a_source_that_no_replay_needs_go_with_their_rows(ledger: Le
     assert ledger.lookup_table("r30") == pack_rows(b"r30")
 
 
+def test_a_version_of_the_source_is_no_change_of_the_document_that_others_were_checked_against(ledger: Ledger) -> None:
+    follow(ledger)
+    ledger.record_lookup_rows("devices", claim(ledger).claim, read("r1"), 0)
+    ledger.submit_job("j", "", {"pipeline": "j"}, lookups={"devices": 1})
+    assert ledger.job_version("j").lookup_versions == {"devices": 2}
+    assert follow(ledger, content="r2", base=1, floor=2) == 3
+    other = {**DOCUMENT, "source": {"stream": "another"}}
+    assert ledger.put_lookup("devices", other, "r3", pack_rows(b""), 0, base=3, floor=2).version == 4
+    with pytest.raises(Conflict):
+        ledger.submit_job("k", "", {"pipeline": "k"}, lookups={"devices": 3})
+    with pytest.raises(Conflict):
+        ledger.put_lookup("devices", other, "r5", pack_rows(b""), 0, base=3, floor=2)
+
+
 def test_a_lookup_whose_document_has_rows_again_is_followed_no_more(ledger: Ledger) -> None:
     follow(ledger)
     claimed = claim(ledger)
-    assert ledger.put_lookup("devices", DOCUMENT, "rows", pack_rows(b""), 0, base=1).version == 2
+    with_rows = {name: value for name, value in DOCUMENT.items() if name != "source"}
+    assert ledger.put_lookup("devices", with_rows, "rows", pack_rows(b""), 0, base=1).version == 2
     assert ledger.lookup_sources() == {}
     assert ledger.record_lookup_rows("devices", claimed.claim, read("late"), 0) is None
     with pytest.raises(Conflict):
-        ledger.put_lookup("devices", DOCUMENT, "other", pack_rows(b""), 0, base=1)
+        ledger.put_lookup("devices", with_rows, "other", pack_rows(b""), 0, base=1)

@@ -152,7 +152,9 @@ def test_after_some_attempts_without_a_chunk_it_has_failed(lab: Lab) -> None:
         lab.wait_for(lambda row, n=attempt: row.epoch == n, "at the next attempt")
         lab.say("3")
     row = lab.wait_for(lambda row: row.state is BackfillState.FAILED, "failed")
-    assert row.message.startswith(f"{ATTEMPTS} attempts in a row made no progress; the last: its process ended with code 3")
+    assert row.message.startswith(
+        f"{ATTEMPTS} attempts in a row made no progress; the last: its process ended with code 3"
+    )
     said = [event.message for event in lab.ledger.events("power") if event.kind == "backfill_died"]
     assert [f"{n} attempts in a row" in message for n, message in enumerate(said, 1)] == [True] * ATTEMPTS
     wait_until(lambda: lab.discarded, lambda found: found == [("turbine-minute", 2)], "deleted")

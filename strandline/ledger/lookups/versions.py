@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.database import Part
-from strandline.ledger.lookups.needs import floor_of, floors_of, forget_tables, lock_lookup
+from strandline.ledger.lookups.needs import floor_of, floors_of, forget_tables, has_same_document, lock_lookup
 from strandline.ledger.lookups.sources import SourceBegin, add_version, follow
 from strandline.ledger.models import lookup_sources, lookup_tables, lookup_versions, lookups
 from strandline.ledger.states import LookupRow, LookupVersions
@@ -47,7 +47,7 @@ class Lookups(Part):
 
         `document`: without the rows, which are `packed`. `base`: the version that the document was checked against, 0 for none,
         and `floor` what the lookup's floor was then. `source`: where the rows come from, if it is followed, and from where on.
-        Raises Conflict when the lookup has another one.
+        Raises Conflict when the lookup has another one, unless that has other rows of its source alone.
         """
         with self._database.writing(f"register lookup {name}") as connection:
             present = lock_lookup(connection, name)
@@ -55,7 +55,8 @@ class Lookups(Part):
             if known is not None and known.digest == digest:
                 follow(self._database, connection, name, source)
                 return LookupRow(*known)
-            if base is not None and (base != present or floor != floor_of(connection, name)):
+            is_checked = base is None or has_same_document(connection, name, base, present)
+            if not is_checked or (base is not None and floor != floor_of(connection, name)):
                 raise Conflict(
                     f"Lookup {name} has just got another version, or another job that uses it; apply the documents again."
                 )

@@ -38,10 +38,9 @@ def query_rows(spec: LookupSpec, url: str) -> KeyedRows:
     assert spec.source is not None
     assert spec.source.sql is not None
     name = spec.source.sql.database
-    parsed = _parsed(name, url)
     query = spec.source.sql.query.strip().removesuffix(";").replace(":", "\\:")
     statement = sa.text(f"SELECT * FROM (\n{query}\n) AS strandline_rows LIMIT :strandline_limit")  # noqa: S608
-    with _seam(name, parsed), _connected(parsed) as connection:
+    with reading(name, url) as connection:
         result = connection.execute(statement, {"strandline_limit": ROWS_MAX + 1})
         _refuse_other_columns(spec, list(result.keys()))
         found = [dict(row) for row in result.mappings()]
@@ -55,6 +54,14 @@ def query_rows(spec: LookupSpec, url: str) -> KeyedRows:
     shown = ", ".join(f"{one} {found[first.row].get(one)!r}" for one in spec.key)
     told = first.told(lambda row: "another row")
     raise Conflict(f"the query of database {name} gives a row ({shown}) that can't be the lookup's: {told}")
+
+
+@contextmanager
+def reading(name: str, url: str) -> Iterator[sa.Connection]:
+    """A connection to the database of this name, in a transaction that only reads. Raises as `query_rows`."""
+    parsed = _parsed(name, url)
+    with _seam(name, parsed), _connected(parsed) as connection:
+        yield connection
 
 
 def _parsed(name: str, url: str) -> sa.URL:
@@ -104,7 +111,8 @@ def _seam(name: str, url: sa.URL) -> Iterator[None]:
     except (sa.exc.ProgrammingError, sa.exc.DataError, sa.exc.NotSupportedError) as error:
         raise Conflict(f"database {name} refuses the query: {_first_line(error, url)}") from None
     except sa.exc.OperationalError as error:
-        if url.get_backend_name() == "sqlite" and "locked" not in str(error.orig):
+        is_late = any(word in str(error.orig) for word in ("locked", "interrupted"))
+        if url.get_backend_name() == "sqlite" and not is_late:
             raise Conflict(f"database {name} refuses the query: {_first_line(error, url)}") from None
         raise SourceUnavailable(f"database {name} did not answer: {_first_line(error, url)}") from None
     except sa.exc.SQLAlchemyError as error:

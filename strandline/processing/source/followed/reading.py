@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from strandline.core.errors import Conflict, InvalidSettings, LogChanged, LogTruncated
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import ROWS_MAX, TooLarge, pack_rows
-from strandline.core.lookups.source import LookupSource
+from strandline.core.lookups.source import EVERY_MS_MIN, LookupSource
 from strandline.core.record_headers import pack_header_values
 from strandline.core.stream import StreamSpec
 from strandline.ledger.lookups.sources import SourceBegin, SourceRows
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 READ_S_MAX = 30.0
 """A reading of a stream ends after about so long; the next goes on."""
-FIRST_READ_S_MAX = 120.0
-"""The first reading of a stream, when a lookup is applied, is whole or fails."""
+FIRST_READ_S_MAX = 40.0
+"""The first reading of a stream, when a lookup is applied, is whole or fails: the client waits for a minute."""
 VERSION_BYTES_A_SECOND = 4_096
 """Versions are recorded so slowly that no more than this comes into the ledger, whatever a source does."""
 
@@ -169,10 +169,11 @@ class SourceReader:
         return schemas_of_process(self._ledger_url, is_new=True)
 
 
-def wait_ms(source: LookupSource, version_bytes: int | None) -> int:
-    """After how long a source is read again: as its document says, and later where large versions would come often.
-    `version_bytes`: what a new version takes; None: there was nothing new."""
-    return max(source.every, (version_bytes or 0) * 1000 // VERSION_BYTES_A_SECOND)
+def wait_ms(source: LookupSource, version_bytes: int | None, *, is_current: bool = True) -> int:
+    """After how long a source is read again: as its document says, soon if it was not read to its end, and later where large
+    versions would come often. `version_bytes`: what a new version takes; None: there was nothing new."""
+    every_ms = source.every if is_current else EVERY_MS_MIN
+    return max(every_ms, (version_bytes or 0) * 1000 // VERSION_BYTES_A_SECOND)
 
 
 def _packed(text: bytes) -> str:

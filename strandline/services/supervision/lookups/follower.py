@@ -27,6 +27,8 @@ logger = structlog.get_logger()
 LOOK_INTERVAL_S = 1.0
 HOLD_MS = 120_000
 """A reading may take so long; longer than any, with all its timeouts."""
+RETRY_MS_MAX = 60_000
+"""A source that could not be read is asked again after so long at the latest, however seldom it is read."""
 READERS = 4
 """So many sources are read at once: one that does not answer holds up no other."""
 END_PATIENCE_S = 5.0
@@ -121,11 +123,13 @@ class LookupFollower:
             raise
         except StrandlineError as error:
             torn = isinstance(error, LogTruncated)
-            self._ledger.record_lookup_failure(claimed.lookup, claimed.claim, str(error), source.every, is_torn=torn)
+            pause_ms = min(source.every, RETRY_MS_MAX)
+            self._ledger.record_lookup_failure(claimed.lookup, claimed.claim, str(error), pause_ms, is_torn=torn)
             if claimed.failing_ms is None:
                 self._tell("lookup_failing", claimed.lookup, f"lookup {claimed.lookup} can't be read: {error}")
             return 0
-        pause_ms = wait_ms(source, None if read.packed is None else len(read.packed))
+        version_bytes = None if read.packed is None else len(read.packed)
+        pause_ms = wait_ms(source, version_bytes, is_current=read.is_current)
         row = self._ledger.record_lookup_rows(claimed.lookup, claimed.claim, read, pause_ms)
         if row is not None and claimed.failing_ms is not None:
             message = f"lookup {row.name} is read again, after {format_about(claimed.failing_ms)}"
