@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,8 +30,8 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
     opened.close()
 
 
-def follow(ledger: Ledger, wait_ms: int = 0, content: str = "r0", **changed: Any) -> int:
-    source = SourceBegin({"registry": {0: 5}}, wait_ms)
+def follow(ledger: Ledger, content: str = "r0", read_for_ms: int = 0, **changed: Any) -> int:
+    source = SourceBegin({"registry": {0: 5}}, 0, read_for_ms)
     return ledger.put_lookup("devices", DOCUMENT, content, pack_rows(b""), 0, source=source, **changed).version
 
 
@@ -94,19 +93,20 @@ def test_who_starts_again_reads_at_once_what_it_was_reading(ledger: Ledger) -> N
 
 
 def test_age_and_failure_count_from_what_the_source_said_last(ledger: Ledger) -> None:
-    follow(ledger)
-    before = claim(ledger)
-    assert (before.failing_ms, before.age_ms < 60_000) == (None, True)
-    time.sleep(0.02)
+    follow(ledger, read_for_ms=HOUR_MS)
+    before = claim(ledger, hold_ms=HOUR_MS)
+    assert before.failing_ms is None
+    assert before.age_ms >= HOUR_MS
     ledger.record_lookup_failure("devices", before.claim, "no answer", 0)
     failing = claim(ledger)
     ledger.record_lookup_failure("devices", failing.claim, "no answer yet", 0, is_torn=True)
     found = state(ledger)
     assert found.failing_ms is not None
-    assert (found.error, found.position, found.age_ms >= 20) == ("no answer yet", None, True)
+    assert (found.error, found.position, found.age_ms >= HOUR_MS) == ("no answer yet", None, True)
     ledger.record_lookup_rows("devices", claim(ledger).claim, read(None, is_current=False), 0)
-    assert state(ledger).age_ms >= 20, "it was not read to its end"
+    assert state(ledger).age_ms >= HOUR_MS, "it was not read to its end"
     ledger.record_lookup_rows("devices", claim(ledger).claim, read(None), 0)
+    assert state(ledger).age_ms < HOUR_MS
     assert (state(ledger).failing_ms, state(ledger).error, ledger.lookup("devices").version) == (None, "", 1)
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -124,7 +125,7 @@ def _first_line(error: sa.exc.SQLAlchemyError, url: sa.URL) -> str:
     line = (str(original).strip() or type(original).__name__).splitlines()[0]
     secrets = [str(url.password or ""), *(str(value) for key, value in url.query.items() if "password" in key)]
     for secret in filter(None, secrets):
-        line = line.replace(secret, "***")
+        line = line.replace(secret, "***").replace(quote(secret, safe=""), "***")
     return line
 
 
