@@ -7,20 +7,35 @@ What a version holds is read from the ledger as any client may; what sources sai
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import Producer
 
+from strandline.core.documents import read_documents
+from strandline.core.errors import Conflict
+from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import unpack_rows
+from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
+from strandline.log.admin import KafkaAdmin
+from strandline.log.topics import Topics
+from strandline.processing.formats.lookups.documents import read_lookup
+from strandline.processing.source.followed.query_rows import query_rows
+from strandline.processing.source.followed.query_rows import reading as reading_of
+from strandline.processing.source.followed.reading import SourceReader
 from strandline.services.processes.pids import PidFile
+from strandline.services.rest.lookup_changes import LookupChanges
+from strandline.services.supervision.lookups.follower import LookupFollower
 from tests.support.postgresql import new_database
 from tests.support.steady_sender import SteadySender
 from tests.support.topic_reader import read_messages
@@ -59,6 +74,20 @@ steps:
 """
 BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
 KILLS = 2
+
+
+SOURCES = """
+lookup: devices
+schema: {device: string, owner: string}
+key: device
+source: {stream: registry, every: 5s}
+---
+lookup: sites
+schema: {site: string, factor: long}
+key: site
+source: {sql: {database: crm, query: "select site, factor from sites order by factor;"}, every: 5s}
+"""
+NONE = {"sql": {"database": "crm", "query": "select site, factor from none"}}
 
 
 def record(number: int) -> bytes:
@@ -128,6 +157,97 @@ def test_lookups_follow_a_stream_and_a_database_through_a_kill_of_who_reads_them
         engine.dispose()
     told = wait_until(lambda: state_of(platform), lambda state: state["state"] == "failing", "failing", timeout_s=60)
     assert told["error"].startswith("database crm ")
+    ledger.close()
+
+
+def follow_until_killed(ledger_url: str, kafka: str, url: str) -> None:
+    """What a control service does for lookups, in a process of its own."""
+    ledger = Ledger.open(ledger_url)
+    sources = SourceReader(ledger, KafkaAdmin(kafka, timeout_s=30), lambda: {"crm": url})
+    LookupFollower(ledger, sources, "reader").start()
+    while True:
+        time.sleep(60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_who_reads_is_killed_and_the_next_goes_on_where_the_last_version_ends(
+    kafka: str, postgresql_url: str, tmp_path: Path
+) -> None:
+    """Without a job: real records, tombstones among them, and a real table."""
+    chance = random.Random(62)
+    registry = StreamSpec.from_document(
+        {"stream": "registry", "partitions": 3, "key": "device", "schema": {"device": "string", "owner": "string"}}
+    )
+    ledger_url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    ledger = Ledger.open(ledger_url)
+    topic = Topics(kafka, replication=1, record_bytes_max=1_000_000).ensure_stream_topic(registry)
+    ledger.put_stream("registry", registry.as_document())
+    ledger.set_topic_id("registry", topic.topic_id)
+    producer = Producer({"bootstrap.servers": kafka, "acks": "all"})
+    sent: list[tuple[str, str | None]] = []
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            device = f"d{chance.randrange(6)}"
+            owner = None if chance.random() < 0.3 else f"o{len(sent)}"
+            value = None if owner is None else json.dumps({"device": device, "owner": owner}).encode()
+            producer.produce("registry", value, device, partition=int(device[1:]) % 3)
+            sent.append((device, owner))
+        assert producer.flush(60) == 0
+
+    def expected() -> dict[str, Any]:
+        return {device: owner for device, owner in dict(sent).items() if owner is not None}
+
+    with new_database(postgresql_url) as url:
+        engine = sa.create_engine(url)
+        tables = [{"A": 1}]
+        with engine.begin() as connection:
+            connection.execute(sa.text("create table sites (site text primary key, factor numeric)"))
+            connection.execute(sa.text("insert into sites values ('A', 1)"))
+        send(20)
+        sources = SourceReader(ledger, KafkaAdmin(kafka, timeout_s=30), lambda: {"crm": url})
+        changes = LookupChanges(ledger, sources)
+        for document in read_documents(SOURCES, "test.yaml"):
+            lookup = read_lookup(document)
+            changes.apply(lookup, changes.check(lookup, ()), None)
+        assert rows_of(ledger, "devices") == expected()
+        assert rows_of(ledger, "sites") == tables[-1]
+        for life in range(KILLS + 1):
+            reading = multiprocessing.get_context("fork").Process(
+                target=follow_until_killed, args=(ledger_url, kafka, url)
+            )
+            reading.start()
+            for number in range(3):
+                send(5)
+                tables.append({"A": tables[-1]["A"] + 1, f"B{number}": 7})
+                with engine.begin() as connection:
+                    connection.execute(sa.text("delete from sites"))
+                    for site, factor in tables[-1].items():
+                        row = {"site": site, "factor": factor}
+                        connection.execute(sa.text("insert into sites values (:site, :factor)"), row)
+                time.sleep(chance.random() * 6)
+            if life < KILLS:
+                reading.kill()
+                reading.join(60)
+        try:
+            wait_until(
+                lambda: (rows_of(ledger, "devices"), rows_of(ledger, "sites")),
+                lambda rows: rows == (expected(), tables[-1]),
+                "as their sources",
+                timeout_s=300,
+            )
+        finally:
+            reading.kill()
+            reading.join(60)
+        assert in_order(ledger, "sites", tables)
+        assert ledger.lookup_sources()["devices"].skipped == 0
+        assert ledger.lookup("devices").version > 2
+        with pytest.raises(Conflict, match='relation "none" does not exist'):
+            query_rows(LookupSpec.described({**ledger.lookup("sites").document, "source": NONE}), url)
+        with pytest.raises(Conflict, match="read-only transaction"), reading_of("crm", url) as connection:
+            connection.exec_driver_sql("delete from sites")
+        engine.dispose()
     ledger.close()
 
 
