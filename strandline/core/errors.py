@@ -5,6 +5,7 @@
     - LogUnavailable       Kafka did not answer or did not confirm
     - IndexUnavailable     Elasticsearch did not answer
     - SinkUnavailable      another store of results (files, a database) did not answer
+    - SourceUnavailable    the source of a lookup (a database) did not answer, or refused us
     - LedgerUnavailable    the ledger's database did not answer
     - RegistryUnavailable  the schema registry did not answer, or refused us
     - SparkUnavailable     the Spark cluster's master did not answer, or the job has no executor
@@ -55,6 +56,10 @@ class IndexUnavailable(TransientError):
 
 class SinkUnavailable(TransientError):
     code = "sink_unavailable"
+
+
+class SourceUnavailable(TransientError):
+    code = "source_unavailable"
 
 
 class LedgerUnavailable(TransientError):

@@ -18,6 +18,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from strandline.core.errors import InvalidSettings
 
 _URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url", "sql_sink_url")
+_MAPS_WITH_SECRETS = ("kafka_properties", "sql_sources")
+"""Read as JSON objects."""
 _PREFIX = "STRANDLINE_"
 
 
@@ -117,6 +119,9 @@ class Settings(BaseSettings):
     """The password of the ledger's user, where the URL has none. Read anew for each connection."""
     sql_sink_url: str | None = None
     """SQLAlchemy URL of the database whose tables take the results of `emit: [{sql: ...}]`. May hold a password."""
+    sql_sources: dict[str, SecretStr] = {}
+    """The databases whose queries give rows of lookups, as a JSON object: name -> SQLAlchemy URL, which may hold a password:
+    `{"crm": "postgresql+psycopg://reader:...@db/crm"}`. A user who can only read is enough."""
     allow_functions: str = ""
     """The Python functions that the `map` steps of pipelines may call, separated by commas: `package.module` (each function
     that is defined there) or `package.module:function`. Default: none."""
@@ -283,7 +288,7 @@ class _SecretFiles(PydanticBaseSettingsSource):
             if variable in environment:
                 raise InvalidSettings(f"{variable} and {variable}_FILE are both set; unset one of them")
             text = _secret(Path(path), variable)
-            found[name] = _object(text, f"{variable}_FILE") if name == "kafka_properties" else text
+            found[name] = _object(text, f"{variable}_FILE") if name in _MAPS_WITH_SECRETS else text
         return found
 
 
@@ -299,7 +304,7 @@ def secret_names(kind: type[BaseSettings]) -> list[str]:
         name
         for name, field in kind.model_fields.items()
         if name in _URLS_WITH_SECRETS
-        or name == "kafka_properties"
+        or name in _MAPS_WITH_SECRETS
         or SecretStr in (field.annotation, *get_args(field.annotation))
     ]
 

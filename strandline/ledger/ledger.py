@@ -7,6 +7,7 @@ from strandline.ledger.database import Database
 from strandline.ledger.journal import Journal
 from strandline.ledger.leases import Leases
 from strandline.ledger.lives import Lives
+from strandline.ledger.lookups.sources import LookupSources
 from strandline.ledger.lookups.versions import Lookups
 from strandline.ledger.progress import Progress
 from strandline.ledger.registry import Registry
@@ -16,7 +17,7 @@ from strandline.ledger.schemas import Schemas
 from strandline.ledger.tokens import Tokens
 
 
-class Ledger(Registry, Leases, Progress, Backfills, Lives, Replays, Journal, Schemas, Lookups, Tokens):
+class Ledger(Registry, Leases, Progress, Backfills, Lives, Replays, Journal, Schemas, Lookups, LookupSources, Tokens):
     """The ledger's database, SQLite or PostgreSQL. Synchronous; may be shared by the threads of one process.
 
     Every method may raise LedgerUnavailable: then it is unknown whether a write was done, and it may be repeated.

@@ -227,6 +227,23 @@ lookup_tables = sa.Table(
     _number("kept_ms"),
 )
 
+lookup_sources = sa.Table(
+    "lookup_sources",
+    metadata,
+    sa.Column("lookup", PlainText, sa.ForeignKey("lookups.name"), primary_key=True),
+    _number("claim"),
+    _text("reader"),
+    _number("due_ms"),
+    _number("wait_ms"),
+    sa.Column("position", _OFFSETS, nullable=True),
+    _number("current_ms"),
+    sa.Column("failing_since_ms", sa.BigInteger, nullable=True),
+    _text("error"),
+    _number("skipped"),
+    _text("skipped_last"),
+    sa.CheckConstraint("claim >= 1", name="claim"),
+)
+
 jobs = sa.Table(
     "jobs",
     metadata,

@@ -165,6 +165,30 @@ class LookupRow(Described):
 
 
 @dataclass(frozen=True)
+class LookupSourceRow(Described):
+    """How the reading of a lookup's source goes."""
+
+    lookup: str
+    claim: int
+    """Counts the readings that were begun, and the changes of the document: only the newest may be recorded."""
+    position: Offsets | None
+    """Of a stream: where reading goes on, behind what the present version holds. None: of a query; or the stream has lost records
+    that were not read, and the lookup must be applied again."""
+    age_ms: int
+    """How long ago the present version was what the source said."""
+    due_in_ms: int
+    """When it is read again, or another may read it because the reader says nothing."""
+    failing_ms: int | None
+    """For how long reading has failed; None: it has not failed the last time."""
+    error: str
+    """Why the last reading failed, or its rows are not recorded yet; empty when there is nothing to say."""
+    skipped: int
+    """Records of the stream that could be no rows, since the document was applied."""
+    skipped_last: str
+    """The last of them: where it stands, and why."""
+
+
+@dataclass(frozen=True)
 class JobRow:
     name: str
     version: int

@@ -28,11 +28,13 @@ from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings, make_data_dir
 from strandline.ingest.gateway.serving.tls_door import TlsDoor, server_tls
+from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
 from strandline.processing.slices.old_slices import SlicesKept
+from strandline.processing.source.followed.reading import SourceReader
 from strandline.results.generations import discard_generation
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier, ensure_templates
@@ -45,6 +47,7 @@ from strandline.services.supervision.dead_letter_replays import DeadLetters
 from strandline.services.supervision.housekeeping import Housekeeping
 from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.leadership import ServiceIdentity
+from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.outside import TIMEOUT_S, Outside
 from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
@@ -136,12 +139,19 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
 
     changing = KafkaAdmin(settings.kafka_bootstrap, timeout_s=CHANGES_TIMEOUT_S, changes_topics=True)
     lives = JobLives(ledger, changing, settings.elasticsearch_url)
+    sources = SourceReader(
+        ledger,
+        KafkaAdmin(settings.kafka_bootstrap, timeout_s=CHANGES_TIMEOUT_S),
+        _sql_sources,
+        without_secrets(settings.ledger_url),
+    )
     applier = Applier(
         ledger,
         topics,
         lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline, ledger.generation_of(pipeline.job)),
         log_starts,
         lives.origin,
+        sources,
     )
     service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
     outside = Outside(
@@ -181,10 +191,16 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         copies,
         lives,
         dead_letters,
+        LookupFollower(ledger, sources, name),
         settings.elasticsearch_url,
         settings.data_dir,
         asks_for_tokens=settings.auth != "none",
     )
+
+
+def _sql_sources() -> dict[str, str]:
+    """The databases that lookups may ask, as the environment, or its file, has them now."""
+    return {name: url.get_secret_value() for name, url in Settings.read().sql_sources.items()}
 
 
 def _address(settings: Settings) -> str:

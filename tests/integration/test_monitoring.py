@@ -24,7 +24,13 @@ PROMETHEUS = shutil.which("prometheus")
 MONITORING = Path(__file__).parents[2] / "docker" / "monitoring"
 DOCUMENTS = """
 stream: watched
+partitions: 1
 schema: {device: string, ts: {type: timestamp, unit: ms}, load: double}
+---
+lookup: watched-devices
+schema: {device: string, load: double}
+key: device
+source: {stream: watched}
 ---
 pipeline: watched
 input: {stream: watched}

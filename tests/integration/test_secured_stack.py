@@ -159,6 +159,7 @@ class Deployment:
             "registry": planted["registry_password"],
             "poll/FILE": planted["poll_file"],
             "properties": json.dumps({"client.rack": planted["kafka_properties"]}),
+            "sources": json.dumps({"crm": self.with_login("sql_sources")}),
         }.items():
             (meant / name).write_text(text)
         key = serialization.load_pem_private_key(made.client_key.read_bytes(), None)
@@ -175,6 +176,7 @@ class Deployment:
             "KAFKA_KEY_FILE": meant / "client-key.pem",
             "KAFKA_KEY_PASSWORD": planted["kafka_key_password"],
             "KAFKA_PROPERTIES_FILE": meant / "properties",
+            "SQL_SOURCES_FILE": meant / "sources",
             "SCHEMA_REGISTRY_URL": registry_url,
             "SCHEMA_REGISTRY_USER": "strandline",
             "SCHEMA_REGISTRY_PASSWORD_FILE": meant / "registry",

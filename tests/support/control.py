@@ -41,8 +41,10 @@ from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.dead_letter_replays import DeadLetters
 from strandline.services.supervision.job_lives import JobLives
+from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
+from tests.support.typed_sources import TypedSources
 from tests.support.waiting import wait_until
 
 STREAM = """\
@@ -236,18 +238,21 @@ class Api:
         elasticsearch_url: str = "http://127.0.0.1:1",
         doorkeeper: Doorkeeper | None = None,
         data_dir: Path = Path("/nowhere"),
+        sources: TypedSources | None = None,
     ) -> None:
         self.ledger = ledger
         self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
         self.audits = audits or AuditJobs(ledger, Path("/nowhere"))
         self.templates: list[str] = []
         self.index_is_away = False
+        self.sources = sources or TypedSources()
         applier = Applier(
             ledger,
             self.topics,
             ensure_templates or self._ensure_templates,
             lambda stream: self.log.range(stream).offset_first,
             lambda pipeline: {pipeline.input.stream: self.log.range(pipeline.input.stream).offset_first},
+            self.sources,
         )
         self.discarded: list[tuple[str, int]] = []
         self.backfills = backfills or BackfillJobs(
@@ -271,6 +276,7 @@ class Api:
             DeadLetterCopies(ledger, lambda job: False, self.log, elasticsearch_url),
             JobLives(ledger, Admin(self.log), elasticsearch_url),
             Letters(ledger, self.log, "127.0.0.1:1", 1_000_000),
+            LookupFollower(ledger, self.sources, "control-test"),
             elasticsearch_url,
             data_dir,
             asks_for_tokens=doorkeeper is not None,

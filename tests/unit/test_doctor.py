@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from pydantic import SecretStr
 
 from strandline.core.errors import Conflict, IndexUnavailable, LogUnavailable, RegistryUnavailable, StackError
 from strandline.core.settings import Settings
@@ -32,6 +33,7 @@ from strandline.services.doctor.machine import (
 from strandline.services.doctor.mqtt_broker import check_mqtt
 from strandline.services.doctor.schema_registry import check_registry
 from strandline.services.doctor.sql_sink import check_sql_sink
+from strandline.services.doctor.sql_sources import check_sql_sources
 from tests.support.gateways import free_port
 from tests.support.ledgers import run_sql
 
@@ -424,6 +426,14 @@ def test_a_sql_sink_is_tried_with_a_table_of_the_doctors_own(tmp_path: Path) -> 
     assert run_sql(url, "SELECT name FROM sqlite_master") == []
     ((state, sentence),) = bad(check_sql_sink(Settings(sql_sink_url=f"sqlite:///{tmp_path}/none/results.sqlite")))
     assert state == "wrong" and "can't be reached" in sentence
+
+
+def test_the_databases_of_lookups_are_asked(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/crm.sqlite"
+    run_sql(url, "CREATE TABLE sites (id integer)")
+    sources = {"crm": SecretStr(url), "erp": SecretStr(f"sqlite:///{tmp_path}/none.sqlite")}
+    ((state, sentence),) = bad(check_sql_sources(Settings(sql_sources=sources)))
+    assert state == "wrong" and "database erp: there is no file" in sentence
 
 
 def test_the_machine(tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def problems(text: str) -> list[str]:
         (
             "rows:",
             "file: a.csv\nrows:",
-            ":1: a lookup has exactly one of rows and file, and this one has rows and file",
+            ":1: a lookup has exactly one of rows, file and source, and this one has rows and file",
         ),
         ("site: string,", "site: string, x: {type: long, from: $.a}, ", ":2: schema.x: a row is flat"),
-        ("key: site\n", "key: site\nrefresh: 10m\n", ":4: refresh: rows come with the document"),
+        ("key: site\n", "key: site\nrefresh: 10m\n", ":4: refresh: rows of a document stay until it is applied again"),
         ("rows:", "packed: '!'\nother:", ":5: other: unknown field"),
     ],
 )

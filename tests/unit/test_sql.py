@@ -572,6 +572,18 @@ def test_a_lookup_is_columns_and_options():
     assert documents(text) == [wanted] == documents(as_sql([wanted]))
 
 
+def test_a_lookup_follows_what_its_options_name():
+    text = """create lookup devices (device string, owner string null)
+    with (key = 'device', source.stream = 'registry', source.deleted_if = 'gone', source.every = '30s');"""
+    wanted = {
+        "lookup": "devices",
+        "key": "device",
+        "source": {"stream": "registry", "deleted_if": "gone", "every": "30s"},
+        "schema": {"device": "string", "owner": "string?"},
+    }
+    assert documents(text) == [wanted] == documents(as_sql([wanted]))
+
+
 def test_words_of_aggregates_end_no_expression():
     query = f"select turbine, percentile_cont(0.5) within group (order by power) as p, sum(power) filter (where rated > 1) s from {TUMBLE} {GROUPED}"
     assert steps(query)[0]["window"]["aggregate"] == {

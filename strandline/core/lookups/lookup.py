@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
 from strandline.core.field_types import JSON_TYPE, is_nested
+from strandline.core.lookups.source import LookupSource
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, FieldName, FieldSpec, Name, names_alike
 
 
@@ -20,9 +21,9 @@ class LookupSpec(DocumentModel):
     """A table whose rows are found by a key. Each version of it stays, for every replay that needs it."""
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        "table": "rows of a SQL table are not supported yet; write them to a file and name it with 'file'",
-        "stream": "the latest records of a stream are not supported yet as a lookup; write rows to a file",
-        "refresh": "rows come with the document; apply it again when they have changed",
+        "table": "rows of a SQL table come by 'source: {sql: {database: NAME, query: select ...}}'",
+        "stream": "the latest records of a stream come by 'source: {stream: NAME}'",
+        "refresh": "rows of a document stay until it is applied again; those of a 'source' are read anew, as 'every' says",
     }
     lookup: Name
     """The name."""
@@ -38,12 +39,14 @@ class LookupSpec(DocumentModel):
     """A file of rows beside the document: `.csv`, `.ndjson` or `.parquet`. The command line reads it."""
     packed: str | None = None
     """The rows of a file as the command line sends them: JSON objects, one a line, compressed by zlib, in base64."""
+    source: LookupSource | None = None
+    """What is followed for the rows: the latest records of a stream, or a query of a database."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        given = [name for name in ("rows", "file", "packed") if getattr(self, name) is not None]
+        given = [name for name in ("rows", "file", "packed", "source") if getattr(self, name) is not None]
         if len(given) != 1:
             found = f"has {' and '.join(given)}" if given else "has none"
-            yield (), f"a lookup has exactly one of rows and file, and this one {found}"
+            yield (), f"a lookup has exactly one of rows, file and source, and this one {found}"
         elif self.file is not None:
             yield (
                 ("file",),
@@ -83,4 +86,4 @@ class LookupSpec(DocumentModel):
     @classmethod
     def described(cls, document: dict[str, Any]) -> Self:
         """The model of what `without_rows` gave: a lookup without rows. Raises InvalidDocument."""
-        return cls.from_document({**document, "rows": []})
+        return cls.from_document(document if "source" in document else {**document, "rows": []})

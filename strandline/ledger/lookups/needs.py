@@ -3,7 +3,8 @@
 A slice says by which version of each lookup it is enriched, and a version of a job by which one slices are that say none.
 Versions never fall from slice to slice, so what the oldest slice of a job goes by is the oldest that the job can need: the
 lookup's *floor* is the least of these of all jobs. Rows are kept by their digest, once, and go when all versions that have them
-are below the floor and none of them is the present one. Documents without rows stay.
+are below the floor and none of them is the present one. Documents without rows stay; of lookups that are followed, which have a
+version for each change of their source, those go that are below the floor.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict
-from strandline.ledger.models import job_versions, jobs, lookup_tables, lookup_versions, lookups, slices
+from strandline.ledger.models import job_versions, jobs, lookup_sources, lookup_tables, lookup_versions, lookups, slices
 from strandline.ledger.states import LookupVersions
 
 
@@ -22,15 +23,18 @@ def lookups_of_version(
 ) -> LookupVersions:
     """What a new version of a job goes by where slices say none: for a lookup that the version before used what that went by, so
     that all its slices keep what they had; else the present version. `checked`: lookup -> the version that the job was checked
-    against. Raises Conflict when a lookup has another one by now."""
+    against. Raises Conflict when a lookup has another one by now, unless that has other rows of its source alone."""
     known: LookupVersions = {}
     if checked and before is not None:
         of_before = (job_versions.c.job == job) & (job_versions.c.version == before)
         known = connection.execute(sa.select(job_versions.c.lookup_versions).where(of_before)).scalar() or {}
+    found: LookupVersions = {}
     for name, version in sorted(checked.items()):
-        if lock_lookup(connection, name) != version:
+        present = lock_lookup(connection, name)
+        if not has_same_document(connection, name, version, present):
             raise Conflict(f"Lookup {name} has just got another version; apply the documents again.")
-    return {name: known.get(name, version) for name, version in checked.items()}
+        found[name] = known.get(name, present)
+    return found
 
 
 def forget_tables(connection: sa.Connection) -> None:
@@ -51,6 +55,11 @@ def forget_tables(connection: sa.Connection) -> None:
     }
     for digest in kept - needed:
         connection.execute(sa.delete(lookup_tables).where(lookup_tables.c.digest == digest))
+    present_of = {name: present for name, _, _, present in versions}
+    for name in connection.execute(sa.select(lookup_sources.c.lookup)).scalars().all():
+        oldest = min((present_of[name], *floors.get(name, {}).values()))
+        of_lookup = (lookup_versions.c.lookup == name) & (lookup_versions.c.version < oldest)
+        connection.execute(sa.delete(lookup_versions).where(of_lookup))
 
 
 def floor_of(connection: sa.Connection, name: str) -> int | None:
@@ -80,6 +89,16 @@ def floors_of(connection: sa.Connection) -> dict[str, dict[str, int]]:
                 of_lookup = floors.setdefault(name, {})
                 of_lookup[job] = min(found, of_lookup.get(job, found))
     return floors
+
+
+def has_same_document(connection: sa.Connection, name: str, checked: int, present: int) -> bool:
+    """Whether a document that was checked against one version fits the present one as well: it is that version, or has come from
+    the lookup's source since."""
+    if checked == present:
+        return True
+    of_both = (lookup_versions.c.lookup == name) & lookup_versions.c.version.in_((checked, present))
+    documents = list(connection.execute(sa.select(lookup_versions.c.document).where(of_both)).scalars())
+    return len(documents) == 2 and documents[0] == documents[1] and "source" in documents[0]
 
 
 def lock_lookup(connection: sa.Connection, name: str) -> int:

@@ -8,8 +8,9 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.database import Part
-from strandline.ledger.lookups.needs import floor_of, floors_of, forget_tables, lock_lookup
-from strandline.ledger.models import lookup_tables, lookup_versions, lookups
+from strandline.ledger.lookups.needs import floor_of, floors_of, forget_tables, has_same_document, lock_lookup
+from strandline.ledger.lookups.sources import SourceBegin, add_version, follow
+from strandline.ledger.models import lookup_sources, lookup_tables, lookup_versions, lookups
 from strandline.ledger.states import LookupRow, LookupVersions
 
 _PRESENT = (
@@ -40,32 +41,30 @@ class Lookups(Part):
         rows: int,
         base: int | None = None,
         floor: int | None = None,
+        source: SourceBegin | None = None,
     ) -> LookupRow:
         """Register a lookup, or give it a new version. The same content again changes nothing.
 
         `document`: without the rows, which are `packed`. `base`: the version that the document was checked against, 0 for none,
-        and `floor` what the lookup's floor was then. Raises Conflict when the lookup has another one.
+        and `floor` what the lookup's floor was then. `source`: where the rows come from, if it is followed, and from where on.
+        Raises Conflict when the lookup has another one, unless that has other rows of its source alone.
         """
         with self._database.writing(f"register lookup {name}") as connection:
             present = lock_lookup(connection, name)
             known = connection.execute(_PRESENT.where(lookups.c.name == name)).first() if present else None
             if known is not None and known.digest == digest:
+                follow(self._database, connection, name, source)
                 return LookupRow(*known)
-            if base is not None and (base != present or floor != floor_of(connection, name)):
+            is_checked = base is None or has_same_document(connection, name, base, present)
+            if not is_checked or (base is not None and floor != floor_of(connection, name)):
                 raise Conflict(
                     f"Lookup {name} has just got another version, or another job that uses it; apply the documents again."
                 )
-            now_ms, version = self._clock_ms(), present + 1
-            if present:
-                connection.execute(sa.update(lookups).where(lookups.c.name == name).values(version=version))
-            else:
-                connection.execute(sa.insert(lookups).values(name=name, version=version, created_ms=now_ms))
-            row = {"digest": digest, "document": document, "rows": rows, "applied_ms": now_ms}
-            connection.execute(sa.insert(lookup_versions).values(lookup=name, version=version, **row))
-            table = {"digest": digest, "packed": packed, "kept_ms": now_ms}
-            connection.execute(self._database.insert_new(lookup_tables).values(table))
+            row = LookupRow(name, present + 1, digest, document, rows, self._clock_ms())
+            add_version(self._database, connection, row, packed)
+            follow(self._database, connection, name, source)
             forget_tables(connection)
-            return LookupRow(name, version, digest, document, rows, now_ms)
+            return row
 
     def lookups(self) -> list[LookupRow]:
         """All lookups in their present versions, by name."""
@@ -90,17 +89,42 @@ class Lookups(Part):
                 raise _no_lookup(name)
         return {name: found[name] for name in names}
 
-    def lookup_history(self, name: str) -> dict[int, LookupRow]:
-        """Version -> what it is, of each version that there was, the oldest first. Raises NotFound."""
+    def lookup_history(self, name: str, newest: int | None = None) -> dict[int, LookupRow]:
+        """Version -> what it is, of each version that is known, or of the newest ones, the oldest first. Raises NotFound."""
         wanted = sa.select(lookup_versions).where(lookup_versions.c.lookup == name)
         with self._database.reading(f"read the versions of lookup {name}") as connection:
-            found = connection.execute(wanted.order_by(lookup_versions.c.version)).all()
+            found = connection.execute(wanted.order_by(lookup_versions.c.version.desc()).limit(newest)).all()
         if not found:
             raise _no_lookup(name)
-        return {
-            one.version: LookupRow(name, one.version, one.digest, one.document, one.rows, one.applied_ms)
-            for one in found
-        }
+        return {one.version: _row(one) for one in reversed(found)}
+
+    def lookup_version(self, name: str, version: int) -> LookupRow:
+        """One version. Raises NotFound."""
+        of_version = (lookup_versions.c.lookup == name) & (lookup_versions.c.version == version)
+        with self._database.reading(f"read version {version} of lookup {name}") as connection:
+            found = connection.execute(sa.select(lookup_versions).where(of_version)).first()
+        if found is None:
+            raise NotFound(f"There is no version {version} of lookup {name}.")
+        return _row(found)
+
+    def lookup_digests(self, name: str, first: int) -> dict[int, str]:
+        """Version -> digest, from this version on."""
+        wanted = sa.select(lookup_versions.c.version, lookup_versions.c.digest)
+        wanted = wanted.where(lookup_versions.c.lookup == name, lookup_versions.c.version >= first)
+        with self._database.reading(f"read which rows versions of lookup {name} have") as connection:
+            return {version: digest for version, digest in connection.execute(wanted)}
+
+    def lookup_documents(self, name: str, first: int = 1) -> list[dict[str, Any]]:
+        """The documents of the versions from this one on, each once, the oldest first. Raises NotFound."""
+        wanted = sa.select(lookup_versions.c.document).where(
+            lookup_versions.c.lookup == name, lookup_versions.c.version >= first
+        )
+        wanted = wanted.group_by(lookup_versions.c.document).order_by(sa.func.min(lookup_versions.c.version))
+        with self._database.reading(f"read the documents of lookup {name}") as connection:
+            found = list(connection.execute(wanted).scalars())
+        if not found:
+            raise _no_lookup(name)
+        return found
 
     def lookup_table(self, digest: str) -> str:
         """The rows with this digest, packed. Raises NotFound when they are not kept any more."""
@@ -131,9 +155,14 @@ class Lookups(Part):
                     f"Lookup {name} is needed by job {', '.join(needing)}: its present version uses it, or slices that a replay "
                     "may read went by it. Delete the job first, or let it go on without the lookup until these slices are old."
                 )
-            connection.execute(sa.delete(lookup_versions).where(lookup_versions.c.lookup == name))
+            for table in (lookup_versions, lookup_sources):
+                connection.execute(sa.delete(table).where(table.c.lookup == name))
             connection.execute(sa.delete(lookups).where(lookups.c.name == name))
             forget_tables(connection)
+
+
+def _row(found: Any) -> LookupRow:
+    return LookupRow(found.lookup, found.version, found.digest, found.document, found.rows, found.applied_ms)
 
 
 def _no_lookup(name: str) -> NotFound:

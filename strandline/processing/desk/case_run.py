@@ -15,7 +15,7 @@ from strandline.core.record_headers import REASON_LATE, SOURCE_MQTT, pack_header
 from strandline.core.stream import StreamSpec, record_header
 from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, letter_fields
-from strandline.processing.desk.desk_pipeline import read_pipeline
+from strandline.processing.desk.desk_pipeline import RowFiles, read_pipeline
 from strandline.processing.desk.expectations import Differences, compare
 from strandline.processing.desk.record_files import read_records
 from strandline.processing.desk.records import DeskRecords, Placement
@@ -49,22 +49,24 @@ def read_cases(path: Path) -> list[CaseSpec]:
     return [CaseSpec.parse(document) for document in read_documents(path.read_bytes(), str(path), ("test",))]
 
 
-def read_file(path: Path, name: str | None) -> CheckedPipeline:
+def read_file(path: Path, name: str | None, rows: RowFiles) -> CheckedPipeline:
     """The pipeline of a file, as `read_pipeline` finds it. Raises InvalidDocument, PermanentError."""
-    return read_pipeline(_bytes(path), str(path), name)
+    return read_pipeline(_bytes(path), str(path), name, rows=rows)
 
 
 def run_case(
-    case: CaseSpec, directory: Path, pipeline_of: Callable[[Path, str | None], CheckedPipeline] = read_file
+    case: CaseSpec, directory: Path, pipeline_of: Callable[[Path, str | None, RowFiles], CheckedPipeline] = read_file
 ) -> CaseReport:
-    """Run one test. `directory`: where its files are looked for. `pipeline_of`: reads the pipeline of this name from a file.
+    """Run one test. `directory`: where its files are looked for. `pipeline_of`: reads the pipeline of this name from a file, with
+    the rows of lookups from others.
 
     An error of the pipeline's documents, of its files or (with `on_error: crash`) of its records is a finding.
     """
     begun_s = time.perf_counter()
     report = CaseReport(case.test)
     try:
-        pipeline = pipeline_of(directory / case.file, case.pipeline)
+        rows = {name: directory / file for name, file in case.lookups.items()}
+        pipeline = pipeline_of(directory / case.file, case.pipeline, rows)
         outcomes, desk = _outcomes(case, pipeline, directory)
         judge(report, case.expect, pipeline, outcomes, desk.counts.rejected[REASON_LATE], directory)
     except StrandlineError as error:

@@ -112,6 +112,8 @@ class CaseSpec(DocumentModel):
     """The file with the pipeline and its stream, from the test's directory."""
     pipeline: str | None = None
     """Which pipeline, where the file has several."""
+    lookups: dict[str, str] = Field(default_factory=dict)
+    """Lookup -> a file of its rows, from the test's directory: of those that follow a stream or a database."""
     partitions: Annotated[int, Field(ge=1, le=1000)] = 1
     """Of the stream."""
     slice: Annotated[int, Field(ge=1)] | Literal["all"] = 1

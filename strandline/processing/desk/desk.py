@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.core.errors import PermanentError
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_EXPRESSION, REASON_RESULT
 from strandline.processing.desk.asked_schemas import asked_schemas
 from strandline.processing.desk.event_clock import EventClock
@@ -150,6 +151,12 @@ class Desk:
         """`slice_records`: cut a slice after so many; None: all are one, whose windows close at the end. Results don't depend on
         it. `log_time`: the field of the stream that says when a record came; None: its event time does. `restarts`: hold the
         records that `restart` may have to read again."""
+        for name, _ in pipeline.lookups:
+            if name not in pipeline.tables:
+                raise PermanentError(
+                    f"lookup {name} has no rows here, because it follows a stream or a database; give them from a file: --lookup "
+                    f"{name}=FILE, or in a test 'lookups: {{{name}: FILE}}'"
+                )
         self._pipeline = pipeline
         self._slice_records = slice_records
         self._in_slice = 0

@@ -4,31 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from strandline.core.documents import YamlDocument, did_you_mean, read_documents
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.stream import StreamSpec
+from strandline.processing.desk.lookup_files import read_lookup_file
 from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
+from strandline.processing.formats.lookups.rows import lines_of, read_rows
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.lookups.followed_streams import unfit_sources
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams, several_results, stream_of_results
 
+RowFiles = Mapping[str, Path]
 
-def read_pipeline(text: bytes, source: str, name: str | None = None, stream: str | None = None) -> CheckedPipeline:
-    """The pipeline called `name`, or the one that reads `stream`, or the only one. Raises InvalidDocument."""
-    return pipeline_of(read_documents(text, source), source, name, stream)
+
+def read_pipeline(
+    text: bytes,
+    source: str,
+    name: str | None = None,
+    stream: str | None = None,
+    rows: RowFiles | None = None,
+) -> CheckedPipeline:
+    """The pipeline called `name`, or the one that reads `stream`, or the only one. `rows`: lookup -> a file of its rows, instead
+    of those that its document has. A lookup that is followed has none without. Raises InvalidDocument."""
+    return pipeline_of(read_documents(text, source), source, name, stream, rows)
 
 
 def pipeline_of(
-    documents: list[YamlDocument], source: str, name: str | None = None, stream: str | None = None
+    documents: list[YamlDocument],
+    source: str,
+    name: str | None = None,
+    stream: str | None = None,
+    rows: RowFiles | None = None,
 ) -> CheckedPipeline:
     """The same of documents that are read already; `source` names what holds them."""
     pipelines = [document for document in documents if document.kind == "pipeline"]
     lookups = {one.name: read_lookup(one) for one in documents if one.kind == "lookup"}
+    _check_sources(documents, lookups)
+    for given, file in (rows or {}).items():
+        if given not in lookups:
+            message = f"holds no lookup '{given}'{did_you_mean(given, lookups)}"
+            raise InvalidDocument([Problem(message, source=source)])
+        lookups[given] = _with_rows(lookups[given], file)
     checked = _checked(_chosen(pipelines, name, stream, source), documents, (), shapes_of(lookups))
-    return replace(checked, tables={used: lookups[used].table() for used, _ in checked.lookups})
+    with_rows = {one for one, _ in checked.lookups if lookups[one].spec.source is None or one in (rows or {})}
+    return replace(checked, tables={one: lookups[one].table() for one in sorted(with_rows)})
+
+
+def _check_sources(documents: list[YamlDocument], lookups: Mapping[str, ReadLookup]) -> None:
+    """Lookups whose streams are here must fit them."""
+    followed = {name: one.spec for name, one in lookups.items() if one.spec.source is not None}
+    if not followed:
+        return
+    streams = {one.name: StreamSpec.parse(one) for one in documents if one.kind == "stream"}
+    here = {name: spec for name, spec in followed.items() if spec.source and spec.source.stream in streams}
+    if problems := list(unfit_sources(documents, here, streams)):
+        raise InvalidDocument(problems)
+
+
+def _with_rows(lookup: ReadLookup, file: Path) -> ReadLookup:
+    text = read_lookup_file(lookup.spec, file)
+    rows = read_rows(lookup.spec, lines_of(text))
+    assert not isinstance(rows, list), "the file's reader has looked"
+    return replace(lookup, text=text, rows=rows)
 
 
 def _chosen(pipelines: list[YamlDocument], name: str | None, stream: str | None, source: str) -> YamlDocument:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import RunRow, SliceStatus, StreamVersions
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -36,7 +37,13 @@ def shapes_of_version(ledger: Ledger, job: str, version: int, spec: PipelineSpec
     if not names:
         return {}
     bases = ledger.job_version(job, version).lookup_versions
-    return {name: shape_of_versions(ledger.lookup_history(name), bases[name]) for name in names}
+    return {name: shape_of_versions(ledger.lookup_documents(name), bases[name]) for name in names}
+
+
+def followers_of(ledger: Ledger, stream: str) -> list[LookupSpec]:
+    """The lookups whose rows are the latest records of the stream."""
+    specs = [LookupSpec.described(row.document) for row in ledger.lookups()]
+    return [spec for spec in specs if spec.source is not None and spec.source.stream == stream]
 
 
 def document_of(documents: Mapping[int, dict[str, Any]], versions: StreamVersions, stream: str) -> dict[str, Any]:

@@ -32,8 +32,11 @@ class LookupsInForce:
 
     def _has_fields(self, name: str, version: int) -> bool:
         if (name, version) not in self._fits:
-            for number, row in self._ledger.lookup_history(name).items():
-                self._fits[name, number] = row.document["schema"].keys() >= set(self._used[name])
+            document = self._ledger.lookup_version(name, version).document
+            self._fits = {
+                one: fits for one, fits in self._fits.items() if one[0] != name
+            }  # the versions before are past
+            self._fits[name, version] = document["schema"].keys() >= set(self._used[name])
         return self._fits[name, version]
 
 

@@ -45,8 +45,8 @@ class SliceLookups:
         for name, base in self._bases:
             version = row.lookup_versions.get(name, base)
             if (name, version) not in self._digests:
-                for number, one in self._ledger.lookup_history(name).items():
-                    self._digests[name, number] = one.digest
+                for number, digest in self._ledger.lookup_digests(name, version).items():
+                    self._digests[name, number] = digest
             found.append(LookupRef(name, version, self._digests[name, version]))
         return tuple(found)
 
@@ -89,7 +89,7 @@ def _table(ledger: Ledger, ref: LookupRef) -> LookupTable:
             f"Version {ref.version} of lookup {ref.name} is not kept any more, and slices that are read again went by it. "
             "Nothing that follows from them was emitted. Submit the pipeline under another name."
         ) from error
-    return kept_table(ref.name, ref.version, ledger.lookup_history(ref.name)[ref.version].document, packed)
+    return kept_table(ledger.lookup_version(ref.name, ref.version), packed)
 
 
 _kept: dict[str, KeptTables] = {}

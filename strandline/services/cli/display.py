@@ -61,7 +61,7 @@ def jobs_tables(jobs: list[Answer]) -> list[Table]:
             for job in jobs
         ),
     )
-    messages = [(job["name"], job["message"]) for job in jobs if job["message"]]
+    messages = [(job["name"], told) for job in jobs for told in (job["message"], *job["warnings"]) if told]
     return [table, facts_table(list(messages))] if messages else [table]
 
 
@@ -100,6 +100,7 @@ def job_table(job: Answer) -> Table:
             rows.append(("retention left", format_about(max(0, left_ms))))
         if job["rewind"]["warning"]:
             rows.append(("warning", Text(job["rewind"]["warning"], style="red")))
+    rows += [("warning", Text(told, style="red")) for told in job["warnings"]]
     if job["backfill"]:
         one = job["backfill"]
         read = f"{one['records_done']:,} of {one['records']:,} records read"
@@ -184,7 +185,7 @@ def stream_tables(stream: Answer) -> list[Table]:
 
 def lookups_table(lookups: list[Answer]) -> Table:
     return table_of(
-        ("LOOKUP", "#VERSION", "#ROWS", "KEY", "FIELDS", "APPLIED"),
+        ("LOOKUP", "#VERSION", "#ROWS", "KEY", "FIELDS", "SINCE", "SOURCE"),
         (
             (
                 one["name"],
@@ -193,10 +194,34 @@ def lookups_table(lookups: list[Answer]) -> Table:
                 ", ".join(one["document"].get("key", [])),
                 ", ".join(one["document"].get("schema", {})),
                 show_time(one["applied_ms"]).partition(".")[0],
+                _source(one["source"]),
             )
             for one in lookups
         ),
     )
+
+
+def _source(source: Answer | None) -> str | Text:
+    """What a lookup follows, and how that goes, in one cell."""
+    if source is None:
+        return "-"
+    told = f"{source['told']}, {source['state']}: {format_about(source['age_ms'])} old"
+    return told if source["state"] == "current" else Text(told, style="red")
+
+
+def _source_facts(source: Answer | None) -> list[tuple[str, str | Text]]:
+    if source is None:
+        return []
+    facts: list[tuple[str, str | Text]] = [
+        ("source", _source(source)),
+        ("read", f"every {format_about(source['every_ms'])}, again in {format_about(source['next_in_ms'])}"),
+        ("too old after", format_about(source["max_age_ms"])),
+    ]
+    if source["error"]:
+        facts.append(("error", Text(source["error"], style="red")))
+    if source["skipped"]:
+        facts.append(("records skipped", f"{source['skipped']:,}; the last: {source['skipped_last']}"))
+    return facts
 
 
 def lookup_tables(lookup: Answer) -> list[Table]:
@@ -209,6 +234,7 @@ def lookup_tables(lookup: Answer) -> list[Table]:
             ("rows", show_count(lookup["rows"])),
             ("key", ", ".join(lookup["document"].get("key", []))),
             ("jobs", ", ".join(lookup["jobs"]) or "-"),
+            *_source_facts(lookup["source"]),
             *((f"field: {name}", _field(spec)) for name, spec in lookup["document"].get("schema", {}).items()),
         ]
     )

@@ -14,6 +14,7 @@ from strandline.services.doctor.ledger import check_ledger
 from strandline.services.doctor.mqtt_broker import check_mqtt
 from strandline.services.doctor.schema_registry import check_registry
 from strandline.services.doctor.sql_sink import check_sql_sink
+from strandline.services.doctor.sql_sources import check_sql_sources
 
 DEADLINE_S = 60.0
 """Of all checks of one subject together. Each request has a shorter one."""
@@ -32,4 +33,6 @@ def server_checks(settings: Settings, mqtt: MqttBridgeSettings | None) -> Mappin
         checks["registry"] = partial(check_registry, settings)
     if settings.sql_sink_url is not None:
         checks["sql"] = partial(check_sql_sink, settings)
+    if settings.sql_sources:
+        checks["sql sources"] = partial(check_sql_sources, settings)
     return checks

@@ -47,8 +47,8 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 def create_app(
     dependencies: Dependencies | None, names: Collection[str] = (), doorkeeper: Doorkeeper | None = None
 ) -> FastAPI:
-    """The app over `dependencies`. It starts the supervisor, the backfills, the removal of old slices and the copying of dead
-    letters when it starts, and closes them when it ends.
+    """The app over `dependencies`. It starts the supervisor, the backfills, the removal of old slices, the copying of dead
+    letters and the following of lookups when it starts, and closes them when it ends.
 
     `names` are the host names under which it answers, beside loopback's. `doorkeeper` asks for tokens; without one whoever
     reaches the service may do everything. The caller closes it. Without dependencies it can only describe itself.
@@ -61,10 +61,12 @@ def create_app(
         dependencies.backfills.start()
         dependencies.old_slices.start()
         dependencies.dead_letter_copies.start()
+        dependencies.lookups.start()
         following = asyncio.create_task(doorkeeper.follow()) if doorkeeper is not None else None
         yield
         if following is not None:
             following.cancel()
+        await run_in_threadpool(dependencies.lookups.close)
         await run_in_threadpool(dependencies.dead_letter_copies.close)
         await run_in_threadpool(dependencies.old_slices.close)
         await run_in_threadpool(dependencies.backfills.close)

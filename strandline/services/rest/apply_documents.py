@@ -22,6 +22,7 @@ from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.lookups.followed_streams import unfit_sources
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import (
@@ -40,7 +41,7 @@ from strandline.processing.slices.rewind import plan_of_job, require_ledger_hold
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import generation_of
 from strandline.services.rest.job_status import input_streams, rewind_view
-from strandline.services.rest.lookup_changes import LookupChanges, outcome_of
+from strandline.services.rest.lookup_changes import LookupChanges, Sources, outcome_of
 from strandline.services.rest.views import Applied, JobPlan
 
 _SENDERS_TIMES = (
@@ -124,12 +125,18 @@ def check_documents(
         try:
             read_streams = [streams.get(name) or StreamSpec.from_document(registered[name]) for name in spec.streams]
             fitting = check(pipeline, read_streams, document, shapes)
-            tables = {used: read[used].table() for used, _ in fitting.lookups if used in read}
+            tables = {
+                used: read[used].table() for used, _ in fitting.lookups if used in read and not read[used].is_followed
+            }
             checked.append(replace(fitting, tables=tables))
             problems.extend(_fit_streams(document, checked[-1], streams, registered, broken))
         except InvalidDocument as error:
             problems.extend(error.problems)
             broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
+    followed = {name: one.spec for name, one in read.items() if one.is_followed and one.followed_stream not in broken}
+    if followed:
+        there = {name: StreamSpec.from_document(one) for name, one in registered.items()} | streams
+        problems.extend(unfit_sources(documents, followed, there))
     if problems:
         raise InvalidDocument(problems)
     return Batch(list(streams.values()), list(read.values()), checked)
@@ -183,15 +190,16 @@ class Applier:
         ensure_templates: Callable[[CheckedPipeline], None],
         log_starts: Callable[[str], Mapping[int, int]],
         origin: Callable[[PipelineSpec], Offsets] | None = None,
+        sources: Sources | None = None,
     ) -> None:
         """`log_starts(topic)` returns the first offset that each partition of it still holds; `origin(pipeline)` where a new job
-        begins to read: needed for the name of a deleted job, which is refused without."""
+        begins to read: needed for the name of a deleted job, which is refused without; `sources` reads those of lookups."""
         self._ledger = ledger
         self._topics = topics
         self._ensure_templates = ensure_templates
         self._log_starts = log_starts
         self._origin = origin
-        self._lookup_changes = LookupChanges(ledger)
+        self._lookup_changes = LookupChanges(ledger, sources)
 
     def check(self, text: bytes | str, source: str) -> Batch:
         """Check documents against each other and the ledger. Raises InvalidDocument."""
@@ -221,6 +229,8 @@ class Applier:
         """
         versions = {row.name: row.version for row in self._ledger.streams()}
         batch = self.check(text, source)
+        for stream in batch.streams:
+            self._lookup_changes.refuse_unfit(stream, batch.lookups)
         notes = {stream.stream: self._check_schema_change(stream, batch) for stream in batch.streams}
         changes = {one.spec.lookup: self._lookup_changes.check(one, batch.pipelines) for one in batch.lookups}
         self._refuse_other_logs(batch)

@@ -25,14 +25,16 @@ def approval(batch: Batch) -> CheckView:
 
 
 def check_without_stack(text: bytes, source: str) -> CheckView | None:
-    """Check documents without a ledger; None when a pipeline's stream, or a lookup that it uses, is not among them, so that the
-    ledger is needed."""
+    """Check documents without a ledger; None when a pipeline's stream, a lookup that it uses, or the stream that a lookup follows
+    is not among them, so that the ledger is needed."""
     try:
         documents = read_documents(text, source)
         streams = {document.name for document in documents if document.kind == "stream"}
         streams |= {str(emit) for document in documents for emit in _emitted(document.data)}
         lookups = {document.name for document in documents if document.kind == "lookup"}
         for document in documents:
+            if document.kind == "lookup" and _followed(document.data) not in (None, *streams):
+                return None
             if any(lookup not in lookups for lookup in _used(document.data)):
                 return None
             if document.kind == "pipeline" and any(one not in streams for one in _read(document.data)):
@@ -64,6 +66,12 @@ def _used(pipeline: dict[str, object]) -> Iterator[object]:
     for step in _steps(pipeline):
         if isinstance(enrich := step.get("enrich"), dict):
             yield enrich.get("lookup")
+
+
+def _followed(lookup: dict[str, object]) -> object:
+    """The stream that a lookup's document says it follows."""
+    source = lookup.get("source")
+    return source.get("stream") if isinstance(source, dict) else None
 
 
 def _steps(pipeline: dict[str, object]) -> Iterator[dict[str, object]]:

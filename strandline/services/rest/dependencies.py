@@ -17,6 +17,7 @@ from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.dead_letter_replays import DeadLetters
 from strandline.services.supervision.job_lives import JobLives
+from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
 
@@ -35,6 +36,7 @@ class Dependencies:
     dead_letter_copies: DeadLetterCopies
     lives: JobLives
     dead_letters: DeadLetters
+    lookups: LookupFollower
     elasticsearch_url: str
     """Of the results store; may hold a password."""
     data_dir: Path

@@ -18,6 +18,7 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stored import inputs_of, shapes_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.explanation import JobFacts, explain
+from strandline.services.rest.lookup_status import lookup_warnings
 from strandline.services.rest.views import (
     ExplanationView,
     JobView,
@@ -72,6 +73,7 @@ def job_view(
         rewind=rewind_view(cost, pipeline.retention_ms) if last_slice else None,
         last_start=_last_start(ledger, job),
         backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
+        warnings=lookup_warnings(ledger, [name for name, _ in pipeline.lookups]) if pipeline.lookups else [],
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in _VERBS[job.state]],
     )
 

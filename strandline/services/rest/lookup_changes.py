@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
-from strandline.core.errors import Conflict, InvalidDocument, NotFound
+from strandline.core.errors import Conflict, InvalidDocument, InvalidSettings, NotFound
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import pack_rows
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.lookups.sources import SourceBegin
+from strandline.ledger.states import LookupRow
 from strandline.processing.formats.lookups.documents import ReadLookup
+from strandline.processing.formats.lookups.rows import digest_of
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.lookups.followed_streams import problems_of_source
 from strandline.processing.pipelines.lookups.lookup_shapes import refused_changes, shape_of
 from strandline.processing.pipelines.result_streams import present_pipelines
-from strandline.processing.pipelines.stored import shapes_of_version
+from strandline.processing.pipelines.stored import followers_of, shapes_of_version
 from strandline.services.rest.views import Applied
 
 
@@ -31,11 +35,19 @@ class LookupChange:
     notes: list[str] = field(default_factory=list)
 
 
+class Sources(Protocol):
+    """Reads the sources of lookups, as `SourceReader` does."""
+
+    def read_all(self, spec: LookupSpec) -> tuple[bytes, int, SourceBegin]: ...
+
+
 class LookupChanges:
     """Checks and makes them. Blocking."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, sources: Sources | None = None) -> None:
+        """`sources`: without them no lookup can be followed."""
         self._ledger = ledger
+        self._sources = sources
 
     def check(self, lookup: ReadLookup, pipelines: Sequence[CheckedPipeline]) -> LookupChange:
         """Refuse what a replay, or a job that uses the lookup, can't take. `pipelines`: those that are applied together with it,
@@ -46,10 +58,10 @@ class LookupChanges:
         except NotFound:
             return LookupChange(0)
         floor = self._ledger.lookup_floor(name)
-        if known.digest == lookup.digest or floor is None:
+        if self._is_known(lookup, known) or floor is None:
             return LookupChange(known.version, floor)
-        needed = [row for version, row in self._ledger.lookup_history(name).items() if version >= floor]
-        if refused := refused_changes([LookupSpec.described(row.document) for row in needed], lookup.spec):
+        needed = self._ledger.lookup_documents(name, floor)
+        if refused := refused_changes([LookupSpec.described(document) for document in needed], lookup.spec):
             jobs = ", ".join(self._ledger.jobs_with_lookup(name))
             raise Conflict(f"lookup {name} can't change so while job {jobs} needs it: {'; '.join(refused)}")
         together = {one.job for one in pipelines}
@@ -70,18 +82,32 @@ class LookupChanges:
             known.version, floor, [f"job {job} goes by it from its next slice on" for job in sorted(using)]
         )
 
+    def refuse_unfit(self, stream: StreamSpec, lookups: Sequence[ReadLookup]) -> None:
+        """Refuse a stream's document that a lookup can't follow any more. `lookups`: those that are applied together with it,
+        which are checked against it already. Raises Conflict."""
+        for spec in followers_of(self._ledger, stream.stream):
+            if all(one.spec.lookup != spec.lookup for one in lookups):
+                refused = [message for _, message in problems_of_source(spec, stream)]
+                if refused:
+                    raise Conflict(
+                        f"stream {stream.stream} can't change so while lookup {spec.lookup} follows it: {'; '.join(refused)}"
+                    )
+
     def apply(self, lookup: ReadLookup, change: LookupChange, principal: str | None) -> Applied:
-        """Make a change, for `principal`. Raises Conflict when the lookup, or who needs it, is not as it was when it was
-        checked."""
+        """Make a change, for `principal`. The rows of one that is followed are read first, unless its document is the present
+        one. Raises Conflict when the lookup, or who needs it, is not as it was when it was checked; what reading raises."""
         spec = lookup.spec
+        text, rows, source = lookup.text, lookup.rows.num_rows, None
+        if spec.source is not None:
+            known = self._followed(spec)
+            if known is not None:
+                return Applied(kind="lookup", name=known.name, outcome="unchanged", version=known.version, notes=[])
+            if self._sources is None:
+                raise InvalidSettings("this service follows no sources; write the rows into the document, or a file")
+            text, rows, source = self._sources.read_all(spec)
+        digest = digest_of(spec, text)
         row = self._ledger.put_lookup(
-            spec.lookup,
-            spec.without_rows(),
-            lookup.digest,
-            pack_rows(lookup.text),
-            lookup.rows.num_rows,
-            change.base,
-            change.floor,
+            spec.lookup, spec.without_rows(), digest, pack_rows(text), rows, change.base, change.floor, source
         )
         outcome = outcome_of(change.base or None, row.version)
         if outcome == "changed" or (principal is not None and outcome != "unchanged"):
@@ -89,6 +115,20 @@ class LookupChanges:
             facts = {"lookup": row.name, "version": row.version, "rows": row.rows}
             self._ledger.record_event(f"lookup_{outcome}", message, facts=facts, principal=principal)
         return Applied(kind="lookup", name=row.name, outcome=outcome, version=row.version, notes=change.notes)
+
+    def _is_known(self, lookup: ReadLookup, known: LookupRow) -> bool:
+        """Whether the document says nothing new of types, key and source, and, unless it is followed, of rows."""
+        if lookup.spec.source is not None:
+            return known.document == lookup.spec.without_rows()
+        return known.digest == lookup.digest
+
+    def _followed(self, spec: LookupSpec) -> LookupRow | None:
+        """The lookup, if it is followed by this document already, and goes on."""
+        state = self._ledger.lookup_sources().get(spec.lookup)
+        if state is None or (spec.source is not None and spec.source.stream is not None and state.position is None):
+            return None
+        known = self._ledger.lookup(spec.lookup)
+        return known if known.document == spec.without_rows() else None
 
 
 def outcome_of(before: int | None, now: int) -> Literal["created", "changed", "unchanged"]:

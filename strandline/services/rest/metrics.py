@@ -1,4 +1,4 @@
-"""The jobs' metrics for Prometheus. Each scrape reads them from the ledger, so a restart loses nothing."""
+"""The metrics of jobs and lookups for Prometheus. Each scrape reads them from the ledger, so a restart loses nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState
 from strandline.log.kafka_status import KafkaStatus, LogRange
 from strandline.services.rest.job_status import job_view
-from strandline.services.rest.views import JobView
+from strandline.services.rest.lookup_status import lookup_summaries
+from strandline.services.rest.views import JobView, LookupSummary
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,6 +32,7 @@ def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
     }
     registry = CollectorRegistry()
     registry.register(_Jobs(views, latencies, time.time()))
+    registry.register(_Lookups(lookup_summaries(ledger)))
     return generate_latest(registry)
 
 
@@ -84,3 +86,33 @@ class _Jobs(Collector):
             if seconds is not None:
                 latency.add_metric([name, stage], seconds)
         yield from (state, epoch, lag, behind, latency, records, rejected, results)
+
+
+class _Lookups(Collector):
+    """The metrics of all lookups at one moment."""
+
+    def __init__(self, lookups: list[LookupSummary]) -> None:
+        self._lookups = lookups
+
+    def collect(self) -> Iterable[Metric]:
+        version = GaugeMetricFamily("strandline_lookup_version", "The present version", labels=["lookup"])
+        rows = GaugeMetricFamily("strandline_lookup_rows", "Rows of the present version", labels=["lookup"])
+        age = GaugeMetricFamily(
+            "strandline_lookup_age_seconds",
+            "How long ago the present version was what its source said",
+            labels=["lookup"],
+        )
+        is_old = GaugeMetricFamily("strandline_lookup_is_old", "1: older than its document allows", labels=["lookup"])
+        failing = GaugeMetricFamily("strandline_lookup_is_failing", "1: its source can't be read", labels=["lookup"])
+        skipped = GaugeMetricFamily(
+            "strandline_lookup_skipped_records", "Records of its stream that could be no rows", labels=["lookup"]
+        )
+        for one in self._lookups:
+            version.add_metric([one.name], one.version)
+            rows.add_metric([one.name], one.rows)
+            if (source := one.source) is not None:
+                age.add_metric([one.name], source.age_ms / 1_000)
+                is_old.add_metric([one.name], source.state == "old")
+                failing.add_metric([one.name], source.failing_ms is not None)
+                skipped.add_metric([one.name], source.skipped)
+        yield from (version, rows, age, is_old, failing, skipped)

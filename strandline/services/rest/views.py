@@ -15,7 +15,6 @@ from strandline.ledger.states import (
     Desired,
     EventRow,
     JobState,
-    LookupRow,
     Role,
     SliceRow,
     StreamRow,
@@ -129,8 +128,46 @@ class StreamView(View):
     partitions: list[PartitionView]
 
 
+class LookupSourceView(View):
+    """How a lookup's source is followed."""
+
+    told: str
+    """What it is, as `stream devices`."""
+    state: Literal["current", "failing", "old"]
+    """`failing`: the last reading failed; `old`: the rows are older than `max_age_ms`."""
+    age_ms: int
+    """How long ago the present version was what the source said."""
+    max_age_ms: int
+    every_ms: int
+    """How often it is read."""
+    next_in_ms: int
+    """When it is read again; for large versions later than `every_ms`."""
+    failing_ms: int | None
+    """For how long reading has failed."""
+    error: str
+    """Why the last reading failed; empty: it did not."""
+    skipped: int
+    """Records of a stream that could be no rows, since the document was applied."""
+    skipped_last: str
+    """The last of them: where it stands, and why."""
+
+
+class LookupSummary(View):
+    """A lookup in its present version."""
+
+    name: str
+    version: int
+    digest: str
+    document: dict[str, Any]
+    """The lookup's document without its rows."""
+    rows: int
+    applied_ms: int
+    source: LookupSourceView | None
+    """Null: its rows came with its document."""
+
+
 class LookupList(View):
-    lookups: list[LookupRow]
+    lookups: list[LookupSummary]
 
 
 class LookupVersionView(View):
@@ -142,22 +179,15 @@ class LookupVersionView(View):
     applied_ms: int
 
 
-class LookupView(View):
+class LookupView(LookupSummary):
     """A lookup in its present version, and the versions before."""
 
-    name: str
-    version: int
-    digest: str
-    document: dict[str, Any]
-    """The lookup's document without its rows."""
-    rows: int
-    applied_ms: int
     jobs: list[str]
     """Those that need it: because their present versions use it, or slices that a replay may read went by it."""
     version_needed: int | None
     """The oldest version whose rows a replay may need; null: no job needs the lookup."""
     versions: list[LookupVersionView]
-    """The oldest first."""
+    """The newest 100, the oldest of them first."""
 
 
 class DeletedLookupView(View):
@@ -381,6 +411,8 @@ class JobView(View):
     """Null before the first run."""
     backfill: BackfillView | None
     """The backfill that is requested or runs."""
+    warnings: list[str]
+    """What is wrong with what it uses: lookups whose sources can't be read, or whose rows are too old."""
     links: list[Link]
     """The requests that would change something now."""
 

@@ -23,6 +23,7 @@ from strandline.log.admin import KafkaAdmin
 from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams, emitter_of, present_pipelines
+from strandline.processing.pipelines.stored import followers_of
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.generations import hide_older
 from strandline.results.mapping import template_path
@@ -130,12 +131,14 @@ class JobLives:
         emitters = sorted(
             job for job, spec in pipelines.items() if any(stream == name for _, stream in emissions_to_streams(spec))
         )
+        followers = [spec.lookup for spec in followers_of(self._ledger, name)]
         needs = [f"job {job} reads it" for job in readers] + [f"job {job} emits to it" for job in emitters]
+        needs += [f"lookup {lookup} follows it" for lookup in followers]
         if needs:
-            first = [*readers, *emitters][0]
+            first = f"job delete {[*readers, *emitters][0]}" if readers or emitters else f"lookup delete {followers[0]}"
+            what = "the jobs" if readers or emitters else "the lookups"
             raise Conflict(
-                f"stream {name} can't be deleted, because {', '.join(needs)}; delete the jobs first: strandline job delete "
-                f"{first}"
+                f"stream {name} can't be deleted, because {', '.join(needs)}; delete {what} first: strandline {first}"
             )
         self._ledger.delete_stream(name, {job.name: job.version for job in jobs})
         self._ledger.record_event("stream_deleted", f"stream {name} was deleted", facts={"stream": name})

@@ -16,7 +16,7 @@ from strandline.processing.operators.lookups.lookup_table import LookupTable
 
 @dataclass(frozen=True)
 class ReadLookup:
-    """A lookup's document with its rows, all of which are right."""
+    """A lookup's document with its rows, all of which are right. Of one that is followed, the rows are read elsewhere."""
 
     spec: LookupSpec
     text: bytes
@@ -26,6 +26,16 @@ class ReadLookup:
     @property
     def digest(self) -> str:
         return digest_of(self.spec, self.text)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether its rows come from a source."""
+        return self.spec.source is not None
+
+    @property
+    def followed_stream(self) -> str | None:
+        """The stream that it follows, if it does."""
+        return None if self.spec.source is None else self.spec.source.stream
 
     def table(self, version: int = 1) -> LookupTable:
         return LookupTable(self.spec.lookup, version, self.rows, self.spec.key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +17,16 @@ from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import record_fields
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.pipelines.event_time import EventTimeSource
+
+if TYPE_CHECKING:
+    from strandline.ledger.states import LookupRow
+
+
+Key = tuple[Any, ...]
+"""The values of the key's fields, in their order."""
+Row = dict[str, Any]
+"""Field -> value, of all fields in the order of the schema."""
+KeyedRows = dict[Key, Row]
 
 
 @dataclass(frozen=True)
@@ -85,13 +95,27 @@ def _repeated(spec: LookupSpec, batch: pa.RecordBatch) -> list[RowProblem]:
     return problems
 
 
-def kept_table(name: str, version: int, document: dict[str, Any], packed: str) -> LookupTable:
-    """The table of a version, from what the ledger keeps of it."""
-    spec = LookupSpec.described(document)
-    rows = read_rows(spec, lines_of(unpack_rows(packed)))
+def keyed_rows(spec: LookupSpec, rows: pa.RecordBatch) -> KeyedRows:
+    """The rows by their keys."""
+    return {tuple(row[name] for name in spec.key): row for row in rows.to_pylist()}
+
+
+def canonical_text(rows: KeyedRows) -> bytes:
+    """The rows as JSON, one a line, in the order of their keys: the same rows are the same text, however they came."""
+    return b"\n".join(encode_rows([rows[key] for key in sorted(rows)]))
+
+
+def kept_rows(row: LookupRow, packed: str) -> pa.RecordBatch:
+    """The rows of a version, from what the ledger keeps of it. Raises PermanentError where they can't be read."""
+    rows = read_rows(LookupSpec.described(row.document), lines_of(unpack_rows(packed)))
     if isinstance(rows, list):
         raise PermanentError(
-            f"Lookup {name} can't be read as it was kept (version {version}): row {rows[0].row + 1}: {rows[0].message}. "
+            f"Lookup {row.name} can't be read as it was kept (version {row.version}): row {rows[0].row + 1}: {rows[0].message}. "
             "Was it kept by a newer release?"
         )
-    return LookupTable(name, version, rows, spec.key)
+    return rows
+
+
+def kept_table(row: LookupRow, packed: str) -> LookupTable:
+    """The table of a version, from what the ledger keeps of it. Raises PermanentError where it can't be read."""
+    return LookupTable(row.name, row.version, kept_rows(row, packed), LookupSpec.described(row.document).key)

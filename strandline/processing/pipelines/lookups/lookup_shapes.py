@@ -6,11 +6,11 @@ field keeps its type and the key stays what it is, in all versions that a replay
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.ledger.states import LookupRow
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ def shape_of(spec: LookupSpec, version: int = 1) -> LookupShape:
     return LookupShape(spec.lookup, tuple(spec.key), spec.types, version)
 
 
-def shape_of_versions(history: Mapping[int, LookupRow], base: int) -> LookupShape:
+def shape_of_versions(documents: Sequence[dict[str, Any]], base: int) -> LookupShape:
     """What a version of a job that is there already may find in a lookup: the fields of all versions, because one that it uses
     may be gone from newer ones by the time when it is replayed. A field that a slice's version lacks is null there.
 
-    `history`: version -> what it is, the oldest first.
+    `documents`: of the versions, the oldest first.
     """
-    specs = [LookupSpec.described(row.document) for row in history.values()]
+    specs = [LookupSpec.described(document) for document in documents]
     types: dict[str, str] = {}
     for spec in specs:
         types |= spec.types

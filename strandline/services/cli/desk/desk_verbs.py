@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -35,6 +35,10 @@ PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Which pipe
 StreamFile = Annotated[
     Path | None, typer.Option("--stream-file", exists=True, dir_okay=False, help="A file with the stream's document.")
 ]
+LookupRows = Annotated[
+    list[str] | None,
+    typer.Option("--lookup", metavar="NAME=FILE", help="Rows of a lookup: .csv, .ndjson, .parquet; may be repeated."),
+]
 SLICE_RECORDS = 10_000
 _ROWS_SHOWN = 500
 _LETTERS_SHOWN = 20
@@ -56,6 +60,7 @@ def run_pipeline(
     pipeline: PipelineName = None,
     stream: Annotated[str | None, typer.Option(help="The pipeline that reads this stream.")] = None,
     stream_file: StreamFile = None,
+    lookup: LookupRows = None,
     partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream; keys choose, as in Kafka.")] = 1,
     slice_: Annotated[str, typer.Option("--slice", metavar="N|all", help="Records a slice.")] = str(SLICE_RECORDS),
     log_time: Annotated[
@@ -75,7 +80,7 @@ def run_pipeline(
     from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
     from strandline.processing.desk.result_files import result_file
 
-    checked = _read(file, stream_file, pipeline, stream)
+    checked = _read(file, stream_file, pipeline, stream, _row_files(lookup))
     names = {one.name for one in checked.all_stages}
     for unknown in set(stage or ()) - names:
         raise typer.BadParameter(f"no stage is called {unknown!r}; there are {', '.join(sorted(names))}")
@@ -119,6 +124,7 @@ def judge_pipeline(
         Path | None, typer.Option(exists=True, dir_okay=False, help="Expected results: NDJSON, JSON or YAML.")
     ] = None,
     pipeline: PipelineName = None,
+    lookup: LookupRows = None,
     partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream.")] = 1,
     junit: Annotated[Path | None, typer.Option(help="Write a report in JUnit's XML to this file.")] = None,
     as_json: AsJson = False,
@@ -128,6 +134,8 @@ def judge_pipeline(
     from strandline.processing.desk.case_run import CaseReport, read_cases, run_case
     from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
 
+    if lookup and records is None:
+        raise typer.BadParameter("--lookup goes with --input; a file of tests names the rows itself, in 'lookups'")
     if (records is None) != (expect is None):
         raise typer.BadParameter("--input and --expect go together; a file of tests needs neither")
     cases: list[tuple[CaseSpec, Path]] = []
@@ -139,7 +147,7 @@ def judge_pipeline(
         name = pipeline or "pipeline"
         spec = CaseSpec(
             test=name, file=str(files[0].absolute()), pipeline=pipeline, partitions=partitions, slice=SLICE_RECORDS,
-            steps=steps, expect=expected,
+            lookups={of: str(rows.absolute()) for of, rows in _row_files(lookup).items()}, steps=steps, expect=expected,
         )  # fmt: skip
         cases.append((spec, Path()))
     else:
@@ -226,19 +234,36 @@ def _leave_out_pandas() -> None:
         sys.meta_path.insert(0, _NoPandas())
 
 
-def _read(file: Path, stream_file: Path | None, pipeline: str | None, stream: str | None) -> CheckedPipeline:
+def _read(
+    file: Path,
+    stream_file: Path | None,
+    pipeline: str | None,
+    stream: str | None,
+    rows: dict[str, Path] | None = None,
+) -> CheckedPipeline:
     from strandline.processing.desk.desk_pipeline import read_pipeline
 
     text, name_source = join_files([stream_file, file] if stream_file else [file])
     try:
-        return read_pipeline(text, str(file), pipeline, stream)
+        return read_pipeline(text, str(file), pipeline, stream, rows)
     except InvalidDocument as error:
         raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
 
 
-def _read_for_test(file: Path, pipeline: str | None) -> CheckedPipeline:
+def _row_files(given: list[str] | None) -> dict[str, Path]:
+    """Lookup -> the file of its rows, as `--lookup` says."""
+    files: dict[str, Path] = {}
+    for text in given or ():
+        name, _, file = text.partition("=")
+        if not file or name in files:
+            raise typer.BadParameter(f"--lookup: {text!r}; write NAME=FILE, once for each lookup")
+        files[name] = Path(file)
+    return files
+
+
+def _read_for_test(file: Path, pipeline: str | None, rows: Mapping[str, Path]) -> CheckedPipeline:
     try:
-        return _read(file, None, pipeline, None)
+        return _read(file, None, pipeline, None, dict(rows))
     except OSError as error:
         raise PermanentError(f"{file} can't be read: {error.strerror}") from error
 

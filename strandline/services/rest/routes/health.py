@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 
 from strandline.core.errors import StrandlineError
 from strandline.services.rest.dependencies import Control
+from strandline.services.rest.lookup_status import lookup_warnings
 from strandline.services.rest.metrics import CONTENT_TYPE, render_metrics
 from strandline.services.rest.views import HealthView
 
@@ -25,12 +26,14 @@ def health() -> HealthView:
     responses={503: {"model": HealthView, "description": "The ledger does not answer, or the supervisor has ended"}},
 )
 def readiness(control: Control, response: Response) -> HealthView:
-    """200 when this service can lead jobs: the ledger answers and the supervisor runs. Kafka is only reported."""
+    """200 when this service can lead jobs: the ledger answers and the supervisor runs. Kafka and lookups are only reported."""
     checks = {
         "ledger": _check(control.ledger.jobs),
         "supervisor": "ok" if control.supervisor.is_alive() else "has ended; restart the control service",
         "log": _check(control.log.check),
     }
+    if warnings := _lookups(control):
+        checks["lookups"] = "; ".join(warnings)
     is_ready = checks["ledger"] == "ok" and checks["supervisor"] == "ok"
     response.status_code = 200 if is_ready else 503
     return HealthView(status="ok" if is_ready else "unavailable", checks=checks)
@@ -48,3 +51,10 @@ def _check(ask: Callable[[], object]) -> str:
     except StrandlineError as error:
         return str(error)
     return "ok"
+
+
+def _lookups(control: Control) -> list[str]:
+    try:
+        return lookup_warnings(control.ledger)
+    except StrandlineError:
+        return []  # of the ledger, which is told by itself

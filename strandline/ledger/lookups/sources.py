@@ -1,0 +1,185 @@
+"""How the reading of lookups goes whose rows come from a stream or a database: who reads, from where on, and what came of it.
+
+Several control services may read. Each reading is claimed first, for a time by the database's clock, and raises the lookup's
+claim; what an older claim has read is not recorded. So versions never go back to what a source said before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.ledger.database import Database, Part
+from strandline.ledger.lookups.needs import forget_tables, lock_lookup
+from strandline.ledger.models import lookup_sources, lookup_tables, lookup_versions, lookups
+from strandline.ledger.states import LookupRow, LookupSourceRow, Offsets
+
+_VERSIONS_A_SWEEP = 20
+"""Rows that nobody needs any more are looked for when so many versions have come: it takes a look at the slices of all jobs."""
+
+
+@dataclass(frozen=True)
+class SourceBegin:
+    """From where on a source is followed."""
+
+    position: Offsets | None
+    """Of a stream: behind the records that the version holds."""
+    wait_ms: int
+    """When it is read again."""
+    read_for_ms: int = 0
+    """How long ago the reading of the version's rows began."""
+    skipped: int = 0
+    skipped_last: str = ""
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """What was read of a source."""
+
+    digest: str
+    """Of the whole content, as of a version."""
+    packed: str | None
+    """The rows; None: they are those of the present version."""
+    rows: int
+    position: Offsets | None
+    read_for_ms: int
+    """How long ago the reading began."""
+    is_current: bool = True
+    """Whether it was read to its end."""
+    skipped: int = 0
+    """Records that could be no rows."""
+    skipped_last: str = ""
+
+
+class LookupSources(Part):
+    """Each method is one transaction."""
+
+    def lookup_sources(self) -> dict[str, LookupSourceRow]:
+        """Lookup -> how its reading goes, of all that are followed, by name."""
+        with self._database.reading("read how lookups are followed") as connection:
+            found = connection.execute(_rows(self._database).order_by(lookup_sources.c.lookup))
+            return {row.lookup: LookupSourceRow(*row) for row in found}
+
+    def due_lookups(self) -> list[str]:
+        """The lookups that are to be read now."""
+        now_ms = self._database.clock_ms()
+        with self._database.reading("look which lookups are to be read") as connection:
+            return list(connection.execute(sa.select(lookup_sources.c.lookup).where(_is_due(now_ms))).scalars())
+
+    def claim_lookup(self, name: str, reader: str, hold_ms: int) -> LookupSourceRow | None:
+        """Begin a reading that is due, under a new claim; None when it isn't, or another began it. Who says nothing for `hold_ms`
+        is taken for dead."""
+        now_ms = self._database.clock_ms()
+        with self._database.writing(f"begin to read lookup {name}") as connection:
+            lock_lookup(connection, name)
+            begun = {"claim": lookup_sources.c.claim + 1, "reader": reader} | _next(now_ms, hold_ms)
+            of_lookup = (lookup_sources.c.lookup == name) & _is_due(now_ms)
+            if connection.execute(sa.update(lookup_sources).where(of_lookup).values(begun)).rowcount == 0:
+                return None
+            row = connection.execute(_rows(self._database).where(lookup_sources.c.lookup == name)).one()
+            return LookupSourceRow(*row)
+
+    def release_lookups(self, reader: str) -> None:
+        """Have what this reader had begun be read at once: it starts again."""
+        with self._database.writing(f"release what {reader} was reading") as connection:
+            of_reader = sa.update(lookup_sources).where(lookup_sources.c.reader == reader)
+            connection.execute(of_reader.values({"reader": ""} | _next(self._database.clock_ms(), 0)))
+
+    def record_lookup_rows(self, name: str, claim: int, read: SourceRows, wait_ms: int) -> LookupRow | None:
+        """Record what was read under this claim: as a new version, unless the present one has this content; the version in force
+        now. None when there is a newer claim, or the lookup is gone: then nothing changes. It is read again after `wait_ms`."""
+        with self._database.writing(f"record what was read of lookup {name}") as connection:
+            present = lock_lookup(connection, name)
+            if not _is_newest(connection, name, claim):
+                return None
+            of_version = (lookup_versions.c.lookup == name) & (lookup_versions.c.version == present)
+            known = connection.execute(sa.select(lookup_versions).where(of_version)).one()
+            row = LookupRow(name, present, known.digest, known.document, known.rows, known.applied_ms)
+            if known.digest != read.digest and read.packed is not None:
+                row = LookupRow(name, present + 1, read.digest, known.document, read.rows, self._clock_ms())
+                add_version(self._database, connection, row, read.packed)
+                if row.version % _VERSIONS_A_SWEEP == 0:
+                    forget_tables(connection)
+            now_ms = self._database.clock_ms()
+            told: dict[str, Any] = {"reader": "", "position": read.position, "failing_since_ms": None, "error": ""}
+            told |= {"skipped": lookup_sources.c.skipped + read.skipped} | _next(now_ms, wait_ms)
+            if read.skipped:
+                told["skipped_last"] = read.skipped_last
+            if read.is_current:
+                told["current_ms"] = now_ms - read.read_for_ms
+            connection.execute(sa.update(lookup_sources).where(lookup_sources.c.lookup == name).values(told))
+            return row
+
+    def record_lookup_failure(self, name: str, claim: int, error: str, wait_ms: int, *, is_torn: bool = False) -> None:
+        """Record why nothing could be read, unless there is a newer claim. `is_torn`: the stream has lost records that were not
+        read, so that it can't go on."""
+        with self._database.writing(f"record that lookup {name} could not be read") as connection:
+            lock_lookup(connection, name)
+            if not _is_newest(connection, name, claim):
+                return
+            now_ms = self._database.clock_ms()
+            since_ms = sa.func.coalesce(lookup_sources.c.failing_since_ms, now_ms)
+            told: dict[str, Any] = {"reader": "", "error": error, "failing_since_ms": since_ms} | _next(now_ms, wait_ms)
+            if is_torn:
+                told["position"] = None
+            connection.execute(sa.update(lookup_sources).where(lookup_sources.c.lookup == name).values(told))
+
+
+def follow(database: Database, connection: sa.Connection, name: str, source: SourceBegin | None) -> None:
+    """Follow the lookup's source from here on, under a new claim; None: it has none any more."""
+    of_lookup = lookup_sources.c.lookup == name
+    if source is None:
+        connection.execute(sa.delete(lookup_sources).where(of_lookup))
+        return
+    now_ms = database.clock_ms()
+    begun = {
+        "reader": "",
+        "position": source.position,
+        "current_ms": now_ms - source.read_for_ms,
+        "failing_since_ms": None,
+        "error": "",
+        "skipped": source.skipped,
+        "skipped_last": source.skipped_last,
+    } | _next(now_ms, source.wait_ms)
+    known = connection.execute(
+        sa.update(lookup_sources).where(of_lookup).values(begun | {"claim": lookup_sources.c.claim + 1})
+    )
+    if known.rowcount == 0:
+        connection.execute(sa.insert(lookup_sources).values(begun | {"lookup": name, "claim": 1}))
+
+
+def add_version(database: Database, connection: sa.Connection, row: LookupRow, packed: str) -> None:
+    """Make this the present version of the lookup, whose row is locked."""
+    if row.version > 1:
+        connection.execute(sa.update(lookups).where(lookups.c.name == row.name).values(version=row.version))
+    else:
+        connection.execute(sa.insert(lookups).values(name=row.name, version=1, created_ms=row.applied_ms))
+    values = {name: value for name, value in vars(row).items() if name != "name"}
+    connection.execute(sa.insert(lookup_versions).values(lookup=row.name, **values))
+    table = {"digest": row.digest, "packed": packed, "kept_ms": row.applied_ms}
+    connection.execute(database.insert_new(lookup_tables).values(table))
+
+
+def _rows(database: Database) -> sa.Select[Any]:
+    of, now_ms = lookup_sources.c, database.clock_ms()
+    ages = (now_ms - of.current_ms, of.due_ms - now_ms, now_ms - of.failing_since_ms)
+    age_ms, due_in_ms, failing_ms = (sa.case((one < 0, 0), else_=one) for one in ages)
+    return sa.select(
+        of.lookup, of.claim, of.position, age_ms, due_in_ms, failing_ms, of.error, of.skipped, of.skipped_last
+    )
+
+
+def _next(now_ms: sa.ColumnElement[int], wait_ms: int) -> dict[str, object]:
+    return {"due_ms": now_ms + wait_ms, "wait_ms": wait_ms}
+
+
+def _is_due(now_ms: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    """Also where the database's clock was set back since."""
+    return (lookup_sources.c.due_ms <= now_ms) | (lookup_sources.c.due_ms > now_ms + lookup_sources.c.wait_ms)
+
+
+def _is_newest(connection: sa.Connection, name: str, claim: int) -> bool:
+    newest = sa.select(lookup_sources.c.claim).where(lookup_sources.c.lookup == name)
+    return bool(connection.execute(newest).scalar() == claim)

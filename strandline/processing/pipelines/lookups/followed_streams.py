@@ -1,0 +1,92 @@
+"""What a stream needs so that a lookup can follow it: the lookup's fields, keys that have an order, what deletes a row. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from strandline.core.documents import Path, YamlDocument, did_you_mean
+from strandline.core.errors import Problem
+from strandline.core.field_types import JSON_TYPE
+from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.stream import StreamSpec
+from strandline.processing.pipelines.expression_types import infer_type
+from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
+from strandline.processing.pipelines.stages import Column, Derive
+
+DELETED = "_strandline_deleted"
+"""The column that says whether a record deletes its row."""
+
+
+def unfit_sources(
+    documents: Iterable[YamlDocument], lookups: Mapping[str, LookupSpec], streams: Mapping[str, StreamSpec]
+) -> Iterator[Problem]:
+    """Why lookups of these documents can't follow the streams that they name. `streams`: all that there are."""
+    for document in documents:
+        spec = lookups.get(document.name) if document.kind == "lookup" else None
+        if spec is None or spec.source is None or spec.source.stream is None:
+            continue
+        stream = streams.get(spec.source.stream)
+        if stream is None:
+            hint = did_you_mean(spec.source.stream, streams)
+            yield document.problem(("source", "stream"), f"there is no stream '{spec.source.stream}'{hint}")
+            continue
+        for path, message in problems_of_source(spec, stream):
+            yield document.problem(path, message)
+
+
+def problems_of_source(lookup: LookupSpec, stream: StreamSpec) -> Iterator[tuple[Path, str]]:
+    """Why the lookup can't follow this stream, each with the field of the lookup's document."""
+    assert lookup.source is not None
+    path: Path = ("source", "stream")
+    if stream.format == "sparkplug":
+        yield (
+            path,
+            f"stream '{stream.stream}' is of Sparkplug, whose records depend on those before; follow what a job emits",
+        )
+    if stream.format == "debezium" and lookup.source.deleted_if is None:
+        yield (
+            path,
+            f"stream '{stream.stream}' has changes of a table, which delete rows, too: declare a field there, as "
+            "'op: {type: string, from: $.op}', and write here 'deleted_if: \"op = 'd'\"'",
+        )
+    for name, field in lookup.fields.items():
+        there = stream.fields.get(name)
+        if there is None:
+            yield (
+                ("schema", name),
+                f"stream '{stream.stream}' has no field '{name}'{did_you_mean(name, stream.fields)}; rows have fields of records",
+            )
+        elif there.type != field.type:
+            yield (
+                ("schema", name),
+                f"is a {field.type}, and in stream '{stream.stream}' a {there.type}; write that type",
+            )
+    if stream.partitions > 1 and stream.key not in lookup.key:
+        of_stream = "no key" if stream.key is None else f"the key '{stream.key}'"
+        yield (
+            ("key",),
+            f"stream '{stream.stream}' has {stream.partitions} partitions and {of_stream}, so records with one "
+            f"{', '.join(lookup.key)} may lie in several partitions, where none is the latest: the lookup's key must hold the "
+            "stream's, or the stream have one partition",
+        )
+    try:
+        deletion_of(lookup, stream)
+    except ExpressionError as error:
+        yield ("source", "deleted_if"), f"{error} (in: {lookup.source.deleted_if})"
+
+
+def deletion_of(lookup: LookupSpec, stream: StreamSpec) -> Derive | None:
+    """The step that says of each record whether it deletes its row, in a column DELETED; None: no record does. Raises
+    ExpressionError."""
+    assert lookup.source is not None
+    if lookup.source.deleted_if is None:
+        return None
+    expression = parse_expression(f"coalesce(({lookup.source.deleted_if}), false)")
+    if expression.is_aggregate:
+        raise ExpressionError("is of one record, and has an aggregate; write a condition on its fields")
+    types = {name: field.type for name, field in stream.fields.items() if field.type != JSON_TYPE}
+    refuse_unknown_columns(expression, types)
+    kind = infer_type(expression, types)
+    if kind != "boolean":
+        raise ExpressionError(f"expected a condition that is true or false, got a {kind}")
+    return Derive("source.deleted_if", (Column(DELETED, expression.sql, kind),))

@@ -1,0 +1,1 @@
+"""The sources of lookups that are followed: the latest records of a stream by key, and queries of databases."""

@@ -1,0 +1,161 @@
+"""The rows that a query of a database gives, all of them at each reading. The database's user need only be able to read."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from strandline.core.errors import Conflict, InvalidSettings, SourceUnavailable
+from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.lookups.packed_rows import ROWS_MAX
+from strandline.processing.formats.lookups.rows import KeyedRows, encode_rows, keyed_rows, read_rows
+
+CONNECT_S_MAX = 10
+QUERY_S_MAX = 30
+_STEPS_A_LOOK = 100_000
+"""So many steps of its machine SQLite goes before it looks how late it is."""
+_BACKENDS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
+
+
+def query_rows(spec: LookupSpec, url: str) -> KeyedRows:
+    """What the query of the lookup's source gives now. `url`: of SQLAlchemy; may hold a password, which no error shows.
+
+    The query stands as a part of a statement with a parameter, in a transaction that only reads: so a database takes no second
+    statement, and changes nothing. Raises SourceUnavailable when the database does not answer in time, or refuses us; Conflict
+    when what it gives can't be the lookup's rows; InvalidSettings for a URL that can't be used.
+    """
+    assert spec.source is not None
+    assert spec.source.sql is not None
+    name = spec.source.sql.database
+    query = spec.source.sql.query.strip().removesuffix(";").replace(":", "\\:")
+    statement = sa.text(f"SELECT * FROM (\n{query}\n) AS strandline_rows LIMIT :strandline_limit")  # noqa: S608
+    with reading(name, url) as connection:
+        result = connection.execute(statement, {"strandline_limit": ROWS_MAX + 1})
+        _refuse_other_columns(spec, list(result.keys()))
+        found = [dict(row) for row in result.mappings()]
+    if len(found) > ROWS_MAX:
+        raise Conflict(f"the query of database {name} gives more than the {ROWS_MAX:,} rows that a lookup may have")
+    lines = encode_rows([_plain_row(spec, row) for row in found])
+    rows = read_rows(spec, lines)
+    if isinstance(rows, pa.RecordBatch):
+        return keyed_rows(spec, rows)
+    first = rows[0]
+    shown = ", ".join(f"{one} {found[first.row].get(one)!r}" for one in spec.key)
+    told = first.told(lambda row: "another row")
+    raise Conflict(f"the query of database {name} gives a row ({shown}) that can't be the lookup's: {told}")
+
+
+@contextmanager
+def reading(name: str, url: str) -> Iterator[sa.Connection]:
+    """A connection to the database of this name, in a transaction that only reads. Raises as `query_rows`."""
+    parsed = _parsed(name, url)
+    with _seam(name, parsed), _connected(parsed) as connection:
+        yield connection
+
+
+def _parsed(name: str, url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+        backend, driver = parsed.get_backend_name(), parsed.get_driver_name()
+    except (sa.exc.SQLAlchemyError, ImportError):
+        raise InvalidSettings(
+            f"STRANDLINE_SQL_SOURCES has no URL of SQLAlchemy for '{name}', as postgresql+psycopg://reader@host/db"
+        ) from None
+    if _BACKENDS.get(backend) != driver:
+        raise InvalidSettings(
+            f"STRANDLINE_SQL_SOURCES names {parsed.drivername} for '{name}'; write postgresql+psycopg://... or sqlite:///FILE"
+        )
+    if backend == "sqlite" and not Path(str(parsed.database)).is_file():
+        raise SourceUnavailable(f"database {name}: there is no file {parsed.database}")
+    return parsed
+
+
+@contextmanager
+def _connected(url: sa.URL) -> Iterator[sa.Connection]:
+    """A transaction that only reads, and ends in time."""
+    is_sqlite = url.get_backend_name() == "sqlite"
+    arguments = (
+        {"timeout": CONNECT_S_MAX}
+        if is_sqlite
+        else {"connect_timeout": CONNECT_S_MAX, "application_name": "strandline-lookups"}
+    )
+    engine = sa.create_engine(url, poolclass=NullPool, connect_args=arguments)
+    with engine.connect() as connection:
+        if is_sqlite:
+            deadline_s = time.monotonic() + QUERY_S_MAX
+            driver: Any = connection.connection.dbapi_connection
+            driver.set_progress_handler(lambda: int(time.monotonic() > deadline_s), _STEPS_A_LOOK)
+            connection.exec_driver_sql("PRAGMA query_only=ON")
+        else:  # in the transaction, because a pooler in between may take no options
+            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+            connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{QUERY_S_MAX}s'")
+        yield connection
+
+
+@contextmanager
+def _seam(name: str, url: sa.URL) -> Iterator[None]:
+    """The database's errors as ours, in one line and without a password."""
+    try:
+        yield
+    except (sa.exc.ProgrammingError, sa.exc.DataError, sa.exc.NotSupportedError) as error:
+        raise Conflict(f"database {name} refuses the query: {_first_line(error, url)}") from None
+    except sa.exc.OperationalError as error:
+        is_late = any(word in str(error.orig) for word in ("locked", "interrupted"))
+        if url.get_backend_name() == "sqlite" and not is_late:
+            raise Conflict(f"database {name} refuses the query: {_first_line(error, url)}") from None
+        raise SourceUnavailable(f"database {name} did not answer: {_first_line(error, url)}") from None
+    except sa.exc.SQLAlchemyError as error:
+        raise SourceUnavailable(f"database {name} did not answer: {_first_line(error, url)}") from None
+
+
+def _first_line(error: sa.exc.SQLAlchemyError, url: sa.URL) -> str:
+    original = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    line = (str(original).strip() or type(original).__name__).splitlines()[0]
+    secrets = [str(url.password or ""), *(str(value) for key, value in url.query.items() if "password" in key)]
+    for secret in filter(None, secrets):
+        line = line.replace(secret, "***").replace(quote(secret, safe=""), "***")
+    return line
+
+
+def _refuse_other_columns(spec: LookupSpec, columns: Sequence[str]) -> None:
+    missing = [name for name in spec.fields if name not in columns]
+    extra = [name for name in columns if name not in spec.fields]
+    if missing or extra:
+        told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(extra)} besides"] * bool(extra)
+        raise Conflict(
+            f"the query's columns must be the lookup's fields, and it {' and '.join(told)}; select them by these names, "
+            "as 'select device_id as device'"
+        )
+
+
+def _plain_row(spec: LookupSpec, row: dict[str, Any]) -> dict[str, Any]:
+    return {name: _plain(name, row[name], field.type) for name, field in spec.fields.items()}
+
+
+def _plain(name: str, value: Any, kind: str) -> Any:
+    """A value as JSON has it. Raises Conflict for one that no lookup holds."""
+    if isinstance(value, datetime):
+        return (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).astimezone(UTC)
+    if isinstance(value, date | uuid.UUID):
+        return str(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        whole = kind in ("long", "integer") and value == value.to_integral_value()
+        return int(value) if whole else float(value) if kind == "double" else value
+    if kind == "boolean" and value in (0, 1):
+        return bool(value)  # as SQLite has it
+    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    shown = f"{value}" if isinstance(value, float | Decimal) else f"a {type(value).__name__}"
+    raise Conflict(f"the query gives {shown} for {name}, which is no value of a lookup; cast it in the query")

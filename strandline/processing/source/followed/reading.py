@@ -1,0 +1,210 @@
+"""Reads the sources of lookups: all at first, and then what has come since."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Message
+
+from strandline.core.errors import Conflict, InvalidSettings, LogChanged, LogTruncated
+from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.lookups.packed_rows import ROWS_MAX, TooLarge, pack_rows
+from strandline.core.lookups.source import EVERY_MS_MIN, LookupSource
+from strandline.core.record_headers import pack_header_values
+from strandline.core.stream import StreamSpec
+from strandline.ledger.lookups.sources import SourceBegin, SourceRows
+from strandline.ledger.states import LookupRow, Offsets
+from strandline.log.admin import KafkaAdmin
+from strandline.log.reader import LogReader, OffsetRange, offset_of
+from strandline.processing.formats.lookups.rows import KeyedRows, canonical_text, digest_of, kept_rows, keyed_rows
+from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
+from strandline.processing.source.followed.query_rows import query_rows
+from strandline.processing.source.followed.stream_rows import LoggedRecords, StreamRows
+
+if TYPE_CHECKING:
+    from strandline.ledger.ledger import Ledger
+
+READ_S_MAX = 30.0
+"""A reading of a stream ends after about so long; the next goes on."""
+FIRST_READ_S_MAX = 40.0
+"""The first reading of a stream, when a lookup is applied, is whole or fails: the client waits for a minute."""
+VERSION_BYTES_A_SECOND = 4_096
+"""Versions are recorded so slowly that no more than this comes into the ledger, whatever a source does."""
+
+
+class SourceReader:
+    """Reads them, for a control service. May be used by several threads."""
+
+    def __init__(
+        self, ledger: Ledger, kafka: KafkaAdmin, sql_urls: Callable[[], Mapping[str, str]], ledger_url: str = ""
+    ) -> None:
+        """`sql_urls()`: database -> its URL, as STRANDLINE_SQL_SOURCES has it now. `ledger_url`: without its password."""
+        self._ledger = ledger
+        self._kafka = kafka
+        self._sql_urls = sql_urls
+        self._ledger_url = ledger_url
+
+    def read_all(self, spec: LookupSpec) -> tuple[bytes, int, SourceBegin]:
+        """All rows of a source, as JSON, how many they are, and from where on it is to be followed.
+
+        Raises SourceUnavailable, LogUnavailable; Conflict where what it holds can't be the lookup's rows; NotFound.
+        """
+        begun_s = time.monotonic()
+        assert spec.source is not None
+        rows: KeyedRows = {}
+        position, skipped, skipped_last = None, 0, ""
+        if spec.source.sql is not None:
+            rows = self._queried(spec)
+        else:
+            followed, position, is_current = self._follow(spec, rows, {}, FIRST_READ_S_MAX)
+            skipped, skipped_last = followed.skipped, followed.skipped_last
+            if not is_current:
+                raise Conflict(
+                    f"{spec.source.told} could not be read in {FIRST_READ_S_MAX:g} s, and a lookup begins with all of it; "
+                    "follow a stream with fewer records, as one that a job emits"
+                )
+        text = canonical_text(rows)
+        pause_ms = wait_ms(spec.source, len(_packed(text)))
+        return text, len(rows), SourceBegin(position, pause_ms, _since_ms(begun_s), skipped, skipped_last)
+
+    def read_on(self, present: LookupRow, position: Offsets | None) -> SourceRows:
+        """What the source says now. `present`: the version in force. `position`: behind the records that it holds.
+
+        Raises as `read_all`, and LogTruncated when the stream has lost records that were not read.
+        """
+        begun_s = time.monotonic()
+        spec = LookupSpec.described(present.document)
+        assert spec.source is not None
+        is_current, skipped, skipped_last = True, 0, ""
+        if spec.source.sql is not None:
+            rows = self._queried(spec)
+        else:
+            if position is None:
+                raise LogTruncated(
+                    f"{spec.source.told} has lost records that were not read; apply the lookup's document again, and its "
+                    "rows are built anew from what the stream holds"
+                )
+            (reached,) = position.values()
+            if self._ends(self._stream(spec), reached) == reached:
+                return SourceRows(present.digest, None, present.rows, position, _since_ms(begun_s))
+            rows = keyed_rows(spec, kept_rows(present, self._ledger.lookup_table(present.digest)))
+            followed, position, is_current = self._follow(spec, rows, reached, READ_S_MAX)
+            skipped, skipped_last = followed.skipped, followed.skipped_last
+        text = canonical_text(rows)
+        digest = digest_of(spec, text)
+        packed = None if digest == present.digest else _packed(text)
+        read_for_ms = _since_ms(begun_s)
+        return SourceRows(digest, packed, len(rows), position, read_for_ms, is_current, skipped, skipped_last)
+
+    def _queried(self, spec: LookupSpec) -> KeyedRows:
+        assert spec.source is not None
+        assert spec.source.sql is not None
+        name, urls = spec.source.sql.database, self._sql_urls()
+        if name not in urls:
+            known = ", ".join(sorted(urls)) or "none"
+            raise InvalidSettings(
+                f"STRANDLINE_SQL_SOURCES names no database '{name}' (it names: {known}); set it where the control services run"
+            )
+        return query_rows(spec, urls[name])
+
+    def _stream(self, spec: LookupSpec) -> StreamSpec:
+        """The stream's document. Raises NotFound; LogChanged when its topic is another by now."""
+        assert spec.source is not None
+        assert spec.source.stream is not None
+        row = self._ledger.stream(spec.source.stream)
+        if row.topic_id is not None and self._kafka.describe(row.name).topic_id != row.topic_id:
+            raise LogChanged(
+                f"topic {row.name} was deleted and made again; register the stream under another name, and follow that"
+            )
+        return StreamSpec.from_document(row.document)
+
+    def _ends(self, stream: StreamSpec, position: Mapping[int, int]) -> dict[int, int]:
+        """Where the stream's partitions end. Raises LogTruncated when it doesn't hold what stands behind `position`."""
+        name = stream.stream
+        partitions = range(self._kafka.describe(name).partitions)
+        starts, ends = self._kafka.starts(name, partitions), self._kafka.ends(name, partitions)
+        for partition, offset in position.items():
+            if not starts[partition] <= offset <= ends[partition]:
+                raise LogTruncated(
+                    f"stream {name}, partition {partition} holds offsets {starts[partition]} to {ends[partition]}, and is to be "
+                    f"read from {offset} on: records are lost that were not read. Raise its retention; then apply the lookup's "
+                    "document again, and its rows are built anew from what the stream holds"
+                )
+        return ends
+
+    def _follow(
+        self, spec: LookupSpec, rows: KeyedRows, position: Mapping[int, int], seconds_max: float
+    ) -> tuple[StreamRows, Offsets, bool]:
+        """Change `rows` by the records from `position` on (of what it lacks: from the first), for about so long; how far that
+        came, and whether it came to the end."""
+        stream = self._stream(spec)
+        name, ends = stream.stream, self._ends(stream, position)
+        starts = self._kafka.starts(name, list(ends))
+        reached = {partition: position.get(partition, starts[partition]) for partition in ends}
+        followed = StreamRows(spec, stream, self._schemas(stream))
+        deadline_s = time.monotonic() + seconds_max
+        with closing(LogReader(self._kafka.bootstrap)) as reader:
+            for partition, end in ends.items():
+                for messages in reader.read(OffsetRange(name, partition, reached[partition], end)):
+                    followed.take_in(rows, _logged(partition, messages, followed.reader))
+                    if len(rows) > ROWS_MAX:
+                        raise Conflict(
+                            f"stream {name} has more than {ROWS_MAX:,} keys, and a lookup holds no more rows"
+                        )
+                    reached[partition] = offset_of(messages[-1]) + 1
+                    if time.monotonic() > deadline_s:
+                        return followed, {name: reached}, reached == ends
+                reached[partition] = end
+        return followed, {name: reached}, True
+
+    def _schemas(self, stream: StreamSpec) -> RegisteredSchemas | None:
+        if not record_format(stream).uses_registry:
+            return None
+        from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
+
+        return schemas_of_process(self._ledger_url, is_new=True)
+
+
+def wait_ms(source: LookupSource, version_bytes: int | None, *, is_current: bool = True) -> int:
+    """After how long a source is read again: as its document says, soon if it was not read to its end, and later where large
+    versions would come often. `version_bytes`: what a new version takes; None: there was nothing new."""
+    every_ms = source.every if is_current else EVERY_MS_MIN
+    return max(every_ms, (version_bytes or 0) * 1000 // VERSION_BYTES_A_SECOND)
+
+
+def _packed(text: bytes) -> str:
+    """The rows as they are kept. Raises Conflict."""
+    try:
+        return pack_rows(text)
+    except TooLarge as error:
+        raise Conflict(str(error)) from error
+
+
+def _logged(partition: int, messages: list[Message], reader: RowReader) -> LoggedRecords:
+    headers = [dict(message.headers() or []) for message in messages]
+    return LoggedRecords(
+        partition,
+        [offset_of(message) for message in messages],
+        [_bytes(message.value()) for message in messages],
+        [_bytes(message.key()) for message in messages],
+        [_source(one, reader) for one in headers],
+    )
+
+
+def _source(headers: Mapping[str, object], reader: RowReader) -> bytes | None:
+    """The headers that rows depend on, as the log's reader gives them."""
+    first = next((_bytes(headers[name]) for name in reader.headers if name in headers), None)
+    named = {name: _bytes(headers[name]) or b"" for name in reader.headers_beside if name in headers}
+    return pack_header_values(first, named) if named else first
+
+
+def _bytes(value: object) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else None
+
+
+def _since_ms(begun_s: float) -> int:
+    return int((time.monotonic() - begun_s) * 1000)

@@ -1,0 +1,149 @@
+"""The rows that the records of a stream leave: of each key the latest, and none where it was deleted. Pure.
+
+Records of one key lie in one partition, where offsets order them; so in which order partitions are read doesn't matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.stream import StreamSpec
+from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.lookups.rows import Key, KeyedRows, Row, encode_rows
+from strandline.processing.formats.record_fields import RecordField, record_fields
+from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
+from strandline.processing.operators.row_steps import RowSteps
+from strandline.processing.pipelines.event_time import EventTimeSource
+from strandline.processing.pipelines.lookups.followed_streams import DELETED, deletion_of
+
+Change = tuple[int, Key, Row | None]
+"""The place of a record, its key, and the row that it leaves; None: it deletes it."""
+
+
+@dataclass(frozen=True)
+class LoggedRecords:
+    """Records of one partition in their order, column by column."""
+
+    partition: int
+    offsets: Sequence[int]
+    values: Sequence[bytes | None]
+    """None: a tombstone."""
+    keys: Sequence[bytes | None]
+    sources: Sequence[bytes | None]
+    """The headers of each that rows depend on, as `RowReader` takes them."""
+
+
+class StreamRows:
+    """Follows one stream for one lookup. Of what it was given it keeps only which records could be no rows."""
+
+    def __init__(self, lookup: LookupSpec, stream: StreamSpec, schemas: RegisteredSchemas | None = None) -> None:
+        """`schemas`: for a stream whose records name schemas of a registry. The lookup fits the stream."""
+        self._key = lookup.key
+        self._names = list(lookup.fields)
+        self.skipped = 0
+        self.skipped_last = ""
+        self.reader = RowReader(record_format(stream), schemas)
+        deletion = deletion_of(lookup, stream)
+        types = {name: field.type for name, field in stream.fields.items()}
+        self._steps = None if deletion is None else RowSteps([deletion], types)
+        read = dict.fromkeys((*self._names, *(self._steps.columns_read if self._steps else ())))
+        self._decoder = _decoder(record_format(stream).fields, list(read))
+        fields = record_fields(lookup)
+        self._row_decoder = _decoder(fields, self._names)
+        self._key_field: RecordField | None = None
+        """What the key of a tombstone says; None: nothing."""
+        if lookup.key == [stream.key] and record_format(stream).explode is None:
+            self._key_field = next(field for field in fields if field.name == stream.key)
+        self._are_tombstones_told = stream.format == "debezium"
+
+    def take_in(self, rows: KeyedRows, records: LoggedRecords) -> None:
+        """Change `rows` as the records say. One that can be no row changes nothing, and is counted."""
+        changes = [*self._changes(records), *self._deletions(records)]
+        for _, key, row in sorted(changes, key=lambda change: change[0]):
+            if row is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = row
+
+    def _changes(self, records: LoggedRecords) -> Iterator[Change]:
+        places = [at for at, value in enumerate(records.values) if value is not None]
+        sources = [records.sources[at] for at in places]
+        values = [records.values[at] for at in places]
+        for part in self.reader.parts(values, sources if any(one is not None for one in sources) else []):
+            of_rows = part.of_each(places)
+            decoded = self._decoder.decode(part.texts, [0] * len(part.texts), None)
+            rejected = {one.index: one.message for one in decoded.rejects}
+            for at, message in rejected.items():
+                self._skip(records, of_rows[at], message)
+            accepted = [place for at, place in enumerate(of_rows) if at not in rejected]
+            found = [decoded.arrays[name].to_pylist() for name in self._names]
+            rows = [dict(zip(self._names, values, strict=True)) for values in zip(*found, strict=True)]
+            deleted = [False] * len(rows)
+            if self._steps is not None:
+                deleted = self._steps.apply(decoded.arrays, len(rows)).columns[DELETED].to_pylist()
+            kept = []
+            for place, row, is_deleted in zip(accepted, rows, deleted, strict=True):
+                if not is_deleted:
+                    kept.append((place, row))
+                elif None in (key := self._key_of(row)):
+                    self._skip(records, place, "it deletes a row, and has no key")
+                else:
+                    yield place, key, None
+            yield from self._judged(records, kept)
+
+    def _judged(self, records: LoggedRecords, rows: Sequence[tuple[int, Row]]) -> Iterator[Change]:
+        """Those of the rows that the lookup's schema takes."""
+        decoded = self._row_decoder.decode(encode_rows([row for _, row in rows]), [0] * len(rows), None)
+        rejected = {one.index: one.message for one in decoded.rejects}
+        for at, (place, row) in enumerate(rows):
+            if at in rejected:
+                self._skip(records, place, rejected[at])
+            else:
+                yield place, self._key_of(row), row
+
+    def _deletions(self, records: LoggedRecords) -> Iterator[Change]:
+        """What tombstones delete. Those of changes of a table follow a deletion, and say nothing new."""
+        places = [at for at, value in enumerate(records.values) if value is None]
+        if not places or self._are_tombstones_told:
+            return
+        field = self._key_field
+        if field is None:
+            for place in places:
+                self._skip(records, place, "it has no value, and its key is not the lookup's")
+            return
+        texts = [_key_object(field, records.keys[place]) for place in places]
+        decoded = _decoder([field], [field.name]).decode(texts, [0] * len(texts), None)
+        rejected = {one.index: one.message for one in decoded.rejects}
+        keys = iter(decoded.arrays[field.name].to_pylist())
+        for at, place in enumerate(places):
+            if at in rejected:
+                self._skip(records, place, f"it has no value, and its key says nothing: {rejected[at]}")
+            else:
+                yield place, (next(keys),), None
+
+    def _key_of(self, row: Row) -> Key:
+        return tuple(row[name] for name in self._key)
+
+    def _skip(self, records: LoggedRecords, place: int, message: str) -> None:
+        self.skipped += 1
+        self.skipped_last = f"partition {records.partition}, offset {records.offsets[place]}: {message}"
+
+
+def _decoder(fields: Sequence[RecordField], columns: Sequence[str]) -> Decoder:
+    return Decoder(fields, EventTimeSource(None), columns)
+
+
+def _key_object(field: RecordField, key: bytes | None) -> bytes:
+    """A record's key, as gateways write it, as an object with the field alone: text as it is, numbers as in JSON."""
+    if key is None:
+        return b"{}"
+    if field.type != "string":
+        return b"{" + msgspec.json.encode(field.name) + b":" + key + b"}"
+    text: Any = key.decode("utf-8", "replace")
+    return msgspec.json.encode({field.name: text})

@@ -1,0 +1,1 @@
+"""Following the sources of lookups, beside the jobs."""

@@ -1,0 +1,156 @@
+"""What the ledger keeps of lookups whose sources are followed, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import Conflict
+from strandline.core.lookups.packed_rows import pack_rows
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.lookups.sources import SourceBegin, SourceRows
+from strandline.ledger.states import LookupSourceRow
+from tests.support.ledgers import a_checkpoint, a_slice
+
+DOCUMENT: dict[str, Any] = {
+    "lookup": "devices",
+    "schema": {"device": {"type": "string"}},
+    "key": ["device"],
+    "source": {"stream": "registry"},
+}
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[Ledger]:
+    opened = Ledger.open(ledger_url)
+    yield opened
+    opened.close()
+
+
+def follow(ledger: Ledger, content: str = "r0", read_for_ms: int = 0, **changed: Any) -> int:
+    source = SourceBegin({"registry": {0: 5}}, 0, read_for_ms)
+    return ledger.put_lookup("devices", DOCUMENT, content, pack_rows(b""), 0, source=source, **changed).version
+
+
+def read(content: str | None, offset: int = 9, **changed: Any) -> SourceRows:
+    packed = None if content is None else pack_rows(content.encode())
+    return SourceRows(content or "r0", packed, 1, {"registry": {0: offset}}, 0, **changed)
+
+
+def claim(ledger: Ledger, reader: str = "me", hold_ms: int = HOUR_MS) -> LookupSourceRow:
+    claimed = ledger.claim_lookup("devices", reader, hold_ms)
+    assert claimed is not None
+    return claimed
+
+
+def state(ledger: Ledger) -> LookupSourceRow:
+    return ledger.lookup_sources()["devices"]
+
+
+def test_what_is_read_becomes_a_version_if_it_is_another_and_the_next_reading_goes_on_behind_it(ledger: Ledger) -> None:
+    assert follow(ledger) == 1
+    assert ledger.due_lookups() == ["devices"]
+    claimed = claim(ledger)
+    assert claimed.position == {"registry": {0: 5}}
+    row = ledger.record_lookup_rows("devices", claimed.claim, read("r1", skipped=2, skipped_last="offset 7"), HOUR_MS)
+    assert row is not None
+    assert (row.version, row.document) == (2, DOCUMENT)
+    assert ledger.present_lookups(("devices",)) == {"devices": 2}
+    assert ledger.lookup_table("r1") == pack_rows(b"r1")
+    found = state(ledger)
+    assert (found.position, found.skipped, found.skipped_last) == ({"registry": {0: 9}}, 2, "offset 7")
+    assert HOUR_MS - 60_000 < found.due_in_ms <= HOUR_MS
+    assert (ledger.due_lookups(), ledger.claim_lookup("devices", "me", 1)) == ([], None)
+    ledger.delete_lookup("devices")
+    assert (ledger.lookups(), ledger.lookup_sources()) == ([], {})
+
+
+def test_one_reads_at_a_time_and_what_an_older_claim_brings_is_not_recorded(ledger: Ledger) -> None:
+    follow(ledger)
+    first = claim(ledger, hold_ms=0)  # it has run out already
+    second = claim(ledger, "another")
+    assert ledger.claim_lookup("devices", "a third", HOUR_MS) is None
+    assert ledger.record_lookup_rows("devices", first.claim, read("old", 6), 0) is None
+    ledger.record_lookup_failure("devices", first.claim, "too late", 0)
+    assert ledger.record_lookup_rows("devices", second.claim, read("new"), 0) is not None
+    assert (ledger.lookup("devices").digest, state(ledger).error) == ("new", "")
+    third = claim(ledger)
+    follow(ledger, content="another document", base=2, floor=None)
+    assert ledger.record_lookup_rows("devices", third.claim, read("of the document before"), 0) is None
+    assert ledger.lookup("devices").digest == "another document"
+
+
+def test_who_starts_again_reads_at_once_what_it_was_reading(ledger: Ledger) -> None:
+    follow(ledger)
+    claim(ledger, "me")
+    ledger.release_lookups("another")
+    assert ledger.due_lookups() == []
+    ledger.release_lookups("me")
+    assert ledger.due_lookups() == ["devices"]
+
+
+def test_age_and_failure_count_from_what_the_source_said_last(ledger: Ledger) -> None:
+    follow(ledger, read_for_ms=HOUR_MS)
+    before = claim(ledger, hold_ms=HOUR_MS)
+    assert before.failing_ms is None
+    assert before.age_ms >= HOUR_MS
+    ledger.record_lookup_failure("devices", before.claim, "no answer", 0)
+    failing = claim(ledger)
+    ledger.record_lookup_failure("devices", failing.claim, "no answer yet", 0, is_torn=True)
+    found = state(ledger)
+    assert found.failing_ms is not None
+    assert (found.error, found.position, found.age_ms >= HOUR_MS) == ("no answer yet", None, True)
+    ledger.record_lookup_rows("devices", claim(ledger).claim, read(None, is_current=False), 0)
+    assert state(ledger).age_ms >= HOUR_MS, "it was not read to its end"
+    ledger.record_lookup_rows("devices", claim(ledger).claim, read(None), 0)
+    assert state(ledger).age_ms < HOUR_MS
+    assert (state(ledger).failing_ms, state(ledger).error, ledger.lookup("devices").version) == (None, "", 1)
+
+
+def test_versions_of_a_source_that_no_replay_needs_go_with_their_rows(ledger: Ledger) -> None:
+    """Those that a slice went by stay, however many come."""
+    follow(ledger)
+    ledger.submit_job("j", "", {"pipeline": "j"}, lookups={"devices": 1})
+    epoch = ledger.begin_run("j", 1).epoch
+    for number in range(1, 5):
+        ledger.plan_slice(a_slice(number, epoch, "j", lookup_versions={"devices": 10 * number}))
+        ledger.commit_checkpoint(a_checkpoint(number, epoch, "j"))
+        while ledger.lookup("devices").version < 10 * number:
+            version = ledger.lookup("devices").version + 1
+            ledger.record_lookup_rows("devices", claim(ledger).claim, read(f"r{version}"), 0)
+    assert list(ledger.lookup_history("devices")) == list(range(10, 41)), "the oldest slice says 10"
+    assert list(ledger.lookup_history("devices", 3)) == [38, 39, 40]
+    ledger.raise_floor("j", 1, 3, 100)
+    assert (ledger.lookup_floor("devices"), list(ledger.lookup_history("devices"))) == (30, list(range(30, 41)))
+    assert ledger.lookup_digests("devices", 39) == {39: "r39", 40: "r40"}
+    assert ledger.lookup_version("devices", 30).digest == "r30"
+    assert ledger.lookup_documents("devices") == [DOCUMENT]
+    assert ledger.lookup_table("r30") == pack_rows(b"r30")
+
+
+def test_a_version_of_the_source_is_no_change_of_the_document_that_others_were_checked_against(ledger: Ledger) -> None:
+    follow(ledger)
+    ledger.record_lookup_rows("devices", claim(ledger).claim, read("r1"), 0)
+    ledger.submit_job("j", "", {"pipeline": "j"}, lookups={"devices": 1})
+    assert ledger.job_version("j").lookup_versions == {"devices": 2}
+    assert follow(ledger, content="r2", base=1, floor=2) == 3
+    other = {**DOCUMENT, "source": {"stream": "another"}}
+    assert ledger.put_lookup("devices", other, "r3", pack_rows(b""), 0, base=3, floor=2).version == 4
+    with pytest.raises(Conflict):
+        ledger.submit_job("k", "", {"pipeline": "k"}, lookups={"devices": 3})
+    with pytest.raises(Conflict):
+        ledger.put_lookup("devices", other, "r5", pack_rows(b""), 0, base=3, floor=2)
+
+
+def test_a_lookup_whose_document_has_rows_again_is_followed_no_more(ledger: Ledger) -> None:
+    follow(ledger)
+    claimed = claim(ledger)
+    with_rows = {name: value for name, value in DOCUMENT.items() if name != "source"}
+    assert ledger.put_lookup("devices", with_rows, "rows", pack_rows(b""), 0, base=1).version == 2
+    assert ledger.lookup_sources() == {}
+    assert ledger.record_lookup_rows("devices", claimed.claim, read("late"), 0) is None
+    with pytest.raises(Conflict):
+        ledger.put_lookup("devices", with_rows, "other", pack_rows(b""), 0, base=1)
