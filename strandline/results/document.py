@@ -173,6 +173,11 @@ class DocumentShape:
         """Whether its documents are of windows; else each is of a record."""
         return True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its documents are of windows that are open."""
+        return False
+
     def documents(self, batch: pa.RecordBatch, epoch: int, emission: int) -> Iterator[Document | Refused]:
         """Yield one document, or one refusal, for each row, in the rows' order. The batch is as ResultWriter tells."""
         for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
@@ -227,7 +232,7 @@ class DocumentShape:
             "emission": emission,
         }
 
-    def _window_head(self, start_ms: int, end_ms: int) -> _WindowHead:
+    def _window_head(self, start_ms: int, end_ms: int) -> WindowHead:
         digest = digest_of((self.job, self.stage, start_ms, end_ms, len(self._key)))
         index: str | None = None
         problem = None
@@ -245,11 +250,11 @@ class DocumentShape:
         if self.is_stream:
             times |= zip(WINDOW_FIELDS, (start, end), strict=True)
         source = _encode(times)
-        return _WindowHead(digest, index, source[:-1] + b",", problem)
+        return WindowHead(digest, index, source[:-1] + b",", problem)
 
 
 @dataclass(frozen=True, slots=True)
-class _WindowHead:
+class WindowHead:
     """What all rows of one window share, worked out once."""
 
     digest: hashlib._Hash
@@ -262,7 +267,7 @@ class _WindowHead:
 class _Windows:
     """The windows of some rows."""
 
-    heads: list[_WindowHead]
+    heads: list[WindowHead]
     codes: npt.NDArray[np.int64]
     """Which of `heads` is each row's."""
 

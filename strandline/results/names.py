@@ -98,6 +98,11 @@ def write_alias(index: str) -> str:
     return f"{index}.write"
 
 
+def open_index(emit_name: str) -> str:
+    """Return the index that shows an emission's windows while they are open."""
+    return f"{emit_name}.open"
+
+
 def dead_letter_index(job: str) -> str:
     """Return the index of a job's dead letters. No result goes to an alias that ends like it."""
     return f"{job}.dead-letters"

@@ -27,6 +27,7 @@ from strandline.processing.pipelines.stages import (
     Stage,
     Where,
 )
+from strandline.results.names import open_index
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
@@ -168,7 +169,7 @@ def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> 
         "from": source,
         "steps_before": [_step(step) for step in steps],
         "fields": stage.field_types,
-        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        "emits": list(_emits(stage)),
     }
 
 
@@ -188,7 +189,7 @@ def _stage(
         "by": dict(zip(stage.by, stage.by_types, strict=True)),
         "aggregates": {column.name: column.sql for column in stage.aggregates},
         "steps_after": [_step(step) for step in stage.post_steps],
-        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        "emits": list(_emits(stage)),
         "merged_from_parts": is_split,
         "join": None,
         "state": {
@@ -218,7 +219,7 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
         "by": dict(zip(stage.by, stage.by_types, strict=True)),
         "aggregates": {},
         "steps_after": [_step(step) for step in stage.post_steps],
-        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        "emits": list(_emits(stage)),
         "merged_from_parts": False,
         "join": {
             "type": stage.type,
@@ -232,6 +233,13 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
         "state": {"bytes_a_row": row_bytes, "bytes_a_key": key_bytes, "partials": []},
         "results_after_ms": delay_ms,
     }
+
+
+def _emits(stage: RecordStage | Stage) -> Iterator[str]:
+    for emit in stage.emits:
+        yield f"{emit.kind}: {emit.name}"
+        if emit.index.updates_ms is not None:
+            yield f"elasticsearch: {open_index(emit.name)}, each {format_duration(emit.index.updates_ms)} what open windows hold"
 
 
 def _step(step: RowStep) -> str:

@@ -274,6 +274,23 @@ class Cascade:
         closed = self._behind_steps(stage, operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts]))
         return StageResults(operator.stage.name, closed, closed.slice(0, 0))
 
+    def open_results(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> pa.RecordBatch:
+        """What the windows of the stage at this place hold so far that end after `closed_ms`, behind its steps: as results,
+        about so many at most. Of a stage that is not split."""
+        windows = self._open_windows(at, state, closed_ms, rows_max)
+        return self._behind_steps(at, self.operators[at].finish(windows))
+
+    def open_parts(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> list[tuple[int, bytes]]:
+        """The same of a stage that is split: (bucket that merges, part for `merge`)."""
+        windows = self._open_windows(at, state, closed_ms, rows_max)
+        return [part for one in windows for part in self._cut_windows(one)]
+
+    def _open_windows(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
+        held = [(branch, one) for branch in self.branches for one in branch.stages]
+        states, _ = self._unpack_state(state)
+        number = next(place for place, (branch, one) in enumerate(held) if one == at and at in branch.emits)
+        return self.operators[at].open_windows(states[number], closed_ms, rows_max)
+
     def _behind_steps(self, at: int, closed: pa.RecordBatch) -> pa.RecordBatch:
         """One stage's results behind the steps that stand before its emission. One that fails there stays, with the problem; so
         does one that had a problem before, which no step can use."""

@@ -510,6 +510,7 @@ class _Check:
                     step.record_stage_name, fields, emits, ways[0].steps, path_text(path), _unless_only_first(ways)
                 )
             )
+            self._no_updates(path, step.emit or [], "shows windows that are open, and records are emitted as they come")
             self._not_to_its_input(path, step.emit or [])
             for position, emit in enumerate(step.emit or []):
                 if emit.sink is not None and _unless_only_first(ways):
@@ -652,6 +653,12 @@ class _Check:
                         (*path, "emit"), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it"
                     )
 
+    def _no_updates(self, path: Path, emits: list[EmitSpec], why: str) -> None:
+        """These places can't show open windows."""
+        for position, emit in enumerate(emits):
+            if emit.index_settings.updates_ms is not None:
+                self._add((*path, "emit", position, "elasticsearch", "updates"), f"{why}; remove it")
+
     def _not_to_its_input(self, path: Path, emits: list[EmitSpec]) -> None:
         for position, emit in enumerate(emits):
             if emit.stream is not None and emit.stream in self.pipeline.streams:
@@ -661,7 +668,16 @@ class _Check:
                 )
 
     def _emits(self, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
-        """The rules for a window's results that go to a stream. `places`: the fields, and where each stands in the step."""
+        """The rules for a window's results. `places`: the fields, and where each stands in the step."""
+        stage = self.stages[-1 if self.stage is None else self.stage]
+        if isinstance(stage, JoinStage):
+            self._no_updates(
+                path, emits, "shows windows that are open, and a join has none: its rows are final at once"
+            )
+        elif any(isinstance(one, MapRows) for one in stage.post_steps):
+            self._no_updates(
+                path, emits, "shows windows in a thread of its own, where no function of a package is called"
+            )
         self._not_to_its_input(path, emits)
         self._own_names_free(path, emits, [name for name, _ in places])
         if not any(emit.stream is not None for emit in emits):

@@ -55,6 +55,11 @@ class WindowShape:
         """Windows begin at multiples of it, or `offset_ms` later."""
         return self.every_ms
 
+    @property
+    def ends_move(self) -> bool:
+        """Whether a window ends where its last record says, so later with each that comes."""
+        return False
+
     def last_end(self, at_ms: int) -> int:
         """The end of the last window that ends at or before `at_ms`."""
         first_ms = self.offset_ms + self.size_ms
@@ -167,6 +172,10 @@ _LOOK_MS_MIN = 1_000
 @dataclass(frozen=True)
 class _AnywhereShape(WindowShape):
     """Windows that begin and end where records stand, so at any time."""
+
+    @property
+    def ends_move(self) -> bool:
+        return True
 
     @property
     def grid_ms(self) -> int:

@@ -267,6 +267,8 @@ class WindowSpec(DocumentModel):
 REPLICAS_MAX = 100
 REFRESH_INTERVAL_MS_MIN = 100
 """More often costs more than the writing itself."""
+UPDATES_MS_MIN = 5_000
+"""More often would be much writing for what is only in passing."""
 
 
 def _replicas(value: object) -> object:
@@ -302,6 +304,8 @@ class IndexSpec(DocumentModel):
     """How long a result may take until searches find it; null leaves it to Elasticsearch."""
     lifecycle: Annotated[str, BeforeValidator(_policy_name)] | None = None
     """A policy of Elasticsearch's index lifecycle management, which must exist there."""
+    updates: Duration | None = None
+    """Of windows: how often those that are still open are shown, in the index `NAME.open`; null is never."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -323,6 +327,11 @@ class IndexSpec(DocumentModel):
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.refresh_interval is not None and self.refresh_interval < REFRESH_INTERVAL_MS_MIN:
             yield ("refresh_interval",), f"expected at least {format_duration(REFRESH_INTERVAL_MS_MIN)}"
+        if self.updates is not None and self.updates < UPDATES_MS_MIN:
+            yield (
+                ("updates",),
+                f"expected at least {format_duration(UPDATES_MS_MIN)}: each writes what has changed meanwhile",
+            )
         try:
             check_emit_name(self.name)
         except ValueError as error:
@@ -331,7 +340,7 @@ class IndexSpec(DocumentModel):
     @property
     def settings(self) -> IndexSettings:
         """For the indices."""
-        return IndexSettings(self.shards, self.replicas, self.refresh_interval, self.lifecycle)
+        return IndexSettings(self.shards, self.replicas, self.refresh_interval, self.lifecycle, self.updates)
 
 
 class FilesSpec(DocumentModel):
@@ -456,7 +465,7 @@ class EmitSpec(DocumentModel):
 
     elasticsearch: IndexSpec | None = None
     """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end. A name, or {name, shards, replicas,
-    refresh_interval, lifecycle}."""
+    refresh_interval, lifecycle, updates}."""
     stream: Name | None = None
     """A stream, which other jobs may read; one JSON document a result."""
     files: FilesSpec | None = None
