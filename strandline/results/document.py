@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.field_types import is_nested, normal_type
 from strandline.results.names import (
-    ROWS_JOINED,
+    KEYS_BESIDE,
     WINDOW_FIELDS,
     check_emit_name,
     check_field_name,
@@ -130,8 +130,8 @@ class DocumentShape:
     """1 is what the job itself writes in its first life; a backfill, or a later life, writes into indices of its own."""
     is_shown: bool = True
     """Whether the alias shows an index from its beginning. Not of a backfill: it is shown when it is complete."""
-    is_joined: bool = False
-    """Whether the results are joined rows: their ids know where the rows stand in the log, as one key value more."""
+    beside_by: tuple[str, ...] = ()
+    """Columns of KEYS_BESIDE that tell results of one window and key apart: more key values in their ids, and no fields."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -166,7 +166,7 @@ class DocumentShape:
     @property
     def _key(self) -> tuple[tuple[str, str], ...]:
         """(column, type) of the key values in an id."""
-        return (*self.by, (ROWS_JOINED, "string")) if self.is_joined else self.by
+        return (*self.by, *((name, KEYS_BESIDE[name]) for name in self.beside_by))
 
     @property
     def has_window(self) -> bool:

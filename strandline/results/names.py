@@ -23,6 +23,10 @@ EVENT_TIME_FIELD = "event_time"
 ROWS_JOINED = "@rows_joined"
 """A column of joined rows: where the two rows of each stand in the log, as `orders/2/1207|shipments/0/88`, with `-` for one that
 there is not."""
+WINDOW_NUMBER = "@window_number"
+"""A column of windows that count records: of several with one key and the same times, which it is."""
+KEYS_BESIDE = {ROWS_JOINED: "string", WINDOW_NUMBER: "long"}
+"""The types of such columns, which tell results of one window and key apart."""
 METADATA_NAMES = frozenset(
     [
         "_id",

@@ -294,6 +294,11 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"(max_rows: {stage.max_rows:,} on each side), and more while rows wait for the watermark"
             )
             continue
+        if stage.count is not None:
+            yield (
+                f"'{stage.name}' keeps each row until event time is {format_duration(_delay_ms(pipeline))} past it, since only "
+                f"then its place is known, and of each key one window until the next multiple of {format_duration(stage.size_ms)}"
+            )
         if any(kind.startswith("list") for kind in told["state"]["partials"]):
             yield (
                 f"'{stage.name}' keeps lists of values, which are bounded, but longer than other partial results: up to 80 kB "

@@ -9,8 +9,8 @@ When these close, the partial results of all buckets go to one bucket and are me
 bucket (in a first stage: with its input partition), and they are merged in the order of the labels, so results don't depend on
 the number of buckets.
 
-Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions is of
-this kind, because no bucket alone sees where a session ends.
+Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions, or of
+windows that count, is of this kind, because no bucket alone sees where one ends.
 
 Where a `dedupe` stands before a branch's first window, repeats are left out here, before the window sees them: the fields of the
 bucket are among those that it compares, or a whole partition is in one bucket. Where it stands before an emission of records,
@@ -41,6 +41,7 @@ from strandline.processing.operators.dedupe.candidates import (
 )
 from strandline.processing.operators.dedupe.repeats import Flags, RepeatsOperator, Seen
 from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of
+from strandline.processing.operators.kinds.counted import CountOperator
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.kinds.joins import IntervalJoinOperator, WindowJoinOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
@@ -396,6 +397,8 @@ def _operator_of(stage: Stage, types: dict[str, str], of_stream: Mapping[str, st
         return kind(stage, (types, RowSteps(stage.right_steps, of_stream).types))
     if stage.gap_ms is not None:
         return SessionOperator(stage, types)
+    if stage.count is not None:
+        return CountOperator(stage, types)
     return CumulativeOperator(stage, types) if stage.is_cumulative else WindowOperator(stage, types)
 
 

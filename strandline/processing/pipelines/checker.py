@@ -556,6 +556,7 @@ class _Check:
                 slide_ms=window.every_ms if window.sliding or window.cumulative else None,
                 is_cumulative=window.cumulative is not None,
                 gap_ms=window.session.gap if window.session is not None else None,
+                count=window.count.size if window.count is not None else None,
                 offset_ms=window.offset_ms,
                 zone=window.tz,
                 by=tuple(window.by),
@@ -797,9 +798,11 @@ class _Check:
         """A result counts in the windows that hold its own window's last moment. Those begin and end where windows before them
         begin, so each of them holds equally many. Sessions begin and end anywhere; but the gap of some behind other windows is
         longer than the time from one to the next, or each result would be a session."""
+        if window.count is not None:
+            return
         if window.session is not None:
             apart_ms = before.every_ms + (JUMP_MS_MAX if before.tz else 0)
-            if before.session is None and window.every_ms <= apart_ms:
+            if not before.ends_anywhere and window.every_ms <= apart_ms:
                 self._add(
                     (*path, "session", "gap"),
                     f"{format_duration(window.every_ms)} of window '{window.name}' is no longer than the "
@@ -807,7 +810,7 @@ class _Check:
                     "would be a session of its own; expected more",
                 )
             return
-        if before.session is not None:
+        if before.ends_anywhere:
             return
         lengths: list[tuple[Path, int]] = [(("tumbling",), window.size_ms)]
         if window.sliding is not None:

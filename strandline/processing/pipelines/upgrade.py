@@ -148,7 +148,7 @@ def _ways(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[str, tu
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
-    if (old.size_ms, old.every_ms) != (new.size_ms, new.every_ms):
+    if (old.size_ms, old.every_ms, old.count) != (new.size_ms, new.every_ms, new.count):
         yield Change(
             f"window {old.name} from {old.shape} to {new.shape}",
             Effect.REWIND,

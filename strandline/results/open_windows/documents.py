@@ -35,5 +35,5 @@ class OpenShape(DocumentShape):
 
     def _window_head(self, start_ms: int, end_ms: int) -> WindowHead:
         times = (start_ms,) if self.ends_move else (start_ms, end_ms)
-        digest = digest_of((self.job, self.stage, "open", *times, len(self.by)))
+        digest = digest_of((self.job, self.stage, "open", *times, len(self._key)))
         return replace(super()._window_head(start_ms, end_ms), digest=digest, index=open_index(self.emit_name))
