@@ -63,11 +63,11 @@ def expected(rows: Sequence[Record], size: int, max_ms: int) -> list[tuple[Any, 
     for row in rows:
         groups[row.machine, row.ts_ms // max_ms].append(row)
     found = []
-    for (machine, span), of_group in groups.items():
+    for (machine, period), of_group in groups.items():
         in_order = sorted(of_group, key=lambda row: (row.ts_ms, row.partition))
         for first in range(0, len(in_order), size):
             part = in_order[first : first + size]
-            end_ms = part[-1].ts_ms + 1 if len(part) == size else (span + 1) * max_ms
+            end_ms = part[-1].ts_ms + 1 if len(part) == size else (period + 1) * max_ms
             powers = [row.power for row in part if row.power is not None]
             counts = [row.count for row in part if row.count is not None][:5]
             found.append((part[0].ts_ms, end_ms, machine, len(part), powers[0] if powers else None, counts))

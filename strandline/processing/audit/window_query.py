@@ -134,15 +134,15 @@ class WindowQuery:
         return f"SELECT *, min({_TIME}) {of_session} AS start_ms, {ends} AS end_ms FROM ({found})"
 
     def _counted(self, table: str, shape: CountShape) -> str:
-        """As `CountShape` says: number each key's rows in their order, anew in each span of the greatest length."""
+        """As `CountShape` says: number each key's rows in their order, anew in each period of the greatest length."""
         size = shape.size_ms
         by = ", ".join([*self._keys, f"{_TIME} // {size}"])
         order = ", ".join([_EXACT_TIME, *self._places])
         nth = f"row_number() OVER (PARTITION BY {by} ORDER BY {order}) - 1"
         found = f"SELECT *, ({nth}) // {shape.count} AS number FROM {table}"
         window = f"OVER (PARTITION BY {by}, number)"
-        span_ends = f"({_TIME} // {size} + 1) * {size}"
-        ends = f"CASE count(*) {window} WHEN {shape.count} THEN max({_TIME}) {window} + 1 ELSE {span_ends} END"
+        period_ends = f"({_TIME} // {size} + 1) * {size}"
+        ends = f"CASE count(*) {window} WHEN {shape.count} THEN max({_TIME}) {window} + 1 ELSE {period_ends} END"
         return f"SELECT *, min({_TIME}) {window} AS start_ms, {ends} AS end_ms FROM ({found})"
 
     def _finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:

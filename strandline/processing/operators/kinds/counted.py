@@ -1,14 +1,14 @@
 """The operator of windows that count records: (state, rows, what closes) -> (state, results), as `windows.py` says.
 
-The records of a key in one *span* (from one multiple of the greatest length since 1970 to the next) are put in the order of event
-time; those of one time in the order of their partitions, and of the log. In this order every `count` of them are a window. So a
-window depends on no record that is later than its last one, and on none from before its span.
+The records of a key in one *period* (from one multiple of the greatest length since 1970 to the next) are put in the order of
+event time; those of one time in the order of their partitions, and of the log. In this order every `count` of them are a window.
+So a window depends on no record that is later than its last one, and on none from before its period.
 
 A row has its place in the order once the watermark has passed its millisecond: then it is *settled*, and folded into its window,
 in that order. So the bits are the same however the log was sliced. A window that is filled is final at once; one that is not when
-its span is over ends with the span.
+its period is over ends with the period.
 
-State. Rows that are not settled, with their arguments. Of each key and span that is not over, the window that is being filled,
+State. Rows that are not settled, with their arguments. Of each key and period that is not over, the window that is being filled,
 which may hold nothing yet: from it follows where counting goes on.
 """
 
@@ -41,8 +41,8 @@ class CountOperator(WindowOperator):
         ("rows", pa.int64()),
         ("start_ms", pa.int64()),
     )
-    """Of a window that is being filled: when its last row happened, its number in the span, how many rows it has, when the first
-    one happened. In one that has none, the times are of the window before."""
+    """Of a window that is being filled: when its last row happened, its number in the period, how many rows it has, when the
+    first one happened. In one that has none, the times are of the window before."""
 
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
         super().__init__(stage, types)
@@ -65,7 +65,7 @@ class CountOperator(WindowOperator):
 
         1. Number the keys of the state and of the rows together.
         2. Put settled rows in order, and fold each into its window.
-        3. Take out the windows that are filled, or whose span is over.
+        3. Take out the windows that are filled, or whose period is over.
         4. Keep the others, where counting goes on, and the rows that are not settled.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
@@ -119,22 +119,22 @@ class CountOperator(WindowOperator):
         return found
 
     def _folded(self, filling: pa.RecordBatch, settled: pa.RecordBatch) -> pa.RecordBatch:
-        """Windows with these rows in them, by key, span and number: those that were being filled, and those that follow."""
+        """Windows with these rows in them, by key, period and number: those that were being filled, and those that follow."""
         before = filling.num_rows
         columns = [np.concatenate([_of(filling, at), _of(settled, at)]) for at in range(len(self.places))]
         event_us, key, partition, number, rows, start_ms = columns
         rows[before:], start_ms[before:] = 1, event_us[before:] // 1000
-        span = event_us // (self.stage.size_ms * 1000)
+        period = event_us // (self.stage.size_ms * 1000)
         is_new = np.arange(len(key)) >= before
         order = np.lexsort(
-            (partition, event_us, is_new, span, key)
+            (partition, event_us, is_new, period, key)
         )  # stable: rows of one partition and time stay in order
-        event_us, key, span, number, rows, start_ms = (
-            one[order] for one in (event_us, key, span, number, rows, start_ms)
+        event_us, key, period, number, rows, start_ms = (
+            one[order] for one in (event_us, key, period, number, rows, start_ms)
         )
-        # How many rows of the key and span there were before each: the window being filled says where counting goes on.
+        # How many rows of the key and period there were before each: the window being filled says where counting goes on.
         begins = np.ones(len(key), np.bool_)
-        begins[1:] = (key[1:] != key[:-1]) | (span[1:] != span[:-1])
+        begins[1:] = (key[1:] != key[:-1]) | (period[1:] != period[:-1])
         of_group = np.cumsum(begins) - 1
         firsts = np.flatnonzero(begins)
         weight = np.where(is_new[order], 1, np.maximum(number, 0) * self._count + rows)
@@ -185,12 +185,12 @@ class CountOperator(WindowOperator):
         return windows.take(pa.array(order)).set_column(0, "end_ms", pa.array(ends_ms[order]))
 
     def _gone_on(self, windows: pa.RecordBatch, is_closed: np.ndarray, up_to_ms: int) -> pa.RecordBatch:
-        """The next window of each key and span whose last one is filled while the span goes on."""
+        """The next window of each key and period whose last one is filled while the period goes on."""
         size_us = self.stage.size_ms * 1000
-        key, span = _of(windows, 1), _of(windows, 0) // size_us
+        key, period = _of(windows, 1), _of(windows, 0) // size_us
         is_last = np.ones(len(key), np.bool_)
-        is_last[:-1] = (key[1:] != key[:-1]) | (span[1:] != span[:-1])
-        rows = np.flatnonzero(is_last & is_closed & ((span + 1) * self.stage.size_ms > up_to_ms))
+        is_last[:-1] = (key[1:] != key[:-1]) | (period[1:] != period[:-1])
+        rows = np.flatnonzero(is_last & is_closed & ((period + 1) * self.stage.size_ms > up_to_ms))
         found = windows.take(pa.array(rows))
         nothing = np.zeros(len(rows), np.int64)
         columns = [*found.columns[:3], pa.array(_of(found, 3) + 1), pa.array(nothing), found.column(5)]
