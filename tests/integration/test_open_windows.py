@@ -21,7 +21,7 @@ key: device
 ---
 pipeline: {NAME}
 input: {{stream: {STREAM}}}
-event_time: {{field: ts, delay: 0s, watermark: newest, max_ahead: null}}
+event_time: {{field: ts, delay: 0s, watermark: newest, idle_timeout: null, max_ahead: null}}
 steps:
   - window: {{name: minutes, tumbling: 1m, by: [device], aggregate: {{n: count(*), heat: sum(temp)}}}}
     emit: [{{elasticsearch: {{name: {NAME}-minute, updates: 5s}}}}]

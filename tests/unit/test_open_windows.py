@@ -225,6 +225,18 @@ def test_what_a_store_does_not_take_is_dropped_counted_and_shown_by_the_next_upd
     assert (broken.dropped, broken.why) == (1, "ZeroDivisionError: division by zero")
 
 
+def test_what_failed_is_tried_again_although_no_slice_follows(store: Store) -> None:
+    now_s = [100.0]
+    shown, one = OpenWindows(lambda: now_s[0]), emission()
+    store.error = IndexUnavailable("busy")
+    shown.leave("farm", 0, one, 7, 1, rows(("a", 1)))
+    wait_until(lambda: shown._counts.dropped == 1)
+    store.error, now_s[0] = None, now_s[0] + EVERY_S
+    with shown._changed:
+        shown._changed.notify()
+    wait_until(lambda: len(store.documents) == 1)
+
+
 def test_more_open_windows_than_are_shown_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_by, "OPEN_WINDOWS_MAX", 2)
     one = emission()

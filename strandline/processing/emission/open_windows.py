@@ -70,6 +70,8 @@ class OpenCounts:
     """Documents that were not written: the store did not take them, or there were too many."""
     why: str = ""
     """Of the last that were dropped."""
+    has_failed: bool = False
+    """Whether the store failed, so that the same is to be tried again if nothing newer comes."""
 
 
 @dataclass
@@ -131,7 +133,13 @@ class OpenWindows:
                 emission, epoch, number = place.emission, place.epoch, place.number
                 place.next_s = self._clock() + emission.every_s
             assert rows is not None
-            self._count(self.show(place, emission, epoch, number, rows))
+            counts = self.show(place, emission, epoch, number, rows)
+            with self._changed:
+                self._counts.written += counts.written
+                self._counts.dropped += counts.dropped
+                self._counts.why = counts.why or self._counts.why
+                if counts.has_failed and place.rows is None:
+                    place.rows = rows
 
     def show(
         self, place: _Place, emission: OpenEmission, epoch: int, number: int, rows: Callable[[], pa.RecordBatch]
@@ -162,13 +170,12 @@ class OpenWindows:
                 if refused:
                     counts.dropped += refused + len(left)
                     counts.why = f"index {index.name} did not take {refused} documents"
-                    place.is_sure = False
+                    counts.has_failed, place.is_sure = True, False
                     return counts
                 place.shown |= {one: wanted[one][0] for one in part}
                 counts.written += len(part)
         except StrandlineError as error:
-            counts.dropped += 1
-            counts.why = str(error)
+            counts.dropped, counts.why, counts.has_failed = counts.dropped + 1, str(error), True
             place.is_sure = False
         except Exception as error:  # whatever it is, results are none the worse for it
             counts.dropped += 1
@@ -198,12 +205,6 @@ class OpenWindows:
             one: (digest, body + origin)
             for one, digest, body in zip(columns.ids.to_pylist(), digests, bodies, strict=True)
         }
-
-    def _count(self, counts: OpenCounts) -> None:
-        with self._changed:
-            self._counts.written += counts.written
-            self._counts.dropped += counts.dropped
-            self._counts.why = counts.why or self._counts.why
 
 
 _OF_PROCESS: dict[int, OpenWindows] = {}

@@ -19,7 +19,7 @@ from strandline.results.mapping import build_mapping, find_lacking, is_ours, mak
 from strandline.results.names import open_index
 from strandline.results.open_windows.documents import OpenShape
 
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 10.0
 _PRIORITY = 1_000
 """Above every template of results: that of `turbine` matches `turbine-minute.open`, and would give it its alias."""
 _OVERTAKEN = 409
