@@ -74,6 +74,21 @@ def test_windows_that_begin_and_end_in_one_millisecond_have_ids_of_their_own() -
     assert {json.loads(one.source)["window"]["end"] for one in found} == {"1970-01-01T00:00:01.001Z"}
 
 
+def test_a_restart_reads_back_to_where_counting_began() -> None:
+    """One record a slice: two are far below the watermark when a start forgets all, and wait for the third all the same."""
+    ids = []
+    for restarts in (False, True):
+        desk = Desk(pipeline(), 1, restarts=True)
+        for ts in (5_000, 10_000, 11_000, 12_000, 13_000, 1_800_000, 1_900_000):
+            list(desk.feed(DeskRecords([json.dumps({"press": "p1", "ts": ts, "grams": 1.0}).encode()], [0])))
+            if restarts:
+                desk.restart()
+        found = [one.document for one in desk.drain() if isinstance(one, DeskResult)]
+        assert [json.loads(one.source)["n"] for one in found] == [1]
+        ids.append([one.id for one in found])
+    assert ids[0] == ids[1], "it is the third of its hour"
+
+
 def test_a_window_that_counts_is_one_document_in_each_form() -> None:
     documents = read_documents(EXAMPLE, "counted.yaml")
     wanted, data = canonical(documents), [one.data for one in documents]
