@@ -74,7 +74,7 @@ def expected(rows: Sequence[Record], size: int, max_ms: int) -> list[tuple[Any, 
     return sorted(found, key=str)
 
 
-@examples(60)
+@examples(40)
 @given(histories(), st.sampled_from([1, 2, 5]), st.sampled_from([8_000, 50_000]), st.integers(1, 4))
 def test_windows_hold_as_many_as_they_say_however_the_log_is_cut(
     history: list[tuple[list[Record], int | None]], size: int, max_ms: int, buckets: int
@@ -85,7 +85,7 @@ def test_windows_hold_as_many_as_they_say_however_the_log_is_cut(
     assert sorted((tuple(row[name] for name in names) for row in found), key=str) == expected(merged, size, max_ms)
 
 
-@examples(60)
+@examples(40)
 @given(histories(), st.sampled_from(PIPELINES), st.integers(1, 4), st.integers(1, 7))
 def test_no_bit_depends_on_slices_buckets_or_chunks(
     history: list[tuple[list[Record], int | None]], checked: CheckedPipeline, buckets: int, chunk_rows: int
@@ -95,7 +95,7 @@ def test_no_bit_depends_on_slices_buckets_or_chunks(
     assert digest(run(checked, history, buckets, chunk_rows)) == digest(at_once)
 
 
-@examples(60)
+@examples(40)
 @given(histories(), st.sampled_from(PIPELINES), st.data())
 def test_a_rewind_computes_just_what_is_not_emitted(
     history: list[tuple[list[Record], int | None]], checked: CheckedPipeline, data: Any

@@ -126,9 +126,8 @@ class CountOperator(WindowOperator):
         rows[before:], start_ms[before:] = 1, event_us[before:] // 1000
         period = event_us // (self.stage.size_ms * 1000)
         is_new = np.arange(len(key)) >= before
-        order = np.lexsort(
-            (partition, event_us, is_new, period, key)
-        )  # stable: rows of one partition and time stay in order
+        # The sort is stable: rows of one partition and time stay in the order of the log.
+        order = np.lexsort((partition, event_us, is_new, period, key))
         event_us, key, period, number, rows, start_ms = (
             one[order] for one in (event_us, key, period, number, rows, start_ms)
         )
@@ -161,7 +160,7 @@ class CountOperator(WindowOperator):
             count,
         )
         has_none = rows[at] == 0  # one that was empty begins with its first new row
-        first = np.where(has_none & (last > at), np.minimum(at + 1, len(key) - 1), at)
+        first = np.where(has_none & (last > at), at + 1, at)
         of_window = [
             event_us[last],
             key[at],
