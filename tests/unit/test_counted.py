@@ -74,6 +74,15 @@ def test_windows_that_begin_and_end_in_one_millisecond_have_ids_of_their_own() -
     assert {json.loads(one.source)["window"]["end"] for one in found} == {"1970-01-01T00:00:01.001Z"}
 
 
+def test_records_of_one_time_stand_in_the_order_of_their_partitions_whichever_came_first() -> None:
+    desk = Desk(pipeline("size: 3", "size: 2"), 1)
+    for partition, grams in ((1, 1.0), (0, 2.0), (0, 3.0)):
+        line = json.dumps({"press": "p1", "ts": 5_000, "grams": grams}).encode()
+        assert not list(desk.feed(DeskRecords([line], [partition])))
+    found = [json.loads(one.document.source) for one in desk.drain() if isinstance(one, DeskResult)]
+    assert [(one["n"], one["mean"], one["last"]) for one in found] == [(2, 2.5, 3.0), (1, 1.0, 1.0)]
+
+
 def test_a_restart_reads_back_to_where_counting_began() -> None:
     """One record a slice: two are far below the watermark when a start forgets all, and wait for the third all the same."""
     ids = []
