@@ -21,7 +21,7 @@ key: device
 ---
 pipeline: {NAME}
 input: {{stream: {STREAM}}}
-event_time: {{field: ts, delay: 0s, watermark: newest, idle_timeout: null, max_ahead: null}}
+event_time: {{field: ts, delay: 1s, watermark: newest, idle_timeout: null, max_ahead: null}}
 steps:
   - window: {{name: minutes, tumbling: 1m, by: [device], aggregate: {{n: count(*), heat: sum(temp)}}}}
     emit: [{{elasticsearch: {{name: {NAME}-minute, updates: 5s}}}}]
@@ -33,7 +33,9 @@ steps:
 
 def lines(minute: int, count: int) -> list[bytes]:
     return [
-        json.dumps({"device": f"d{number % 7}", "ts": BASE_MS + minute * 60_000 + number, "temp": number}).encode()
+        json.dumps(
+            {"device": f"d{number % 7}", "ts": BASE_MS + minute * 60_000 + 30_000 + number, "temp": number}
+        ).encode()
         for number in range(count)
     ]
 
