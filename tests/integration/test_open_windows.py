@@ -73,6 +73,7 @@ def test_open_windows_are_shown_overwritten_and_deleted_when_they_close(audit_la
             "only those of the next minute shown",
             60,
         )
+        lab.index.post(f"/{NAME}-minute/_refresh")
         assert lab.index.get(f"/{NAME}-minute/_count").json()["count"] == 7
     lab.drain(NAME)
     assert shown(lab, f"{NAME}-minute") == shown(lab, f"{NAME}-all") == {}
