@@ -162,6 +162,11 @@ def emission(made: MadeInMemory | None = None) -> OpenEmission:
     return one
 
 
+def test_a_backfill_shows_no_open_windows() -> None:
+    writer = ElasticsearchWriter("http://nowhere", replace(SHAPE, is_shown=False), IndexSettings(updates_ms=10_000))
+    assert open_emissions([writer], WindowShape(60_000, 60_000)) == []
+
+
 def rows(*counts: tuple[str, int]) -> Callable[[], pa.RecordBatch]:
     batch = stage_batch(SHAPE.fields, list(counts))
     return lambda: batch.append_column("@problem", pa.nulls(batch.num_rows, pa.string()))

@@ -53,11 +53,11 @@ class OpenEmission:
 
 
 def open_emissions(writers: Iterable[StoreWriter], windows: WindowShape) -> list[OpenEmission]:
-    """Those of a stage with these writers and windows."""
+    """Those of a stage with these writers and windows; a backfill has none."""
     return [
         OpenEmission(one, OpenShape.of(one.shape, ends_move=windows.ends_move), one.index.updates_ms / 1000)
         for one in writers
-        if isinstance(one, ElasticsearchWriter) and one.index.updates_ms is not None
+        if isinstance(one, ElasticsearchWriter) and one.index.updates_ms is not None and one.shape.is_shown
     ]
 
 
