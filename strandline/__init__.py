@@ -15,6 +15,7 @@ _PUBLIC = {
     "DeskRun": "strandline.frontends.python.pipeline",
     "Pipeline": "strandline.frontends.python.pipeline",
     "Stream": "strandline.frontends.python.flow",
+    "counted": "strandline.frontends.python.windows",
     "cumulative": "strandline.frontends.python.windows",
     "session": "strandline.frontends.python.windows",
     "sliding": "strandline.frontends.python.windows",

@@ -3,6 +3,7 @@ from strandline.frontends.python.flow import Stream as Stream
 from strandline.frontends.python.flow import stream as stream
 from strandline.frontends.python.pipeline import DeskRun as DeskRun
 from strandline.frontends.python.pipeline import Pipeline as Pipeline
+from strandline.frontends.python.windows import counted as counted
 from strandline.frontends.python.windows import cumulative as cumulative
 from strandline.frontends.python.windows import session as session
 from strandline.frontends.python.windows import sliding as sliding

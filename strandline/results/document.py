@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.field_types import is_nested, normal_type
 from strandline.results.names import (
-    ROWS_JOINED,
+    KEYS_BESIDE,
     WINDOW_FIELDS,
     check_emit_name,
     check_field_name,
@@ -130,8 +130,8 @@ class DocumentShape:
     """1 is what the job itself writes in its first life; a backfill, or a later life, writes into indices of its own."""
     is_shown: bool = True
     """Whether the alias shows an index from its beginning. Not of a backfill: it is shown when it is complete."""
-    is_joined: bool = False
-    """Whether the results are joined rows: their ids know where the rows stand in the log, as one key value more."""
+    beside_by: tuple[str, ...] = ()
+    """Columns of KEYS_BESIDE that tell results of one window and key apart: more key values in their ids, and no fields."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -166,12 +166,17 @@ class DocumentShape:
     @property
     def _key(self) -> tuple[tuple[str, str], ...]:
         """(column, type) of the key values in an id."""
-        return (*self.by, (ROWS_JOINED, "string")) if self.is_joined else self.by
+        return (*self.by, *((name, KEYS_BESIDE[name]) for name in self.beside_by))
 
     @property
     def has_window(self) -> bool:
         """Whether its documents are of windows; else each is of a record."""
         return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its documents are of windows that are open."""
+        return False
 
     def documents(self, batch: pa.RecordBatch, epoch: int, emission: int) -> Iterator[Document | Refused]:
         """Yield one document, or one refusal, for each row, in the rows' order. The batch is as ResultWriter tells."""
@@ -227,7 +232,7 @@ class DocumentShape:
             "emission": emission,
         }
 
-    def _window_head(self, start_ms: int, end_ms: int) -> _WindowHead:
+    def _window_head(self, start_ms: int, end_ms: int) -> WindowHead:
         digest = digest_of((self.job, self.stage, start_ms, end_ms, len(self._key)))
         index: str | None = None
         problem = None
@@ -245,11 +250,11 @@ class DocumentShape:
         if self.is_stream:
             times |= zip(WINDOW_FIELDS, (start, end), strict=True)
         source = _encode(times)
-        return _WindowHead(digest, index, source[:-1] + b",", problem)
+        return WindowHead(digest, index, source[:-1] + b",", problem)
 
 
 @dataclass(frozen=True, slots=True)
-class _WindowHead:
+class WindowHead:
     """What all rows of one window share, worked out once."""
 
     digest: hashlib._Hash
@@ -262,7 +267,7 @@ class _WindowHead:
 class _Windows:
     """The windows of some rows."""
 
-    heads: list[_WindowHead]
+    heads: list[WindowHead]
     codes: npt.NDArray[np.int64]
     """Which of `heads` is each row's."""
 

@@ -20,6 +20,8 @@ class IndexSettings:
     """None leaves it to Elasticsearch: every second while somebody searches."""
     lifecycle: str | None = None
     """The name of a policy of Elasticsearch's index lifecycle management."""
+    updates_ms: int | None = None
+    """How often windows that are still open are shown, in an index beside these; None is never."""
 
     def as_settings(self) -> dict[str, Any]:
         """As Elasticsearch takes them."""

@@ -46,6 +46,8 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
             {},
             origin | {"stream": "keyword", "partition": "integer", "offset": "long", "element": "integer"},
         )
+    if shape.is_open:
+        origin["open"] = "boolean"
     return {
         "dynamic": "strict",
         "_meta": dict(_MARK),
@@ -107,7 +109,7 @@ def ensure_index_template(
     stem = index_stem(emit_name, generation)
     held = _held(url, stem, emit_name)
     _require_own_template(url, stem)
-    lacking = _find_lacking(held, mapping)
+    lacking = find_lacking(held, mapping)
     _put(url, template_path(stem), _build_template(stem, emit_name, is_shown, mapping, settings))
     first = first if first is not None else max(held, default="")
     for index in lacking:
@@ -207,7 +209,7 @@ def _foreign(what: str, remedy: str) -> Conflict:
     )
 
 
-def _find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
+def find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
     """Return the existing indices that lack a field of the mapping, or the mark. Raises Conflict where a field has another
     type."""
     wanted = _flatten(mapping["properties"])

@@ -23,6 +23,10 @@ EVENT_TIME_FIELD = "event_time"
 ROWS_JOINED = "@rows_joined"
 """A column of joined rows: where the two rows of each stand in the log, as `orders/2/1207|shipments/0/88`, with `-` for one that
 there is not."""
+WINDOW_NUMBER = "@window_number"
+"""A column of windows that count records: of several with one key and the same times, which it is."""
+KEYS_BESIDE = {ROWS_JOINED: "string", WINDOW_NUMBER: "long"}
+"""The types of such columns, which tell results of one window and key apart."""
 METADATA_NAMES = frozenset(
     [
         "_id",
@@ -96,6 +100,11 @@ def index_name(stem: str, window_end_ms: int) -> str:
 def write_alias(index: str) -> str:
     """Return the alias under which documents are written to an index. Only the index has it: no write to it makes one."""
     return f"{index}.write"
+
+
+def open_index(emit_name: str) -> str:
+    """Return the index that shows an emission's windows while they are open."""
+    return f"{emit_name}.open"
 
 
 def dead_letter_index(job: str) -> str:

@@ -30,7 +30,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.results.names import ROWS_JOINED
+from strandline.results.names import ROWS_JOINED, WINDOW_NUMBER
 from strandline.results.writer import ELEMENT, OFFSET
 from tests.support.examples import examples
 
@@ -199,7 +199,7 @@ def by_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         rows,
         key=lambda row: (
             *(row[one] for one in times),
-            *(str(row.get(one)) for one in ("machine", "site", "site_right", "n", ROWS_JOINED)),
+            *(str(row.get(one)) for one in ("machine", "site", "site_right", "n", ROWS_JOINED, WINDOW_NUMBER)),
         ),
     )
 

@@ -17,7 +17,7 @@ __all__ = ["say"]
 
 ROOT = Path(__file__).parents[2]
 HOUR_MS = 3_600_000
-KINDS = ["sessions", "cumulative", "days"]
+KINDS = ["sessions", "cumulative", "days", "counted"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ _WINDOW_FUNCTIONS = {
     "sliding": ("sliding", ("size", "every")),
     "cumulative": ("cumulative", ("size", "step")),
     "session": ("session", ("gap", "max")),
+    "count": ("counted", ("size", "max")),
 }
 
 
@@ -127,4 +128,4 @@ def _variable(name: str, used: set[str]) -> str:
     return plain
 
 
-_RESERVED = ("stream", "tumbling", "sliding", "cumulative", "session")
+_RESERVED = ("stream", "tumbling", "sliding", "cumulative", "session", "counted")

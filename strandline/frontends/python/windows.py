@@ -41,6 +41,11 @@ def session(gap: DurationLike, max: DurationLike | None = None, **more: object) 
     return Windows({"session": {"gap": duration_text(gap), **longest}, **more})
 
 
+def counted(size: int, max: DurationLike, **more: object) -> Windows:  # the document's word
+    """Windows of `size` records of a key each; at each multiple of `max` counting begins anew."""
+    return Windows({"count": {"size": size, "max": duration_text(max)}, **more})
+
+
 def duration_text(value: DurationLike) -> str:
     """The duration as documents have it. Raises ValueError for one that is no number of whole milliseconds."""
     if not isinstance(value, timedelta):

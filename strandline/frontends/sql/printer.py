@@ -276,6 +276,7 @@ def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str
     more = [_interval(window["offset"])] if _has_offset(window) else []
     more += [f"tz => {_quoted(window['tz'])}"] if "tz" in window else []
     unsaid = set(window) - {"name", "by", "aggregate", "offset"} - ({"tz"} if "tumbling" in window else set())
+    time = f"descriptor({time_column})"
     if unsaid == {"tumbling"}:
         function, durations = "tumble", [window["tumbling"]]
     elif unsaid == {"sliding"}:
@@ -287,11 +288,14 @@ def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str
             "session",
             [window["session"][name] for name in ("gap", "max") if name in window["session"]],
         )
+    elif unsaid == {"count"}:
+        function, durations = "counted", [window["count"]["max"]]
+        time = f"{time}, {window['count']['size']}"
     else:
         raise PermanentError(
             f"SQL has no form for a window with {', '.join(sorted(unsaid))}; keep this document in YAML"
         )
-    arguments = [f"table {relation}", f"descriptor({time_column})", *map(_interval, durations), *more]
+    arguments = [f"table {relation}", time, *map(_interval, durations), *more]
     return f"{function}({', '.join(arguments)})"
 
 

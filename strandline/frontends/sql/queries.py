@@ -77,8 +77,9 @@ _ARGUMENTS = {
     "hop": ("data", "timecol", "slide", "size", "offset"),
     "cumulate": ("data", "timecol", "step", "size", "offset"),
     "session": ("data", "timecol", "gap", "max"),
+    "counted": ("data", "timecol", "rows", "max"),
 }
-_NEEDED = {"tumble": 3, "hop": 4, "cumulate": 4, "session": 3}
+_NEEDED = {"tumble": 3, "hop": 4, "cumulate": 4, "session": 3, "counted": 4}
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -367,6 +368,8 @@ def _window_fields(function: str, given: dict[str, Any]) -> dict[str, Any]:
             return {"sliding": {"size": given["size"], "every": given["slide"]}, **offset}
         case "cumulate":
             return {"cumulative": {"size": given["size"], "step": given["step"]}, **offset}
+        case "counted":
+            return {"count": {"size": given["rows"], "max": given["max"]}}
         case _:
             return {"session": {"gap": given["gap"], **({"max": given["max"]} if "max" in given else {})}}
 
@@ -397,6 +400,13 @@ def _duration_argument(cursor: Cursor, depth: int) -> str:
     return read_duration(cursor)
 
 
+def _rows_argument(cursor: Cursor, depth: int) -> int:
+    at, value = cursor.here, read_value(cursor)
+    if type(value) is not int:
+        raise cursor.sql.error(at, "is no number of records; expected a whole number, as 100")
+    return value
+
+
 def _zone_argument(cursor: Cursor, depth: int) -> str:
     return cursor.text("a time zone, as 'Europe/Berlin'")[0]
 
@@ -405,4 +415,5 @@ _ARGUMENT_READERS: dict[str, Callable[[Cursor, int], Any]] = {
     "data": _data_argument,
     "timecol": _time_argument,
     "tz": _zone_argument,
+    "rows": _rows_argument,
 }

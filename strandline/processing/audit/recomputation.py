@@ -39,7 +39,7 @@ from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
-from strandline.results.names import ROWS_JOINED
+from strandline.results.names import KEYS_BESIDE
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM, WINDOW_END, Refused
 
 AUDITED = ("elasticsearch", "stream")
@@ -255,7 +255,7 @@ class Recomputation:
             if before is None:
                 query = _query_of(stage, LEFT, steps.types)
             else:
-                kinds = {**before.window_types, ROWS_JOINED: "string"}
+                kinds = {**before.window_types, **KEYS_BESIDE}
                 places = [pa.int64(), *(arrow_type(kinds[name]) for name in before.identifying)]
                 query = WindowQuery(stage, steps.types, places)
             table = Table(directory / stage.name, query.row_schema)

@@ -21,11 +21,12 @@ from strandline.processing.audit.sketches import bins_of
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.operators.aggregate_calls import ORDERED, AggregateCalls
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import CountShape, CumulativeShape, DayShape, SessionShape, WindowShape
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _TIME = "time_ms"
+_EXACT_TIME = "time_us"
 PLACE_IN_LOG = (pa.int32(), pa.int64(), pa.int32())
 """Where a record stands: partition, offset, element of an exploded record."""
 
@@ -42,9 +43,12 @@ class WindowQuery:
         self._calls = AggregateCalls(stage.name, stage.aggregates, types)
         self._key_types = [arrow_type(kind) for kind in stage.by_types]
         self._keys = [f"key_{at}" for at in range(len(stage.by))]
-        self._group = ", ".join(["start_ms", "end_ms", *self._keys])
+        self._beside = list(stage.identifying[len(stage.by) :])
+        self._group = ", ".join(["start_ms", "end_ms", *self._keys, *("number" for _ in self._beside)])
         calls = self._calls.calls
-        self.needs_places = stage.dedupe is not None or any(call.function in ORDERED for call in calls)
+        self.needs_places = (
+            stage.dedupe is not None or stage.count is not None or any(call.function in ORDERED for call in calls)
+        )
         """Whether `rows` needs to know where rows stand."""
         self._places = [f"place_{at}" for at in range(len(place_types))] if self.needs_places else []
         self._binned = sorted({call.arguments[0] for call in calls if call.function in PERCENTILES})
@@ -53,7 +57,8 @@ class WindowQuery:
         keys = [(name, stored_type(kind)) for name, kind in zip(self._keys, self._key_types, strict=True)]
         bins = [(bin_name(argument_name(at)), pa.int64()) for at in self._binned]
         places = [(name, stored_type(kind)) for name, kind in zip(self._places, place_types, strict=False)]
-        self.row_schema = pa.schema([(_TIME, pa.int64()), *keys, *arguments, *bins, *places])
+        exact = [] if stage.count is None else [(_EXACT_TIME, pa.int64())]
+        self.row_schema = pa.schema([(_TIME, pa.int64()), *exact, *keys, *arguments, *bins, *places])
 
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
         """Records, or results of the stage before, as rows for the query: event time, keys and arguments; and, if it
@@ -63,7 +68,8 @@ class WindowQuery:
         values = [*(columns[name] for name in self.stage.by), *arguments, *bins, *places[: len(self._places)]]
         time_ms = pc.divide(event_us, 1000)
         stored = [restored(one, stored_type(one.type)) for one in values]
-        return pa.RecordBatch.from_arrays([time_ms, *stored], schema=self.row_schema)
+        exact = [] if self.stage.count is None else [event_us]
+        return pa.RecordBatch.from_arrays([time_ms, *exact, *stored], schema=self.row_schema)
 
     def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:
         """Every window over the table's rows, in no order: WINDOW_START, WINDOW_END, `by` fields, aggregates, PROBLEM. `rows`:
@@ -97,6 +103,8 @@ class WindowQuery:
             )
         if isinstance(shape, SessionShape):
             return self._sessions(table, shape)
+        if isinstance(shape, CountShape):
+            return self._counted(table, shape)
         if isinstance(shape, CumulativeShape):
             return _cumulative(table, shape)
         return f"SELECT *, start_ms + {shape.size_ms} AS end_ms FROM ({_starts(table, shape)})"
@@ -125,14 +133,27 @@ class WindowQuery:
         ends = f"least(max({_TIME}) {of_session} + {gap}, cut)"
         return f"SELECT *, min({_TIME}) {of_session} AS start_ms, {ends} AS end_ms FROM ({found})"
 
+    def _counted(self, table: str, shape: CountShape) -> str:
+        """As `CountShape` says: number each key's rows in their order, anew in each period of the greatest length."""
+        size = shape.size_ms
+        by = ", ".join([*self._keys, f"{_TIME} // {size}"])
+        order = ", ".join([_EXACT_TIME, *self._places])
+        nth = f"row_number() OVER (PARTITION BY {by} ORDER BY {order}) - 1"
+        found = f"SELECT *, ({nth}) // {shape.count} AS number FROM {table}"
+        window = f"OVER (PARTITION BY {by}, number)"
+        period_ends = f"({_TIME} // {size} + 1) * {size}"
+        ends = f"CASE count(*) {window} WHEN {shape.count} THEN max({_TIME}) {window} + 1 ELSE {period_ends} END"
+        return f"SELECT *, min({_TIME}) {window} AS start_ms, {ends} AS end_ms FROM ({found})"
+
     def _finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         starts, ends, *rest = batch.columns
-        keys, values = rest[: len(self._keys)], iter(rest[len(self._keys) :])
+        beside = rest[len(self._keys) : len(self._keys) + len(self._beside)]
+        keys, values = rest[: len(self._keys)], iter(rest[len(self._keys) + len(beside) :])
         found = [values_of(one.call, [next(values) for _ in one.values]) for one in self._queries]
         results, problem = self._calls.results(found, batch.num_rows)
         by_fields = [restored(column, kind) for column, kind in zip(keys, self._key_types, strict=True)]
-        names = [WINDOW_START, WINDOW_END, *self.stage.window_types, PROBLEM]
-        return pa.RecordBatch.from_arrays([starts, ends, *by_fields, *results, problem], names)
+        names = [WINDOW_START, WINDOW_END, *self.stage.window_types, *self._beside, PROBLEM]
+        return pa.RecordBatch.from_arrays([starts, ends, *by_fields, *results, *beside, problem], names)
 
 
 def _days(database: Database, table: Table, shape: DayShape) -> Iterator[tuple[int, int]]:

@@ -41,12 +41,15 @@ from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, REJECTED
 from strandline.processing.source.source_config import DecodingConfig, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
+from strandline.results.open_windows.documents import OpenShape
 from strandline.results.records.partition_labels import label_of
 from strandline.results.writer import PROBLEM, WINDOW_END, Refused
 
 VERSION = EPOCH = 1
 """Of the pipeline and of the run, in each document."""
 _BUCKET = 0
+OPEN_WINDOWS_MAX = 10_000
+"""So many of one stage are shown at most."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,13 @@ class Desk:
         """Close every open window."""
         self._clock.close(open_until(self._pipeline.windows, self._clock.latest_event_ms))
         yield from self.end_slice()
+
+    def open_windows(self) -> Iterator[DeskResult]:
+        """What windows hold that are open now, of each stage whose emission shows that."""
+        for at, emission in enumerate(self._emissions):
+            if emission.open_shape is not None and self._state is not None:
+                rows = self._cascade.open_results(at, self._state, self._closed_ms, OPEN_WINDOWS_MAX)
+                yield from emission.open_windows(rows, self.counts.slices)
 
     def restart(self) -> None:
         """Forget all state, and rebuild it from the records, as a run does after a kill: from the first part that can hold a
@@ -396,6 +406,20 @@ class _Emission:
         self._shape: DocumentShape | None = document_shape(pipeline, stage, places[0], VERSION) if places else None
         """As in the first index that the stage emits to, else as in the first of its other places."""
         self._letter_shape = letter_shape(pipeline, stage, VERSION)
+        self.open_shape: OpenShape | None = None
+        """Of open windows, where they are shown."""
+        shown = [emit for emit in stage.emits if emit.index.updates_ms is not None]
+        if shown and isinstance(stage, Stage):
+            shape = document_shape(pipeline, stage, shown[0], VERSION)
+            self.open_shape = OpenShape.of(shape, ends_move=stage.shape.ends_move)
+
+    def open_windows(self, rows: pa.RecordBatch, number: int) -> Iterator[DeskResult]:
+        """What is shown of rows of open windows after the slice of this number."""
+        assert self.open_shape is not None, "asked where they are shown"
+        good = rows.filter(pc.is_null(rows.column(PROBLEM))).slice(0, OPEN_WINDOWS_MAX)
+        for one in self.open_shape.documents(good, EPOCH, number):
+            if isinstance(one, Document):
+                yield DeskResult(self.stage, one)
 
     def of_windows(
         self, results: StageResults, emitted_ms: int | None, counts: DeskCounts, number: int

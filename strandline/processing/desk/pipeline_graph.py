@@ -27,6 +27,7 @@ from strandline.processing.pipelines.stages import (
     Stage,
     Where,
 )
+from strandline.results.names import open_index
 
 TEXT_BYTES = 24
 """What a text takes in an estimate: twenty characters, and where it begins."""
@@ -174,7 +175,7 @@ def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> 
         "from": source,
         "steps_before": [_step(step) for step in steps],
         "fields": stage.field_types,
-        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        "emits": list(_emits(stage)),
     }
 
 
@@ -194,7 +195,7 @@ def _stage(
         "by": dict(zip(stage.by, stage.by_types, strict=True)),
         "aggregates": {column.name: column.sql for column in stage.aggregates},
         "steps_after": [_step(step) for step in stage.post_steps],
-        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        "emits": list(_emits(stage)),
         "merged_from_parts": is_split,
         "join": None,
         "state": {
@@ -232,7 +233,7 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
         "by": dict(zip(stage.by, stage.by_types, strict=True)),
         "aggregates": {},
         "steps_after": [_step(step) for step in stage.post_steps],
-        "emits": [f"{emit.kind}: {emit.name}" for emit in stage.emits],
+        "emits": list(_emits(stage)),
         "merged_from_parts": False,
         "join": {
             "type": stage.type,
@@ -248,6 +249,13 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
         "state": {"bytes_a_row": row_bytes, "bytes_a_key": key_bytes, "partials": []},
         "results_after_ms": delay_ms,
     }
+
+
+def _emits(stage: RecordStage | Stage) -> Iterator[str]:
+    for emit in stage.emits:
+        yield f"{emit.kind}: {emit.name}"
+        if emit.index.updates_ms is not None:
+            yield f"elasticsearch: {open_index(emit.name)}, each {format_duration(emit.index.updates_ms)} what open windows hold"
 
 
 def _step(step: RowStep) -> str:
@@ -302,6 +310,11 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"(max_rows: {stage.max_rows:,} on each side), and more while rows wait for the watermark"
             )
             continue
+        if stage.count is not None:
+            yield (
+                f"'{stage.name}' keeps each row until event time is {format_duration(_delay_ms(pipeline))} past it, since only "
+                f"then its place is known, and of each key one window until the next multiple of {format_duration(stage.size_ms)}"
+            )
         if any(kind.startswith("list") for kind in told["state"]["partials"]):
             yield (
                 f"'{stage.name}' keeps lists of values, which are bounded, but longer than other partial results: up to 80 kB "

@@ -18,6 +18,7 @@ from strandline.core.failpoints import failpoint
 from strandline.core.record_headers import REASON_DUPLICATE, dead_letter_topic
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
 from strandline.processing.emission.keyed_task import BucketOutcome
+from strandline.processing.emission.open_windows import ClosedWindowsSweep
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import slice_of_offset
@@ -40,9 +41,10 @@ class SliceCommitter:
         stream_execution: Callable[[], Any],
         first_committed: Callable[[], None],
         committed_writers: Mapping[str, CommittedWriter] = MappingProxyType({}),
+        sweep: ClosedWindowsSweep | None = None,
     ) -> None:
         """`stream_execution` returns Spark's execution of the query. `first_committed` is called once, after this run's first
-        commit. `committed_writers`: by place."""
+        commit. `committed_writers`: by place. `sweep` is told which windows have closed."""
         self._run = run
         self._pipeline = run.pipeline
         self._plan = plan
@@ -51,6 +53,8 @@ class SliceCommitter:
         self._streams_seen: set[str] = set()
         self._first_committed = first_committed
         self._committed_writers = committed_writers
+        self._sweep = sweep
+        self._updates_dropped = self._updates_told = 0
         self._replayed_up_to = plan.slice_first - 1
         self.has_committed = False
         self.error: StrandlineError | None = None
@@ -92,6 +96,21 @@ class SliceCommitter:
             records=facts.records,
             seconds=round(time.monotonic() - started, 3),
         )
+        if self._sweep is not None:
+            self._tell_updates(found)
+
+    def _tell_updates(self, outcomes: list[BucketOutcome]) -> None:
+        """Record in an event how many documents of open windows were dropped, each time that it is twice as many."""
+        written, dropped = sum(one.updates for one in outcomes), sum(one.updates_dropped for one in outcomes)
+        if written or dropped:
+            log.info("open windows shown", job=self._run.job, epoch=self._run.epoch, written=written, dropped=dropped)
+        self._updates_dropped += dropped
+        if dropped and self._updates_dropped >= 2 * self._updates_told:
+            self._updates_told = self._updates_dropped
+            why = next((one.why_dropped for one in outcomes if one.why_dropped), "")
+            message = f"{self._updates_dropped:,} updates of open windows were dropped in this run: {why}"
+            facts = {"dropped": self._updates_dropped}
+            self._ledger.record_event("updates_dropped", message, job=self._run.job, epoch=self._run.epoch, facts=facts)
 
     def _require_same(self, first: int, last: int, facts: SourceFacts) -> None:
         """Raise ReplayMismatch unless the replayed slices hold what they held when they were committed."""
@@ -160,6 +179,8 @@ class SliceCommitter:
             )
         )
         failpoint("checkpoint.committed")
+        if self._sweep is not None:
+            self._sweep.closed(closes_ms)
 
     def _result_offsets(self, before: CheckpointRow | None, results: dict[str, int]) -> Offsets:
         """Where each stream of results ends now. Streams to which the slice emitted nothing are only looked up in the run's first

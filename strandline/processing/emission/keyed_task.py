@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
 from strandline.core.failpoints import failpoint
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_epoch
+from strandline.processing.emission.open_windows import OPEN_WINDOWS_MAX, OpenEmission, open_emissions, open_windows
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
@@ -46,10 +48,15 @@ if TYPE_CHECKING:
 OUTCOME, PART = 10, 11
 """The kinds of rows that a bucket gives: what it did, and its part of windows that several buckets share; of the stage at place n
 with the kind PART + n."""
+OPEN = 1 << 16
+"""Likewise its part of windows that are open, for updates. An empty part: it has too many."""
 OUTCOME_DDL = "bucket int, kind int, blob binary"
 STATE_DDL = "blob binary"
 _LETTERS_BYTES = 16 << 20
 """So many bytes of rejected records are held at most before they are written."""
+
+_OPEN_PARTS_BYTES = 16 << 20
+"""Of more, open windows of a stage that is split are not shown: the parts cross the exchange with every slice."""
 
 BucketRow = tuple[int, int, int, bytes]
 """Kind, partition, sequence, blob."""
@@ -72,6 +79,11 @@ class BucketOutcome(msgspec.Struct):
     """Of every source task. Every bucket has them, and the first one hands them on."""
     duplicates: int = 0
     """Records that a `dedupe` has left out."""
+    updates: int = 0
+    """Documents of open windows that its process has written since it told last."""
+    updates_dropped: int = 0
+    """Likewise those that it could not write."""
+    why_dropped: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,8 @@ class BucketDone:
     """Of windows that several buckets share: (bucket that merges the parts, place of the stage, this bucket's part)."""
     work: SliceWork
     """What was to be done."""
+    open_parts: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """As `parts`, of windows that are open."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +151,12 @@ class KeyedTask:
         """The operators of all stages."""
         return cascade_of(self.stages, self.types, len(self.bucket_keys), self.record_stages)
 
+    @property
+    def open_emissions(self) -> list[tuple[int, OpenEmission]]:
+        """Where open windows are shown, each with the place of its stage."""
+        pairs = enumerate(zip(self.emissions, self.stages, strict=True))
+        return [(at, found) for at, (one, stage) in pairs for found in open_emissions(one.writers, stage.shape)]
+
     def __call__(self, key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         """Called by Spark for one bucket, with its rows and its state."""
         before: bytes | None = state.get[0] if state.exists else None
@@ -147,16 +167,22 @@ class KeyedTask:
         work = encode(done.work)
         for bucket, stage, part in done.parts:
             given += [(self.bucket_keys[bucket], WORK, work), (self.bucket_keys[bucket], PART + stage, part)]
+        for bucket, stage, part in done.open_parts:
+            given += [(self.bucket_keys[bucket], WORK, work), (self.bucket_keys[bucket], OPEN + stage, part)]
         yield frame_of(given)
 
     def merge(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
         """Called by Spark for one bucket, with the rows that all buckets gave for it. Keeps no state.
 
-        Emits the windows whose parts are among these rows, and hands on the outcomes among them.
+        Emits the windows whose parts are among these rows, shows those that are open, and hands on the outcomes among them.
         """
         rows = list(zip(frame["kind"].tolist(), frame["blob"].tolist(), strict=True))
         outcomes = [blob for kind, blob in rows if kind == OUTCOME]
-        for stage in sorted({kind - PART for kind, _ in rows if kind >= PART}):
+        for stage in sorted({kind - OPEN for kind, _ in rows if kind >= OPEN}):
+            work = decode_work(next(blob for kind, blob in rows if kind == WORK))
+            parts = [blob for kind, blob in rows if kind == OPEN + stage]
+            self.show_merged(self.bucket_keys.index(key[0]), stage, parts, work)
+        for stage in sorted({kind - PART for kind, _ in rows if PART <= kind < OPEN}):
             work = decode_work(next(blob for kind, blob in rows if kind == WORK))
             parts = [blob for kind, blob in rows if kind == PART + stage]
             outcome = self.emit_merged(self.bucket_keys.index(key[0]), stage, parts, work)
@@ -169,12 +195,41 @@ class KeyedTask:
         self._emit(self.emissions[stage], self.cascade.merge(stage, parts), work, bucket, outcome)
         return outcome
 
+    def show_merged(self, bucket: int, stage: int, parts: Sequence[bytes], work: SliceWork) -> None:
+        """Show open windows of the stage at this place, from all their parts; none, if a bucket has too many."""
+        for at, emission in self.open_emissions:
+            if at == stage and all(parts):
+                rows = partial(_merged_rows, self.cascade, at, parts)
+                open_windows().leave(self.letters.job, bucket, emission, self.letters.epoch, work.number, rows)
+
+    def _show_open(
+        self, bucket: int, state: bytes, work: SliceWork, closes_ms: int | None, outcome: BucketOutcome
+    ) -> list[tuple[int, int, bytes]]:
+        """Leave what is in open windows now to be shown, and tell what came of it before. Return the parts of stages that are
+        split: in each bucket that merges some, one of every bucket that has any."""
+        parts: list[tuple[int, int, bytes]] = []
+        cascade, emissions = self.cascade, self.open_emissions
+        if not emissions:
+            return parts
+        for at in dict.fromkeys(at for at, _ in emissions if at in cascade.split_stages):
+            own = cascade.open_parts(at, state, closes_ms, OPEN_WINDOWS_MAX)
+            too_many = sum(len(part) for _, part in own) > _OPEN_PARTS_BYTES
+            own = [(target, b"") for target in range(len(self.bucket_keys))] if too_many else own
+            parts += [(target, at, part) for target, part in own]
+        for at, emission in emissions:
+            if at not in cascade.split_stages:
+                rows = partial(cascade.open_results, at, state, closes_ms, OPEN_WINDOWS_MAX)
+                open_windows().leave(self.letters.job, bucket, emission, self.letters.epoch, work.number, rows)
+        counts = open_windows().taken_counts()
+        outcome.updates, outcome.updates_dropped, outcome.why_dropped = counts.written, counts.dropped, counts.why
+        return parts
+
     def process(self, bucket: int, rows: Iterable[BucketRow], state: bytes | None) -> BucketDone:
         """Do one slice's work for one bucket.
 
         1. Take in the rows, in whatever order they come.
         2. Step the operators, and write rejected records as dead letters at the same time.
-        3. Emit, if the slice is new: records, then the windows that it closes.
+        3. Emit, if the slice is new: records, then the windows that it closes. Leave those that are open to be shown.
 
         Raises StrandlineError.
         """
@@ -198,7 +253,8 @@ class KeyedTask:
                 rejected.write(work)
         assert work is not None, "the source tells every bucket what to do"
         with rejected.written_meanwhile(work):
-            stepped = self.cascade.step(state, chunks, Closing(work.from_ms, work.closes_ms(facts)))
+            closes_ms = work.closes_ms(facts)
+            stepped = self.cascade.step(state, chunks, Closing(work.from_ms, closes_ms))
         outcome = BucketOutcome(
             letters=rejected.written, facts=facts if bucket == 0 else [], duplicates=stepped.repeats
         )
@@ -217,7 +273,8 @@ class KeyedTask:
         for emission in self.emissions:
             if (results := results_of.get(emission.stage)) is not None:
                 self._emit(emission, results, work, bucket, outcome)
-        return BucketDone(stepped.state, outcome, stepped.parts, work)
+        open_parts = self._show_open(bucket, stepped.state, work, closes_ms, outcome)
+        return BucketDone(stepped.state, outcome, stepped.parts, work, open_parts)
 
     def _emit(
         self, emission: StageEmission, results: StageResults, work: SliceWork, bucket: int, outcome: BucketOutcome
@@ -232,6 +289,10 @@ class KeyedTask:
         if emitted.letters:
             outcome.letters += emitted.letters
             outcome.samples[emission.stage] = emitted.sample
+
+
+def _merged_rows(cascade: Cascade, stage: int, parts: Sequence[bytes]) -> pa.RecordBatch:
+    return cascade.merge(stage, parts).rows
 
 
 def frame_of(rows: Sequence[tuple[int, int, bytes]]) -> pd.DataFrame:

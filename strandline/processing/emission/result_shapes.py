@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, Stage
+from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.document import Document, DocumentShape
 from strandline.results.records.record_document import RecordShape
 from strandline.results.writer import PROBLEM, Refused
@@ -56,7 +56,7 @@ def document_shape(
         return RecordShape(by=(), aggregates=stage.fields, input_streams=tuple(pipeline.streams), **common)
     by = tuple(zip(stage.by, stage.by_types, strict=True))
     return DocumentShape(
-        by=by, aggregates=tuple(stage.value_types.items()), is_joined=isinstance(stage, JoinStage), **common
+        by=by, aggregates=tuple(stage.value_types.items()), beside_by=stage.identifying[len(by) :], **common
     )
 
 

@@ -9,8 +9,8 @@ When these close, the partial results of all buckets go to one bucket and are me
 bucket (in a first stage: with its input partition), and they are merged in the order of the labels, so results don't depend on
 the number of buckets.
 
-Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions is of
-this kind, because no bucket alone sees where a session ends.
+Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions, or of
+windows that count, is of this kind, because no bucket alone sees where one ends.
 
 Where a `dedupe` stands before a branch's first window, repeats are left out here, before the window sees them: the fields of the
 bucket are among those that it compares, or a whole partition is in one bucket. Where it stands before an emission of records,
@@ -41,6 +41,7 @@ from strandline.processing.operators.dedupe.candidates import (
 )
 from strandline.processing.operators.dedupe.repeats import Flags, RepeatsOperator, Seen
 from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of
+from strandline.processing.operators.kinds.counted import CountOperator
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.kinds.joins import IntervalJoinOperator, WindowJoinOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
@@ -290,6 +291,23 @@ class Cascade:
         closed = self._behind_steps(stage, operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts]))
         return StageResults(operator.stage.name, closed, closed.slice(0, 0))
 
+    def open_results(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> pa.RecordBatch:
+        """What the windows of the stage at this place hold so far that end after `closed_ms`, behind its steps: as results,
+        about so many at most. Of a stage that is not split."""
+        windows = self._open_windows(at, state, closed_ms, rows_max)
+        return self._behind_steps(at, self.operators[at].finish(windows))
+
+    def open_parts(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> list[tuple[int, bytes]]:
+        """The same of a stage that is split: (bucket that merges, part for `merge`)."""
+        windows = self._open_windows(at, state, closed_ms, rows_max)
+        return [part for one in windows for part in self._cut_windows(one)]
+
+    def _open_windows(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
+        held = [(branch, one) for branch in self.branches for one in branch.stages]
+        states, _ = self._unpack_state(state)
+        number = next(place for place, (branch, one) in enumerate(held) if one == at and at in branch.emits)
+        return self.operators[at].open_windows(states[number], closed_ms, rows_max)
+
     def _behind_steps(self, at: int, closed: pa.RecordBatch) -> pa.RecordBatch:
         """One stage's results behind the steps that stand before its emission. One that fails there stays, with the problem; so
         does one that had a problem before, which no step can use."""
@@ -394,6 +412,8 @@ def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
         return WindowJoinOperator(stage) if stage.in_windows else IntervalJoinOperator(stage)
     if stage.gap_ms is not None:
         return SessionOperator(stage, types)
+    if stage.count is not None:
+        return CountOperator(stage, types)
     return CumulativeOperator(stage, types) if stage.is_cumulative else WindowOperator(stage, types)
 
 

@@ -170,6 +170,24 @@ class WindowOperator:
             kept = groups.slice(unneeded)
         return self._without_unused_keys(keys, kept), closed
 
+    def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
+        """The windows that end after `closed_ms`, each as far as it is filled: those that end first, and no more than hold about
+        so many rows. Of overlapping ones all that hold something."""
+        found: list[ClosedWindows] = []
+        rows = 0
+        if state.groups.num_rows:
+            closing = Closing(closed_ms, self._open_until_ms(state.groups))
+            for one in self._closed_windows(state.groups, state.keys, closing):
+                found.append(one)
+                rows += one.groups.num_rows
+                if rows >= rows_max:
+                    break
+        return found
+
+    def _open_until_ms(self, groups: pa.RecordBatch) -> int:
+        """When the last window ends that holds something of these."""
+        return self.stage.shape.last_end_holding(int(self._panes.starts_ms(_column(groups, 0)[-1:])[0]))
+
     def finish(self, closed: Sequence[ClosedWindows]) -> pa.RecordBatch:
         """The results of windows that lie wholly in this bucket. Each item of `closed` gives its results by window, then
         key; the items follow each other in the order given."""

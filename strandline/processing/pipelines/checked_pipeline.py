@@ -178,6 +178,8 @@ class CheckedPipeline:
                 [(one.ways, one.came) for one in self.stages],
                 [one.ways for one in self.record_stages],
             )
+        if any(counts := [one.count for one in self.stages]):
+            compiled = (*compiled, counts)
         return hashlib.sha256(repr(compiled).encode()).hexdigest()
 
     @property

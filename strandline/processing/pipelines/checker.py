@@ -509,6 +509,7 @@ class _Check:
                     step.record_stage_name, fields, emits, ways[0].steps, path_text(path), _unless_only_first(ways)
                 )
             )
+            self._no_updates(path, step.emit or [], "shows windows that are open, and records are emitted as they come")
             self._not_to_its_input(path, step.emit or [])
             for position, emit in enumerate(step.emit or []):
                 if emit.sink is not None and _unless_only_first(ways):
@@ -554,6 +555,7 @@ class _Check:
                 slide_ms=window.every_ms if window.sliding or window.cumulative else None,
                 is_cumulative=window.cumulative is not None,
                 gap_ms=window.session.gap if window.session is not None else None,
+                count=window.count.size if window.count is not None else None,
                 offset_ms=window.offset_ms,
                 zone=window.tz,
                 by=tuple(window.by),
@@ -640,6 +642,12 @@ class _Check:
                         (*path, "emit"), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it"
                     )
 
+    def _no_updates(self, path: Path, emits: list[EmitSpec], why: str) -> None:
+        """These places can't show open windows."""
+        for position, emit in enumerate(emits):
+            if emit.index_settings.updates_ms is not None:
+                self._add((*path, "emit", position, "elasticsearch", "updates"), f"{why}; remove it")
+
     def _not_to_its_input(self, path: Path, emits: list[EmitSpec]) -> None:
         for position, emit in enumerate(emits):
             if emit.stream is not None and emit.stream in self.pipeline.streams:
@@ -649,7 +657,16 @@ class _Check:
                 )
 
     def _emits(self, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
-        """The rules for a window's results that go to a stream. `places`: the fields, and where each stands in the step."""
+        """The rules for a window's results. `places`: the fields, and where each stands in the step."""
+        stage = self.stages[-1 if self.stage is None else self.stage]
+        if isinstance(stage, JoinStage):
+            self._no_updates(
+                path, emits, "shows windows that are open, and a join has none: its rows are final at once"
+            )
+        elif any(isinstance(one, MapRows) for one in stage.post_steps):
+            self._no_updates(
+                path, emits, "shows windows in a thread of its own, where no function of a package is called"
+            )
         self._not_to_its_input(path, emits)
         self._own_names_free(path, emits, [name for name, _ in places])
         if not any(emit.stream is not None for emit in emits):
@@ -769,9 +786,11 @@ class _Check:
         """A result counts in the windows that hold its own window's last moment. Those begin and end where windows before them
         begin, so each of them holds equally many. Sessions begin and end anywhere; but the gap of some behind other windows is
         longer than the time from one to the next, or each result would be a session."""
+        if window.count is not None:
+            return
         if window.session is not None:
             apart_ms = before.every_ms + (JUMP_MS_MAX if before.tz else 0)
-            if before.session is None and window.every_ms <= apart_ms:
+            if not before.ends_anywhere and window.every_ms <= apart_ms:
                 self._add(
                     (*path, "session", "gap"),
                     f"{format_duration(window.every_ms)} of window '{window.name}' is no longer than the "
@@ -779,7 +798,7 @@ class _Check:
                     "would be a session of its own; expected more",
                 )
             return
-        if before.session is not None:
+        if before.ends_anywhere:
             return
         lengths: list[tuple[Path, int]] = [(("tumbling",), window.size_ms)]
         if window.sliding is not None:

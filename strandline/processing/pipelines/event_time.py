@@ -55,6 +55,11 @@ class WindowShape:
         """Windows begin at multiples of it, or `offset_ms` later."""
         return self.every_ms
 
+    @property
+    def ends_move(self) -> bool:
+        """Whether a window ends where its last record says, so later with each that comes."""
+        return False
+
     def last_end(self, at_ms: int) -> int:
         """The end of the last window that ends at or before `at_ms`."""
         first_ms = self.offset_ms + self.size_ms
@@ -169,6 +174,10 @@ class _AnywhereShape(WindowShape):
     """Windows that begin and end where records stand, so at any time."""
 
     @property
+    def ends_move(self) -> bool:
+        return True
+
+    @property
     def grid_ms(self) -> int:
         return 1
 
@@ -186,6 +195,29 @@ class _AnywhereShape(WindowShape):
 
     def last_end_holding(self, event_ms: int) -> int:
         return event_ms + self.reach_ms
+
+    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
+        """Where they end is in the rows, so it is looked for now and then."""
+        return up_to_ms // _LOOK_MS_MIN > after_ms // _LOOK_MS_MIN
+
+
+@dataclass(frozen=True)
+class CountShape(_AnywhereShape):
+    """Windows that hold `count` records of a key each, in the order of event time: each ends 1 ms after the millisecond of its
+    last one. At each multiple of `size_ms` since 1970 counting begins anew, and what is not filled ends there. `every_ms` is 1:
+    they end anywhere."""
+
+    count: int = 1
+
+    def first_start(self, after_ms: int) -> int:
+        """Counting begins there for all windows that end after `after_ms`."""
+        return after_ms // self.size_ms * self.size_ms
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return (event_ms // self.size_ms + 1) * self.size_ms
+
+    def __str__(self) -> str:
+        return f"of {self.count:,} records, within {format_duration(self.size_ms)}"
 
 
 @dataclass(frozen=True)
@@ -254,10 +286,6 @@ class JoinShape(_AnywhereShape):
 
     def last_open_end(self, event_ms: int) -> int:
         return event_ms + self.size_ms
-
-    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
-        """Where they end is in the rows, so it is looked for now and then."""
-        return up_to_ms // _LOOK_MS_MIN > after_ms // _LOOK_MS_MIN
 
     def __str__(self) -> str:
         return f"joined within {format_duration(self.before_ms)} before and {format_duration(self.after_ms)} after"

@@ -175,11 +175,25 @@ class SessionSpec(DocumentModel):
             )
 
 
+class CountSpec(DocumentModel):
+    """Windows that hold so many records of a key each, in the order of event time."""
+
+    size: Annotated[int, Field(ge=1, le=10_000_000)]
+    """How many."""
+    max: Duration
+    """At its multiples since 1970-01-01 UTC counting begins anew, and what is not filled is closed: else a start would have to
+    count from the first record of all."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.max == 0:
+            yield ("max",), "counting would begin anew at once; expected at least 1ms"
+
+
 class WindowSpec(DocumentModel):
     """Windows of event time: tumbling, which follow each other, sliding, which overlap, or cumulative, which grow, counted from
-    1970-01-01 UTC; or sessions, which end when no record comes for a while."""
+    1970-01-01 UTC; sessions, which end when no record comes for a while; or windows of so many records each."""
 
-    KINDS: ClassVar[tuple[str, ...]] = ("tumbling", "sliding", "cumulative", "session")
+    KINDS: ClassVar[tuple[str, ...]] = ("tumbling", "sliding", "cumulative", "session", "count")
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in KINDS]})
     name: FieldName
     """The stage's name: in results, status and dead letters."""
@@ -191,8 +205,10 @@ class WindowSpec(DocumentModel):
     """{size, step}; instead of tumbling."""
     session: SessionSpec | None = None
     """{gap, max}; instead of tumbling."""
+    count: CountSpec | None = None
+    """{size, max}; instead of tumbling."""
     offset: Duration | None = None
-    """Of windows that are no sessions: so much later they begin."""
+    """Of windows that neither are sessions nor count: so much later they begin."""
     tz: str | None = None
     """Of tumbling windows of whole days: the time zone whose days they are, as Europe/Berlin; else UTC's."""
     by: list[str] = Field(default_factory=list)
@@ -205,13 +221,15 @@ class WindowSpec(DocumentModel):
             yield (), f"a window has exactly one of: {', '.join(self.KINDS)}"
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
-        elif self.every_ms and self.session is None and self.offset_ms >= self._begin_apart_ms:
+        elif self.every_ms and not self.ends_anywhere and self.offset_ms >= self._begin_apart_ms:
             yield (
                 ("offset",),
                 f"expected less than the {format_duration(self._begin_apart_ms)} from one window to the next",
             )
         if self.offset and self.session is not None:
             yield ("offset",), "sessions begin with a record; remove it"
+        if self.offset and self.count is not None:
+            yield ("offset",), "counting begins at multiples of 'max'; remove it"
         yield from self._time_zone()
         places: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(self.by)]
         places += [(name, ("aggregate", name)) for name in self.aggregate]
@@ -224,6 +242,11 @@ class WindowSpec(DocumentModel):
             paths.setdefault(name, path)
         for name, message in names_alike(paths):
             yield paths[name], message
+
+    @property
+    def ends_anywhere(self) -> bool:
+        """Whether records say where they begin and end."""
+        return self.session is not None or self.count is not None
 
     @property
     def _begin_apart_ms(self) -> int:
@@ -243,9 +266,11 @@ class WindowSpec(DocumentModel):
 
     @property
     def size_ms(self) -> int:
-        """How long a window is; a session or a cumulative one at most."""
+        """How long a window is; a session, a cumulative one or one that counts at most."""
         if self.session is not None:
             return self.session.max
+        if self.count is not None:
+            return self.count.max
         overlapping = self.sliding or self.cumulative
         return overlapping.size if overlapping is not None else self.tumbling or 0
 
@@ -267,6 +292,8 @@ class WindowSpec(DocumentModel):
 REPLICAS_MAX = 100
 REFRESH_INTERVAL_MS_MIN = 100
 """More often costs more than the writing itself."""
+UPDATES_MS_MIN = 5_000
+"""More often would be much writing for what is only in passing."""
 
 
 def _replicas(value: object) -> object:
@@ -302,6 +329,8 @@ class IndexSpec(DocumentModel):
     """How long a result may take until searches find it; null leaves it to Elasticsearch."""
     lifecycle: Annotated[str, BeforeValidator(_policy_name)] | None = None
     """A policy of Elasticsearch's index lifecycle management, which must exist there."""
+    updates: Duration | None = None
+    """Of windows: how often those that are still open are shown, in the index `NAME.open`; null is never."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -323,6 +352,11 @@ class IndexSpec(DocumentModel):
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.refresh_interval is not None and self.refresh_interval < REFRESH_INTERVAL_MS_MIN:
             yield ("refresh_interval",), f"expected at least {format_duration(REFRESH_INTERVAL_MS_MIN)}"
+        if self.updates is not None and self.updates < UPDATES_MS_MIN:
+            yield (
+                ("updates",),
+                f"expected at least {format_duration(UPDATES_MS_MIN)}: each writes what has changed meanwhile",
+            )
         try:
             check_emit_name(self.name)
         except ValueError as error:
@@ -331,7 +365,7 @@ class IndexSpec(DocumentModel):
     @property
     def settings(self) -> IndexSettings:
         """For the indices."""
-        return IndexSettings(self.shards, self.replicas, self.refresh_interval, self.lifecycle)
+        return IndexSettings(self.shards, self.replicas, self.refresh_interval, self.lifecycle, self.updates)
 
 
 class FilesSpec(DocumentModel):
@@ -456,7 +490,7 @@ class EmitSpec(DocumentModel):
 
     elasticsearch: IndexSpec | None = None
     """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end. A name, or {name, shards, replicas,
-    refresh_interval, lifecycle}."""
+    refresh_interval, lifecycle, updates}."""
     stream: Name | None = None
     """A stream, which other jobs may read; one JSON document a result."""
     files: FilesSpec | None = None

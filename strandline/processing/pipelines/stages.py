@@ -7,9 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
-from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, JoinShape, SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import (
+    CountShape,
+    CumulativeShape,
+    DayShape,
+    JoinShape,
+    SessionShape,
+    WindowShape,
+)
 from strandline.results.index_settings import IndexSettings
-from strandline.results.names import ROWS_JOINED
+from strandline.results.names import ROWS_JOINED, WINDOW_NUMBER
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
     from strandline.processing.pipelines.joins.join_spec import JoinType
@@ -180,7 +187,7 @@ class Stage:
 
     name: str
     size_ms: int
-    """How long a window is; of sessions, at most."""
+    """How long a window is; of sessions, and of windows that count, at most."""
     by: tuple[str, ...]
     by_types: tuple[str, ...]
     aggregates: tuple[Column, ...]
@@ -214,6 +221,8 @@ class Stage:
     """Of a first stage, as of a RecordStage; of a join those to its left side, then those to its right."""
     came: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """(name, type) of each column behind the ways, where `ways` says some; a join needs none of them."""
+    count: int | None = field(default=None, repr=False)
+    """Of windows that count: how many rows each holds; None for other windows."""
 
     @property
     def record_ways(self) -> tuple[Way, ...]:
@@ -234,6 +243,8 @@ class Stage:
         more = self._of_shape
         if self.gap_ms is not None:
             return SessionShape(self.size_ms, self.gap_ms, **more)
+        if self.count is not None:
+            return CountShape(self.size_ms, 1, count=self.count, **more)
         if self.zone is not None:
             return DayShape(self.size_ms, self.size_ms, self.offset_ms, self.zone, **more)
         kind = CumulativeShape if self.is_cumulative else WindowShape
@@ -267,7 +278,12 @@ class Stage:
     @property
     def identifying(self) -> tuple[str, ...]:
         """The columns that tell one of its results from the others of the same window."""
-        return self.by
+        return self.by if self.count is None else (*self.by, WINDOW_NUMBER)
+
+    @property
+    def needs_whole_keys(self) -> bool:
+        """Whether a window can be told only from all rows of its key together."""
+        return self.gap_ms is not None or self.count is not None
 
     @property
     def window_types(self) -> dict[str, str]:

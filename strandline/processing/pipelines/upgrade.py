@@ -8,7 +8,7 @@ judged by the one recorded with it. What the recorded slices mean may not change
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from strandline.core.described import Described
@@ -154,7 +154,7 @@ def _first_steps(stage: Stage) -> tuple[tuple[RowStep, ...], ...]:
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
-    if (old.size_ms, old.every_ms) != (new.size_ms, new.every_ms):
+    if (old.size_ms, old.every_ms, old.count) != (new.size_ms, new.every_ms, new.count):
         yield Change(
             f"window {old.name} from {old.shape} to {new.shape}",
             Effect.REWIND,
@@ -227,11 +227,17 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
                 "what is there has other fields and another meaning; emit under another name",
             )
             continue
-        if _settings_of(old_places[emit], emit) != _settings_of(new_places[emit], emit):
+        old_settings, old_updates = _settings_of(old_places[emit], emit)
+        new_settings, new_updates = _settings_of(new_places[emit], emit)
+        if old_settings != new_settings:
             yield Change(
                 f"the settings of the indices of {emit.name}",
                 Effect.SAFE,
                 "count for indices that are made from then on; those that exist keep theirs",
+            )
+        if old_updates != new_updates:
+            yield Change(
+                f"how often open windows of {emit.name} are shown", Effect.SAFE, "counts from the next slice on"
             )
         if emit.kind == "stream":
             yield from _of_stream(emit.name, old_places[emit], new_places[emit])
@@ -241,9 +247,10 @@ def _begins_with(stage: Stage | RecordStage) -> str:
     return "from the first window not yet closed on" if isinstance(stage, Stage) else "from the next slice on"
 
 
-def _settings_of(stage: Stage | RecordStage, emit: Emit) -> IndexSettings:
-    """Of two equal sinks each stage has its own settings."""
-    return next(one.index for one in stage.emits if one == emit)
+def _settings_of(stage: Stage | RecordStage, emit: Emit) -> tuple[IndexSettings, int | None]:
+    """Those of the results' indices, and how often open windows are shown. Of two equal sinks each stage has its own."""
+    index = next(one.index for one in stage.emits if one == emit)
+    return replace(index, updates_ms=None), index.updates_ms
 
 
 def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStage) -> Iterator[Change]:

@@ -18,6 +18,7 @@ from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.document_shapes import EmissionsOfRun
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.made_indices import WriterFactory
+from strandline.processing.emission.open_windows import ClosedWindowsSweep
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitter_of_input
 from strandline.processing.run.ending import Ending, watch_query
@@ -51,6 +52,7 @@ class RunQuery:
         """
         run, spark = self.run, self.spark
         committer: SliceCommitter | None = None
+        sweep: ClosedWindowsSweep | None = None
         try:
             keys = keys_of_buckets(spark)
             run.ledger.set_run_slots(run.job, run.epoch, len(keys))
@@ -59,7 +61,9 @@ class RunQuery:
             spark.dataSource.register(log_source(config))
             rows = spark.readStream.format(LogSource.name()).load()
             task = self._keyed_task(plan, config.task)
-            committer = self._committer(plan, task)
+            if opened := [emission for _, emission in task.open_emissions]:
+                sweep = ClosedWindowsSweep(run.job, opened)
+            committer = self._committer(plan, task, sweep)
             for stage, emission in zip(run.pipeline.stages, task.emissions, strict=True):
                 emission.prepare(stage.shape)
             for records in task.record_emissions:
@@ -78,6 +82,8 @@ class RunQuery:
             raise cause or typed_error(error) from error
         finally:
             self.watchdog.disarm()
+            if sweep is not None:
+                sweep.close()
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig) -> KeyedTask:
         run, settings = self.run, self.run.settings
@@ -99,7 +105,7 @@ class RunQuery:
             ),
         )
 
-    def _committer(self, plan: RewindPlan, task: KeyedTask) -> SliceCommitter:
+    def _committer(self, plan: RewindPlan, task: KeyedTask, sweep: ClosedWindowsSweep | None) -> SliceCommitter:
         streams = self.spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
         return SliceCommitter(
             self.run,
@@ -107,6 +113,7 @@ class RunQuery:
             lambda: streams.active()[0].streamingQuery(),
             self.first_committed,
             task.committed_writers,
+            sweep,
         )
 
     def _stream_keys(self) -> dict[str, str | None]:

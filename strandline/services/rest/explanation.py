@@ -185,6 +185,11 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     elif first.gap_ms is not None:
         end_ms = newest_ms + first.gap_ms
         window = f"the session of stage {first.name} that ends at {_time(end_ms)} unless records follow"
+    elif first.count is not None:
+        end_ms = first.shape.last_end_holding(newest_ms)
+        window = (
+            f"the window of stage {first.name} that ends at {_time(end_ms)}, or when it has {first.count:,} records"
+        )
     needed_ms = end_ms + rule.delay_ms
     silence = "" if rule.idle_timeout_ms is None else f", or after {format_duration(rule.idle_timeout_ms)} of silence"
     closes = f"it closes when event time reaches {_time(needed_ms)} (its end, and the delay of "

@@ -22,6 +22,10 @@ class CumulativeOperator(WindowOperator):
     def _oldest_pane_needed(self, closed_ms: int) -> int:
         return self._whole(self._panes.at(closed_ms))
 
+    def _open_until_ms(self, groups: pa.RecordBatch) -> int:
+        """When the step ends in which the last row is: later windows hold the same."""
+        return int(self._panes.starts_ms(groups.column(0).to_numpy()[-1:] + 1)[0])
+
     def _whole(self, pane: int) -> int:
         """The first pane of the whole window that holds this one."""
         return pane // self._size_panes * self._size_panes

@@ -79,6 +79,14 @@ class SessionOperator(WindowOperator):
         remnants = self._remnants(sessions, is_closed, closing.up_to_ms)
         return self._kept(keys, remnants, left), [ClosedWindows(keys, closed)] if closed.num_rows else []
 
+    def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
+        """As `WindowOperator.open_windows`: sessions as they would end if nothing more came."""
+        known = _Groups.of(state.groups)
+        if not (known.partition != _REMNANT).any():
+            return []
+        last_ms = int(known.last_ms[known.partition != _REMNANT].max())
+        return self.step_in_part(state, [], Closing(closed_ms, last_ms + self._gap_ms))[1]
+
     def _fold_rows(
         self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], key_count: int
     ) -> pa.RecordBatch:

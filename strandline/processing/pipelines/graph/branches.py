@@ -6,8 +6,8 @@ holds all rows of its keys and a whole path runs in it. There are two exceptions
 
 - Where the last window of a path groups by none of the fields that those before it share (or there is one window, without a key),
   it is *split*: see `cascade.py`.
-- Where those before the last one share no field either, everything is in one bucket; and where the last one are sessions, or a
-  join, because no bucket alone sees where a session ends, or who meets whom.
+- Where those before the last one share no field either, everything is in one bucket; and where the last one are sessions,
+  windows that count, or a join, because no bucket alone sees where one ends, or who meets whom.
 
 Paths that begin with the same window are one branch where one bucket key does for all of them: then the windows that they share
 are computed once. Else they are branches of their own. Such a window is computed in each, and its results leave in the first.
@@ -109,7 +109,7 @@ def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
     several."""
     if by := _common_fields(stages):
         return by, False
-    if stages[-1].gap_ms is not None or isinstance(stages[-1], JoinStage):
+    if stages[-1].needs_whole_keys or isinstance(stages[-1], JoinStage):
         return [], False
     by = _common_fields(stages[:-1])
     return by, len(stages) == 1 or bool(by)

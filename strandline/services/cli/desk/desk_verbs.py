@@ -66,7 +66,9 @@ def run_pipeline(
     log_time: Annotated[
         str | None, typer.Option(metavar="FIELD", help="When a record came; default: its event time.")
     ] = None,
-    no_drain: Annotated[bool, typer.Option("--no-drain", help="Leave windows open at the end.")] = False,
+    no_drain: Annotated[
+        bool, typer.Option("--no-drain", help="Leave windows open at the end, and show what `updates` would.")
+    ] = False,
     stage: Annotated[list[str] | None, typer.Option(help="Only results of this stage; may be repeated.")] = None,
     ids: Annotated[bool, typer.Option("--ids", help="With --json: each result as {_index, _id, _source}.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the results to this .ndjson or .parquet file.")] = None,
@@ -312,6 +314,7 @@ def _outcomes(
     for records in merged_files(pipeline, files, partitions, log_time):
         yield from desk.feed(records)
     yield from desk.drain() if drains else desk.end_slice()
+    yield from desk.open_windows()
 
 
 def _line(result: DeskResult, ids: bool) -> str:

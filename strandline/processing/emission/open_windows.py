@@ -1,0 +1,263 @@
+"""Shows windows while they are open, in a thread of its own: a job never waits for it, and doesn't fail over it.
+
+In a worker, each bucket leaves with every slice what it knows of a stage's open windows, in the place of what it left before. The
+thread writes that no more often than the emission says, and of it only what has changed. What can't be written is dropped and
+counted: the next update has it. In the driver, a sweep deletes documents of windows that have closed, whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from strandline.core.errors import StrandlineError
+from strandline.processing.pipelines.event_time import WindowShape
+from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.open_windows.documents import OpenShape
+from strandline.results.open_windows.index import OpenIndex
+from strandline.results.text_columns import join_texts
+from strandline.results.writer import PROBLEM, StoreWriter
+
+log = structlog.get_logger()
+
+OPEN_WINDOWS_MAX = 10_000
+"""So many of one stage and bucket are shown at most: those that end first."""
+_DOCUMENTS_MAX = 2_000
+"""In one request."""
+
+Key = tuple[str, int, str, str]
+"""Job, bucket, stage, emission."""
+
+
+@dataclass(frozen=True)
+class OpenEmission:
+    """Where a stage's open windows are shown."""
+
+    writer: ElasticsearchWriter
+    """Of the results."""
+    shape: OpenShape
+    every_s: float
+
+    @property
+    def index(self) -> OpenIndex:
+        return OpenIndex(self.writer.url, self.shape.emit_name)
+
+
+def open_emissions(writers: Iterable[StoreWriter], windows: WindowShape) -> list[OpenEmission]:
+    """Those of a stage with these writers and windows; a backfill has none."""
+    return [
+        OpenEmission(one, OpenShape.of(one.shape, ends_move=windows.ends_move), one.index.updates_ms / 1000)
+        for one in writers
+        if isinstance(one, ElasticsearchWriter) and one.index.updates_ms is not None and one.shape.is_shown
+    ]
+
+
+@dataclass
+class OpenCounts:
+    """What came of updates."""
+
+    written: int = 0
+    dropped: int = 0
+    """Documents that were not written: the store did not take them, or there were too many."""
+    why: str = ""
+    """Of the last that were dropped."""
+    has_failed: bool = False
+    """Whether the store failed, so that the same is to be tried again if nothing newer comes."""
+
+
+@dataclass
+class _Place:
+    """One bucket's windows of one emission."""
+
+    emission: OpenEmission
+    epoch: int = 0
+    number: int = 0
+    rows: Callable[[], pa.RecordBatch] | None = None
+    """What is to be shown next; None: nothing new."""
+    next_s: float = 0.0
+    is_sure: bool = False
+    """Whether the index is there."""
+    shown: dict[str, bytes] = field(default_factory=dict)
+    """Id -> digest of each document that the store has taken."""
+
+
+class OpenWindows:
+    """Shows the open windows of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._places: dict[Key, _Place] = {}
+        self._counts = OpenCounts()
+        self._thread: threading.Thread | None = None
+
+    def leave(
+        self, job: str, bucket: int, emission: OpenEmission, epoch: int, number: int, rows: Callable[[], pa.RecordBatch]
+    ) -> None:
+        """Leave what a bucket's open windows are after a slice, in the place of what it left before. Returns at once. `rows`
+        gives them, as results, when they are written; it is called in another thread."""
+        shape = emission.shape
+        with self._changed:
+            place = self._places.setdefault((job, bucket, shape.stage, shape.emit_name), _Place(emission))
+            place.emission, place.epoch, place.number, place.rows = emission, epoch, number, rows
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="open-windows", daemon=True)
+                self._thread.start()
+
+    def taken_counts(self) -> OpenCounts:
+        """What came of updates since it was asked last."""
+        with self._changed:
+            counts, self._counts = self._counts, OpenCounts()
+            return counts
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                waiting = [one for one in self._places.values() if one.rows is not None]
+                place = min(waiting, key=lambda one: one.next_s, default=None)
+                left_s = None if place is None else place.next_s - self._clock()
+                if place is None or (left_s is not None and left_s > 0):
+                    self._changed.wait(left_s)
+                    continue
+                rows, place.rows = place.rows, None
+                emission, epoch, number = place.emission, place.epoch, place.number
+                place.next_s = self._clock() + emission.every_s
+            assert rows is not None
+            counts = self.show(place, emission, epoch, number, rows)
+            with self._changed:
+                self._counts.written += counts.written
+                self._counts.dropped += counts.dropped
+                self._counts.why = counts.why or self._counts.why
+                if counts.has_failed and place.rows is None:
+                    place.rows = rows
+
+    def show(
+        self, place: _Place, emission: OpenEmission, epoch: int, number: int, rows: Callable[[], pa.RecordBatch]
+    ) -> OpenCounts:
+        """Write what has changed of one bucket's windows, and delete what is no longer among them.
+
+        1. Make the documents, as of results; those without a value where there should be one are not shown.
+        2. Leave out those that the store has already.
+        3. Write the rest in bulks. After the first that fails, leave it to the next update.
+        """
+        counts = OpenCounts()
+        try:
+            wanted = self._documents(emission, epoch, number, rows(), counts)
+            new = {one: source for one, (digest, source) in wanted.items() if place.shown.get(one) != digest}
+            gone = [one for one in place.shown if one not in wanted]
+            index, left = emission.index, list(new)
+            if (new or gone) and not place.is_sure:
+                index.make_sure(emission.shape, emission.writer.index)
+                if emission.writer.made is not None:
+                    emission.writer.made.add(index.name)
+                place.is_sure = True
+            while left or gone:
+                part, left = left[:_DOCUMENTS_MAX], left[_DOCUMENTS_MAX:]
+                refused = index.write({one: new[one] for one in part}, gone[:_DOCUMENTS_MAX], number)
+                for one in gone[:_DOCUMENTS_MAX]:
+                    del place.shown[one]
+                gone = gone[_DOCUMENTS_MAX:]
+                if refused:
+                    counts.dropped += refused + len(left)
+                    counts.why = f"index {index.name} did not take {refused} documents"
+                    counts.has_failed, place.is_sure = True, False
+                    return counts
+                place.shown |= {one: wanted[one][0] for one in part}
+                counts.written += len(part)
+        except StrandlineError as error:
+            counts.dropped, counts.why, counts.has_failed = counts.dropped + 1, str(error), True
+            place.is_sure = False
+        except Exception as error:  # whatever it is, results are none the worse for it
+            counts.dropped += 1
+            counts.why = f"{type(error).__name__}: {error}"
+            log.exception("open windows are not shown", stage=emission.shape.stage)
+        return counts
+
+    def _documents(
+        self, emission: OpenEmission, epoch: int, number: int, rows: pa.RecordBatch, counts: OpenCounts
+    ) -> dict[str, tuple[bytes, bytes]]:
+        """Id -> (digest of what does not change with every slice, document)."""
+        good = rows.filter(pc.is_null(rows.column(PROBLEM)))
+        if good.num_rows > OPEN_WINDOWS_MAX:
+            counts.dropped += good.num_rows - OPEN_WINDOWS_MAX
+            counts.why = (
+                f"more than {OPEN_WINDOWS_MAX:,} windows of stage {emission.shape.stage} are open in one bucket"
+            )
+            good = good.slice(0, OPEN_WINDOWS_MAX)
+        if not good.num_rows:
+            return {}
+        columns, _ = emission.shape.columns(good, epoch, number).sorted_out()
+        bodies = join_texts(columns.pieces[:-1]).to_pylist() if len(columns) else []
+        origin = columns.pieces[-1]
+        assert isinstance(origin, bytes), "the same for all"
+        digests = [hashlib.blake2b(body, digest_size=16).digest() for body in bodies]
+        return {
+            one: (digest, body + origin)
+            for one, digest, body in zip(columns.ids.to_pylist(), digests, bodies, strict=True)
+        }
+
+
+_OF_PROCESS: dict[int, OpenWindows] = {}
+
+
+def open_windows() -> OpenWindows:
+    """That of this process."""
+    return _OF_PROCESS.setdefault(os.getpid(), OpenWindows())
+
+
+class ClosedWindowsSweep:
+    """Deletes, beside a run, documents of windows that have closed: one look a while, between `start` and `close`."""
+
+    def __init__(self, job: str, emissions: Sequence[OpenEmission]) -> None:
+        self._job = job
+        self._emissions = list(emissions)
+        self._changed, self._ends = threading.Event(), threading.Event()
+        self._closes_ms: int | None = None
+        self._thread: threading.Thread | None = None
+
+    def closed(self, closes_ms: int | None) -> None:
+        """Take note that windows that end at or before this time have closed. Returns at once."""
+        if closes_ms is None or closes_ms == self._closes_ms or not self._emissions:
+            return
+        self._closes_ms = closes_ms
+        self._changed.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="closed-windows", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Look a last time, as long as that is quickly done."""
+        self._ends.set()
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join(2 * max(one.every_s for one in self._emissions))
+
+    def _run(self) -> None:
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            is_last = self._ends.is_set()
+            self.look()
+            if is_last:
+                return
+            self._ends.wait(min(one.every_s for one in self._emissions))
+
+    def look(self) -> None:
+        """Delete what is there of windows that have closed. What fails is left to the next look."""
+        closes_ms = self._closes_ms
+        if closes_ms is None:
+            return
+        for emission in self._emissions:
+            with suppress(StrandlineError):
+                while emission.index.forget_closed(self._job, closes_ms):
+                    pass
