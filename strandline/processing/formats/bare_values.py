@@ -10,6 +10,8 @@ from functools import lru_cache, partial
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.formats.columns.byte_walk import ByteWalk
+from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.source_fields import SOURCES_REMEMBERED_MAX, Members, SourceFields
 from strandline.processing.formats.text_values import NUMBER_LINES, json_of_text
@@ -87,6 +89,14 @@ class RawValues(BareValues):
 
     def _at_once(self, _values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> None:
         return None
+
+    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
+        """The records without sources as a column of texts."""
+        field = self._field_for(())
+        if isinstance(field, Rejection) or self._is_base64:
+            return None
+        walk = ByteWalk(values)
+        return {field.name: walk.text(walk.ends - walk.at)}, walk.fits
 
     def _content(self, value: bytes, field: RecordField) -> bytes:
         return msgspec.json.encode(value if self._is_base64 else value.decode())

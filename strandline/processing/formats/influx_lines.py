@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from strandline.core.record_headers import QUERY_MARK, REASON_DECODE, unpack_header_values
-from strandline.processing.formats.record_fields import JsonText, Rejection
+from strandline.processing.formats.columns.line_columns import InfluxColumns
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
 
 _NANOS_PER = {
     "ns": 1,
@@ -29,6 +30,9 @@ _NANOS_PER = {
 
 class InfluxLines:
     """Reads the lines of one stream."""
+
+    def __init__(self, fields: Sequence[RecordField] = ()) -> None:
+        self.columns = InfluxColumns(fields).columns
 
     def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each line as a JSON object. `sources`: the query of the request may say the `precision` of timestamps."""

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import HEADER_QUERY, HEADER_REPLAY_OF, HEADER_SOURCE
 from strandline.processing.formats.bare_values import BareValues, RawValues
 from strandline.processing.formats.change_events import ChangeEvents, fields_of_changes
+from strandline.processing.formats.columns.read_columns import ROWS_MIN, QuickReader, ReadColumns
 from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import ROWS_A_PART, ExplodedRows, JsonRows, Rows
@@ -137,9 +140,9 @@ _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
     "value": lambda config, sources: BareValues(config.fields, sources),
     "raw": lambda config, sources: RawValues(config.fields, sources, is_base64=config.is_base64),
     "csv": lambda config, _: DelimitedLines(config.fields, config.columns, config.delimiter),
-    "msgpack": lambda *_: PackedMaps.of_msgpack(),
-    "cbor": lambda *_: PackedMaps.of_cbor(),
-    "influx": lambda *_: InfluxLines(),
+    "msgpack": lambda config, _: PackedMaps.of_msgpack(config.fields),
+    "cbor": lambda config, _: PackedMaps.of_cbor(config.fields),
+    "influx": lambda config, _: InfluxLines(config.fields),
     "debezium": lambda config, _: ChangeEvents(config.fields),
     "otlp": lambda *_: OtlpMetrics(),
     "prometheus": lambda *_: RemoteWrites(),
@@ -215,6 +218,9 @@ class RowReader:
             yield from self._parts_of_messages(self._messages, values, sources)
             return
         objects: Sequence[JsonText] = values
+        if not sources and self._json_rows is None and (read := self._read_columns(values)) is not None:
+            yield Rows(read)
+            return
         if self._reader is not None:
             objects = self._reader.objects(values, sources or [None] * len(values))
         if self._exploded is None:
@@ -242,6 +248,16 @@ class RowReader:
             assert isinstance(read, bytes), "one of its rows was read"
             value = read
         return self._exploded.with_only(value, element)
+
+    def _read_columns(self, values: Sequence[bytes | None]) -> ReadColumns | None:
+        """The records as columns, where the format has a quick way for most of them."""
+        reader = self._reader
+        if len(values) < ROWS_MIN or self._exploded is not None or not isinstance(reader, QuickReader):
+            return None
+        found = reader.columns(values)
+        if found is None or 2 * np.count_nonzero(found[1]) < len(values):
+            return None
+        return ReadColumns(*found, values, lambda some: reader.objects(some, [None] * len(some)))
 
     def _parts_of_messages(
         self, messages: MessageReader, values: Sequence[bytes | None], sources: Sequence[bytes | None]
