@@ -195,10 +195,7 @@ class Decoder:
         rest = self.decode(
             read.of(others.tolist()),
             [log_times_ms[at] for at in others.tolist()],
-            *(
-                limit if limit is None or np.ndim(limit) == 0 else limit[others]
-                for limit in (watermarks_ms, max_ahead_ms)
-            ),  # type: ignore[index]
+            *(limit[others] if isinstance(limit, np.ndarray) else limit for limit in (watermarks_ms, max_ahead_ms)),
         )
         return _in_order(decoded, np.flatnonzero(keep), rest, others)
 

@@ -185,6 +185,8 @@ class RowReader:
         )
         self._json_rows = JsonRows(config.fields) if is_needed else None
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
+        is_flat = self._json_rows is None and self._exploded is None
+        self._quick: QuickReader | None = self._reader if is_flat and isinstance(self._reader, QuickReader) else None
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
         beside = {header for _, header in config.header_fields}
@@ -218,7 +220,7 @@ class RowReader:
             yield from self._parts_of_messages(self._messages, values, sources)
             return
         objects: Sequence[JsonText] = values
-        if not sources and self._json_rows is None and (read := self._read_columns(values)) is not None:
+        if not sources and (read := self._read_columns(values)) is not None:
             yield Rows(read)
             return
         if self._reader is not None:
@@ -251,13 +253,13 @@ class RowReader:
 
     def _read_columns(self, values: Sequence[bytes | None]) -> ReadColumns | None:
         """The records as columns, where the format has a quick way for most of them."""
-        reader = self._reader
-        if len(values) < ROWS_MIN or self._exploded is not None or not isinstance(reader, QuickReader):
+        if self._quick is None or self._reader is None or len(values) < ROWS_MIN:
             return None
-        found = reader.columns(values)
+        found = self._quick.columns(values)
         if found is None or 2 * np.count_nonzero(found[1]) < len(values):
             return None
-        return ReadColumns(*found, values, lambda some: reader.objects(some, [None] * len(some)))
+        objects = self._reader.objects
+        return ReadColumns(*found, values, lambda some: objects(some, [None] * len(some)))
 
     def _parts_of_messages(
         self, messages: MessageReader, values: Sequence[bytes | None], sources: Sequence[bytes | None]

@@ -24,15 +24,19 @@ _ARROW_BYTES_MAX = 2**31 - 1
 class ByteWalk:
     """The records, and how far in each the walk has come."""
 
-    def __init__(self, values: Sequence[bytes | None]) -> None:
-        parts = [b"" if value is None else value for value in values]
-        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-        self._bytes = b"".join([*parts, bytes(_PAD_BYTES)])
+    def __init__(self, values: Sequence[bytes | None], end: bytes = b"") -> None:
+        """`end`: put behind each."""
+        self.fits: Marks = np.ones(len(values), np.bool_)
+        """The records in which all was as it should be so far."""
+        if None in values:
+            self.fits = np.array([value is not None for value in values], np.bool_)
+            values = [value or b"" for value in values]
+        parts: list[bytes] = [*values, bytes(_PAD_BYTES)]  # type: ignore[list-item]  # none is None
+        self._bytes = end.join(parts)
+        lengths = np.fromiter(map(len, parts[:-1]), np.int64, len(values)) + len(end)
         self.data = np.frombuffer(self._bytes, np.uint8)
         self.ends: Places = lengths.cumsum()
         self.at: Places = self.ends - lengths
-        self.fits: Marks = np.fromiter((value is not None for value in values), np.bool_, len(parts))
-        """The records in which all was as it should be so far."""
 
     def __len__(self) -> int:
         return len(self.at)
@@ -41,6 +45,15 @@ class ByteWalk:
         """The first record that is neither marked nor at its end."""
         found = np.flatnonzero(self.fits & (self.at < self.ends))
         return int(found[0]) if len(found) else None
+
+    def holds(self, found: bytes) -> bool:
+        """Whether any record has one of these bytes."""
+        end = int(self.ends[-1])
+        return any(self._bytes.find(byte, 0, end) >= 0 for byte in found)
+
+    def count(self, found: bytes) -> int:
+        """How often this stands in the records."""
+        return self._bytes.count(found)
 
     def bytes_at(self, at: int, count: int) -> bytes:
         return self._bytes[at : at + count]

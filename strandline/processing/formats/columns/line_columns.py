@@ -10,25 +10,28 @@ import numpy as np
 
 from strandline.core.field_types import WHOLE_RANGES
 from strandline.processing.formats.columns.byte_walk import Places
-from strandline.processing.formats.columns.cell_walk import WHOLE, CellWalk
+from strandline.processing.formats.columns.cell_walk import PATTERNS, CellWalk, NumberForm, is_any
 from strandline.processing.formats.columns.read_columns import Column, ColumnsAndMarks, Marks, can_be_read
 from strandline.processing.formats.record_fields import RecordField
-from strandline.processing.formats.text_values import NUMBER
 
 
 @dataclass(frozen=True)
 class _Form:
     """How a cell of a line of InfluxDB's protocol is written, and the types of fields that it can be."""
 
-    pattern: str
+    number: NumberForm | None
     suffix: bytes
     types: tuple[str, ...]
 
 
-_TEXT = _Form("", b"", ("string",))
-_TIME = _Form(WHOLE, b"", ("timestamp", *WHOLE_RANGES))
-_VALUES = (_Form(NUMBER, b"", ("double",)), _Form(f"{WHOLE}i", b"i", ("double", "timestamp", *WHOLE_RANGES)))
-"""Values that are numbers; texts and booleans are for others to read."""
+_WHOLE_TYPES = ("timestamp", *WHOLE_RANGES)
+_TEXT = _Form(None, b"", ("string",))
+_TIME = _Form("whole", b"", _WHOLE_TYPES)
+_VALUES = {
+    rf"{PATTERNS['short']}": _Form("short", b"", ("double",)),
+    rf"{PATTERNS['whole']}i": _Form("whole", b"i", ("double", *_WHOLE_TYPES)),
+}
+"""Values that are numbers, by their patterns; texts and booleans are for others to read."""
 _INFLUX_LINE = re.compile(rb"[^,= ]+(?:,[^,= ]+=[^,= ]+)* [^,= ]+=[^,= ]+(?:,[^,= ]+=[^,= ]+)*(?: [^,= ]+)?")
 
 
@@ -64,7 +67,7 @@ class DelimitedColumns:
             for at, field in enumerate(self._fields)
             if field.type == "timestamp"
         ]
-        return any(re.fullmatch(WHOLE.encode(), one) is None for one in found if one)
+        return any(re.fullmatch(PATTERNS["whole"].encode(), one) is None for one in found if one)
 
 
 class InfluxColumns:
@@ -72,6 +75,7 @@ class InfluxColumns:
 
     def __init__(self, fields: Sequence[RecordField]) -> None:
         self._fields = fields
+        self._names = {field.name for field in fields}
         self._can_read = all(map(can_be_read, fields))
 
     def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
@@ -97,18 +101,21 @@ class InfluxColumns:
         names = [parts[at - 1].decode(errors="replace") for at in values_at]
         if len(set(names)) < len(names):
             return None
-        if has_time:
-            cells.require_form(starts[-2], starts[-1] - 1, WHOLE)
+        if has_time and "time" not in self._names:
+            cells.numbers(starts[-2], starts[-1] - 1, "whole")
         space = separators.index(b" ")
         forms = {"measurement": (0, _TEXT)} | ({"time": (len(parts) - 1, _TIME)} if has_time else {})
         forms |= {name: (at, _TEXT) for name, at in zip(names, values_at, strict=True) if at <= space}
         for name, at in zip(names, values_at, strict=True):
             if at > space:
-                form = next((one for one in _VALUES if re.fullmatch(one.pattern.encode(), parts[at])), None)
-                if form is None:
+                form = next(
+                    (one for pattern, one in _VALUES.items() if re.fullmatch(pattern.encode(), parts[at])), None
+                )
+                if form is None or form.number is None:
                     return None
                 forms[name] = (at, form)
-                cells.require_form(starts[at], starts[at + 1] - 1, form.pattern)
+                if name not in self._names:
+                    cells.numbers(starts[at], starts[at + 1] - 1, form.number, form.suffix)
         return self._columns(cells, starts, forms)
 
     def _columns(
@@ -122,14 +129,23 @@ class InfluxColumns:
                 at, form = forms[field.name]
                 if field.type not in form.types:
                     return None
-                columns[field.name] = cells.column(field, starts[at], starts[at + 1] - 1, form.suffix)
+                columns[field.name] = cells.column(field, starts[at], starts[at + 1] - 1, form.number, form.suffix)
         return columns, cells.walk.fits
 
 
 def _are(cells: CellWalk, begin: Places, end: Places, expected: bytes) -> Marks:
     """Where exactly these bytes stand."""
     cells.walk.at = begin
-    return (end - begin == len(expected)) & cells.walk.is_next(expected)
+    marks: Marks = (end - begin == len(expected)) & cells.walk.is_next(expected)
+    return marks
+
+
+def _are_within(places: Places, cells: CellWalk, count: int) -> bool:
+    """Whether so many of the places are in each line."""
+    if count == 0:
+        return True
+    of_lines = places.reshape(-1, count)
+    return bool((of_lines[:, 0] >= cells.starts).all() and (of_lines[:, -1] < cells.ends).all())
 
 
 def _cut(
@@ -137,11 +153,11 @@ def _cut(
 ) -> list[Places] | None:
     """Where each cell begins, and in the end what follows the line; lines with more or fewer cells are marked, and those whose
     separators are others. None if no line is left."""
-    is_one = np.zeros(256, np.bool_)
-    is_one[list(separators)] = True
-    places = np.flatnonzero(is_one[cells.data])
-    first = np.searchsorted(places, cells.starts)
-    cells.walk.fits &= np.searchsorted(places, cells.ends) - first == count - 1
+    places = np.flatnonzero(is_any(cells.data, separators))
+    first = np.arange(len(cells.walk)) * (count - 1)
+    if len(places) != len(first) * (count - 1) or not _are_within(places, cells, count - 1):
+        first = np.searchsorted(places, cells.starts)
+        cells.walk.fits &= np.searchsorted(places, cells.ends) - first == count - 1
     if not cells.walk.fits.any():
         return None
     starts = [cells.starts]
