@@ -44,7 +44,9 @@ class DelimitedColumns:
         self._delimiter = delimiter.encode()
         self._can_read = all(map(can_be_read, fields)) and len(self._delimiter) == 1
 
-    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
         """As QuickReader has it."""
         if not self._can_read:
             return None
@@ -78,7 +80,9 @@ class InfluxColumns:
         self._names = {field.name for field in fields}
         self._can_read = all(map(can_be_read, fields))
 
-    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
         """As QuickReader has it, of lines whose times are nanoseconds."""
         model = next((value for value in values if value is not None and _INFLUX_LINE.fullmatch(value)), None)
         if not self._can_read or model is None:

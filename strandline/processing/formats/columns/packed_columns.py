@@ -76,7 +76,9 @@ class PackedColumns:
         self._coding = coding
         self._fields = {field.name: field for field in fields} if all(map(can_be_read, fields)) else None
 
-    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
         """As QuickReader has it: maps with the names of the first one."""
         walk = ByteWalk(values)
         model = walk.first_fit()

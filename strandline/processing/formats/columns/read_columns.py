@@ -41,31 +41,26 @@ class ReadColumns(Sequence[JsonText]):
         self,
         columns: Mapping[str, Column],
         fits: Marks,
-        values: Sequence[bytes | None],
-        texts_of: Callable[[Sequence[bytes | None]], list[JsonText]],
+        of: Callable[[Sequence[int]], Sequence[JsonText]],
     ) -> None:
         self.columns = columns
         """By the field's name; a field that no record has is not among them."""
         self.fits = fits
         """Which records the columns stand for."""
-        self._values = values
-        self._texts_of = texts_of
-        self._texts: list[JsonText] | None = None
-
-    def of(self, places: Sequence[int]) -> list[JsonText]:
-        """The texts of these records."""
-        return self._texts_of([self._values[at] for at in places])
+        self.of = of
+        """Makes the texts of the records at some places."""
+        self._texts: Sequence[JsonText] | None = None
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.fits)
 
     @overload
     def __getitem__(self, at: int) -> JsonText: ...
     @overload
-    def __getitem__(self, at: slice) -> list[JsonText]: ...
-    def __getitem__(self, at: int | slice) -> JsonText | list[JsonText]:
+    def __getitem__(self, at: slice) -> Sequence[JsonText]: ...
+    def __getitem__(self, at: int | slice) -> JsonText | Sequence[JsonText]:
         if self._texts is None:
-            self._texts = self._texts_of(self._values)
+            self._texts = self.of(range(len(self)))
         return self._texts[at]
 
 
@@ -77,8 +72,11 @@ ColumnsAndMarks = tuple[dict[str, Column], Marks]
 class QuickReader(Protocol):
     """Reads the records of one stream as columns."""
 
-    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
-        """The columns, and which of the records they stand for; None if it can't tell anything of them."""
+    def columns(
+        self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
+        """The columns, and which of the records they stand for; None if it can't tell anything of them. `sources`: each that a
+        record has, once."""
 
 
 def can_be_read(field: RecordField) -> bool:

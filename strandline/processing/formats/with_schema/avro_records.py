@@ -53,7 +53,9 @@ class AvroRecords:
         """Each record as a JSON object."""
         return [None if value is None else self._type.object(value) for value in values]
 
-    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
         """The records as columns, as far as they can be read so."""
         return None if self._type.quick is None else self._type.quick.columns(values)
 
@@ -75,7 +77,9 @@ class RegisteredAvroRecords:
         """Each record as a JSON object. Raises RegistryUnavailable and SchemaChanged."""
         return [None if value is None else self._object(value) for value in values]
 
-    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
         """The records that name the same schema as the first one as columns. Raises as `objects` does."""
         model = next((value for value in values if value is not None), b"")
         found = self._type_of(model)

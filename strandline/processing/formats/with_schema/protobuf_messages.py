@@ -52,7 +52,9 @@ class ProtobufMessages:
         """Each message as a JSON object."""
         return self._type.objects(values)
 
-    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
         """The messages as columns, as far as they can be read so."""
         return None if self._type.quick is None else self._type.quick.columns(values)
 
