@@ -57,7 +57,7 @@ MESSAGES = {
 PROTO = descriptor_text(proto_file("p", M=MESSAGES))
 MESSAGE = message_class(PROTO, "p.M")
 NOW_MS = 1_764_000_000_000
-NAMES = ["", "a", "device-0001", "Łódź", "x" * 40, 'in "quotes"', "back\\slash", "a,b", " ", "\n", "\0"]
+NAMES = ["", "a", "device-0001", "Łódź", "x" * 40, "long" * 600, 'in "quotes"', "back\\slash", "a,b", " ", "\n", "\0"]
 NUMBERS = [
     0,
     1,

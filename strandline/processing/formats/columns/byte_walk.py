@@ -18,6 +18,8 @@ Places = npt.NDArray[np.int64]
 
 _PAD_BYTES = 64
 _VARINT_BYTES_MAX = 10
+_SHORT_BYTES = 64
+"""Texts that have fewer bytes on the average are gathered by their places."""
 _ARROW_BYTES_MAX = 2**31 - 1
 
 
@@ -134,7 +136,7 @@ class ByteWalk:
         if total > _ARROW_BYTES_MAX:
             self.fits[:] = False
             return Column(pa.nulls(len(self), pa.string()), present)
-        data = self.data[np.arange(total) + np.repeat(starts - offsets[:-1], lengths)]
+        data = self._gathered(starts, lengths, offsets)
         beyond = data > 0x7F
         if beyond.any():
             for row in np.unique(np.searchsorted(offsets, np.flatnonzero(beyond), "right") - 1).tolist():
@@ -145,6 +147,14 @@ class ByteWalk:
         valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
         buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
         return Column(pa.Array.from_buffers(pa.string(), len(self), buffers), present)
+
+    def _gathered(self, starts: Places, lengths: Places, offsets: Places) -> npt.NDArray[np.uint8]:
+        """What stands at these places, one behind the other."""
+        if offsets[-1] > _SHORT_BYTES * len(self):  # else their places would take many times their bytes
+            pieces = zip(starts.tolist(), lengths.tolist(), strict=True)
+            return np.frombuffer(b"".join([self._bytes[start : start + length] for start, length in pieces]), np.uint8)
+        data: npt.NDArray[np.uint8] = self.data[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
+        return data
 
     def end(self) -> None:
         """Mark the records in which more follows."""
