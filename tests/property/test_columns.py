@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ from tests.support.messages import SchemasInMemory, avro_record, descriptor_text
 SCHEMA: dict[str, Any] = {
     "name": "string",
     "at": {"type": "timestamp", "unit": "ms"},
-    "n": {"type": "long?", "min": -(2**60)},
+    "n": {"type": "long?", "min": -(2**60), "max": 2**59},
     "small": "integer?",
     "x": {"type": "double", "min": -1e300},
     "on": "boolean?",
@@ -218,7 +219,9 @@ def some_records(way: Way, chance: random.Random, count: int) -> list[bytes | No
     for _ in range(count):
         value = way.write(a_record(chance, is_plain=chance.random() < 0.7))
         kind = chance.random()
-        values.append(None if kind < 0.02 else mutated(value, chance) if kind < 0.2 else value)
+        if kind < 0.05:  # numbers with a zero before them
+            value = re.sub(rb"(?<![\d.])(\d)", rb"0\1", value, count=chance.choice([1, 2, 3]))
+        values.append(None if kind > 0.98 else mutated(value, chance) if kind > 0.8 else value)
     return values
 
 
