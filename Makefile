@@ -90,6 +90,7 @@ format: $(VENV)/.test-ready
 bench: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks $(BENCH)
 	@$(if $(BENCH),:,$(BIN)/python -m benchmarks.nexmark)
+	@$(if $(BENCH),:,$(BIN)/python -m benchmarks.decoder --formats)
 
 chaos: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS)

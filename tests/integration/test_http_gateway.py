@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -590,6 +591,60 @@ def test_ten_thousand_slow_senders_hinder_nobody(roomy_gateway, many_files, part
     print(f"{gateway.rss_bytes() / 1e6:.0f} MB with {count} connections, slowest answer to others {slowest_s:.3f} s")
     assert gateway.send(stream, b'{"n":1}').status_code == 200
     assert [record.value for record in gateway.read(stream)] == [b'{"n":1}'] * 6
+
+
+SLOW_SENDERS = 4
+LARGEST_BODY_BYTES = 16 * 1024 * 1024
+
+
+def send_slowly(port: int, stream: str, is_over: threading.Event, holding: threading.Semaphore) -> None:
+    """Send all of a large body but its last byte, and wait; begin anew when the gateway has had enough of it."""
+    large = raw_request(stream, b"[" + b"1" * (LARGEST_BODY_BYTES - 2) + b"]")
+    while not is_over.is_set():
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sender:
+            sender.sendall(large[:-1])
+            holding.release()
+            sender.settimeout(0.1)
+            while not is_over.is_set():
+                with contextlib.suppress(TimeoutError):
+                    sender.recv(1_000)
+                    break
+        is_over.wait(1)
+
+
+@pytest.mark.long
+def test_four_slow_bodies_of_16_mb_keep_nobody_waiting(kafka, tmp_path):
+    """What is well-behaved beside them is answered with 200 each time, and soon, and is in the log."""
+    gateway, posts = Gateway(kafka, tmp_path, http_body_bytes_max=LARGEST_BODY_BYTES), 300
+    is_over, holding = threading.Event(), threading.Semaphore(0)
+    try:
+        stream = gateway.register()
+        arguments = (gateway.port, stream, is_over, holding)
+        senders = [threading.Thread(target=send_slowly, args=arguments) for _ in range(SLOW_SENDERS)]
+        for sender in senders:
+            sender.start()
+        for _ in senders:
+            assert holding.acquire(timeout=DEADLINE_S)
+        took_s, statuses = [], []
+        for number in range(posts):
+            began_s = time.monotonic()
+            statuses.append(gateway.send(stream, b'{"n":%d}' % number).status_code)
+            took_s.append(time.monotonic() - began_s)
+        p99_s, rss_bytes = sorted(took_s)[posts * 99 // 100], gateway.rss_bytes()
+        print(
+            f"{statuses.count(429)} of {posts} answers were 429; p99 {p99_s * 1000:.1f} ms, median "
+            f"{sorted(took_s)[posts // 2] * 1000:.1f} ms, {rss_bytes / 1e6:.0f} MB"
+        )
+        is_over.set()
+        for sender in senders:
+            sender.join(DEADLINE_S)
+        assert statuses == [200] * posts
+        assert sorted(record.value for record in gateway.read(stream)) == sorted(b'{"n":%d}' % n for n in range(posts))
+        assert rss_bytes < 512_000_000
+        assert p99_s < 5  # 0.1 s is the aim on a machine that does nothing else
+    finally:
+        is_over.set()
+        gateway.close()
 
 
 def test_over_its_bound_a_gateway_closes_connections_that_wait_and_serves_new_ones(kafka, tmp_path):

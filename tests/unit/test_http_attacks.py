@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.core.settings import Settings
 from strandline.ingest.gateway.serving import http_connection
 from strandline.ingest.gateway.serving.http_request import SMALL_REQUEST_BYTES
 from strandline.ingest.gateway.serving.http_server import HttpServer
+from strandline.ingest.http.gateway import BODY_BYTES_HELD_MAX
 from tests.support.http_peers import ROOM_BYTES, EchoingApplication, Peer, play, post
 
 MEGABYTE = 1_000_000
@@ -93,11 +95,15 @@ def test_a_trailer_says_nothing_about_the_request() -> None:
 
 
 def test_four_slow_bodies_keep_no_small_one_out() -> None:
+    """Of the largest size, each held but for its last byte: so four of them once took all the room that there was."""
+    size = Settings.model_fields["http_body_bytes_max"].default
+    assert size * 4 == BODY_BYTES_HELD_MAX
+
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         slow = [Peer(server, "198.51.100.1") for _ in range(4)]
         for peer in slow:
-            await peer.send(post(b"x" * MEGABYTE)[:-1])
-        assert application.room.bytes_held <= 3 * MEGABYTE
+            await peer.send(post(bytes(size))[:-1])
+        assert application.room.bytes_held <= 3 * size
         for _ in range(20):
             peer = Peer(server)
             await peer.send(*(post(b"y" * SMALL_REQUEST_BYTES)[i : i + 60_000] for i in range(0, 280_000, 60_000)))
@@ -106,7 +112,7 @@ def test_four_slow_bodies_keep_no_small_one_out() -> None:
         for peer in slow:
             peer.lose()
 
-    play(script, bodies_held_max=4, body_bytes_max=MEGABYTE)
+    play(script, bodies_held_max=4, body_bytes_max=size)
 
 
 @pytest.mark.parametrize(("size", "begun", "bodies_held_max"), [(ROOM_BYTES, 600, 4), (MEGABYTE, 500_000, 5)])

@@ -10,6 +10,9 @@ from functools import lru_cache, partial
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.formats.columns.byte_walk import ByteWalk
+from strandline.processing.formats.columns.cell_walk import CellWalk
+from strandline.processing.formats.columns.read_columns import ColumnsAndMarks, is_whole
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.source_fields import SOURCES_REMEMBERED_MAX, Members, SourceFields
 from strandline.processing.formats.text_values import NUMBER_LINES, json_of_text
@@ -52,6 +55,23 @@ class BareValues:
             return None
         return [begins[one] + number + b"}" for one, number in zip(members, numbers, strict=True)]
 
+    def columns(
+        self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
+        """The values as a column of numbers."""
+        field = self._field_for_all(sources)
+        if field is None or (field.type != "double" and not is_whole(field)):
+            return None
+        cells = CellWalk(values, b"")
+        cells.walk.fits &= cells.ends > cells.starts
+        return {field.name: cells.column(field, cells.starts, cells.ends)}, cells.walk.fits
+
+    def _field_for_all(self, sources: Sequence[bytes | None]) -> RecordField | None:
+        """The field that the value goes into with any of the sources; None if it is not always the same."""
+        found = {self._field_for(self._source_fields.members_of(source)) for source in sources}
+        field = found.pop()
+        return None if found or isinstance(field, Rejection) else field
+
     def _object(self, value: bytes | None, source: bytes | None) -> JsonText:
         if value is None:
             return None
@@ -87,6 +107,16 @@ class RawValues(BareValues):
 
     def _at_once(self, _values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> None:
         return None
+
+    def columns(
+        self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
+        """The records as a column of texts."""
+        field = self._field_for_all(sources)
+        if field is None or self._is_base64:
+            return None
+        walk = ByteWalk(values)
+        return {field.name: walk.text(walk.ends - walk.at)}, walk.fits
 
     def _content(self, value: bytes, field: RecordField) -> bytes:
         return msgspec.json.encode(value if self._is_base64 else value.decode())

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA, REASON_TIME_UNIT
+from strandline.processing.formats.columns.declared import array_of, as_declared, micros_of
+from strandline.processing.formats.columns.read_columns import ReadColumns
 from strandline.processing.formats.decimals import DecimalParser
 from strandline.processing.formats.record_fields import (
     NESTING_MAX,
@@ -137,6 +139,8 @@ class Decoder:
         4. Reject what is too far ahead of its log time, then what is behind the watermark.
         5. Lay the accepted rows out as columns.
         """
+        if isinstance(values, ReadColumns):
+            return self._decode_columns(values, log_times_ms, watermarks_ms, max_ahead_ms)
         rows, sources, rejects = self._read_rows(values)
         columns = _Columns(self._validator, [partial(extract, rows) for extract in self._extracts], len(rows))
         keep = np.ones(len(rows), np.bool_)
@@ -156,6 +160,44 @@ class Decoder:
             rejects=rejects,
             latest_event_ms=int(accepted_micros.max()) // 1000 if len(accepted_micros) else None,
         )
+
+    def _decode_columns(
+        self,
+        read: ReadColumns,
+        log_times_ms: Sequence[int],
+        watermarks_ms: Micros | int | None,
+        max_ahead_ms: Micros | int | None,
+    ) -> Decoded:
+        """What `decode` returns of the texts. Records that the columns don't stand for are decoded by theirs."""
+        count, columns = len(read), read.columns
+        fits = read.fits.copy()
+        for field in self._fields:
+            fits &= as_declared(field, columns.get(field.name), count)
+        others = np.flatnonzero(~fits)
+        event_micros = np.asarray(log_times_ms, np.int64)[:count] * 1000
+        if self._event_time is not None:
+            field = self._fields[self._event_time]
+            column = columns.get(field.name)
+            if column is not None:
+                event_micros = np.where(fits & column.present, micros_of(field, column), event_micros)
+        keep, rejects = fits.copy(), list[RejectedRecord]()
+        self._reject_by_time(event_micros, keep, log_times_ms, watermarks_ms, max_ahead_ms, rejects)
+        rejects.sort(key=lambda reject: reject.index)
+        accepted_micros = event_micros[keep]
+        decoded = Decoded(
+            arrays={name: array_of(self._fields[at], columns.get(name), keep) for name, at in self._needed},
+            event_time=pa.array(accepted_micros).cast(arrow_type("timestamp")),
+            rejects=rejects,
+            latest_event_ms=int(accepted_micros.max()) // 1000 if len(accepted_micros) else None,
+        )
+        if len(others) == 0:
+            return decoded
+        rest = self.decode(
+            read.of(others.tolist()),
+            [log_times_ms[at] for at in others.tolist()],
+            *(limit[others] if isinstance(limit, np.ndarray) else limit for limit in (watermarks_ms, max_ahead_ms)),
+        )
+        return _in_order(decoded, np.flatnonzero(keep), rest, others)
 
     def _event_micros(self, columns: _Columns, log_times_ms: Micros) -> Micros:
         """Return the event time of each row; that of one in doubt, which the validator rejects, means nothing."""
@@ -392,6 +434,21 @@ class _Columns:
         for row, value in enumerate(values):
             if value is None and (field.required or bytes(texts[row]) != b"null"):
                 self.doubtful.add(row)
+
+
+def _in_order(one: Decoded, places: Places, other: Decoded, other_places: Places) -> Decoded:
+    """What came of two parts of the same records. `places` of the accepted rows of one; of all records of the other."""
+    accepted = np.delete(other_places, [reject.index for reject in other.rejects])
+    order = pa.array(np.argsort(np.concatenate([places, accepted])))
+    rejects = [*one.rejects, *(replace(reject, index=int(other_places[reject.index])) for reject in other.rejects)]
+    return Decoded(
+        arrays={name: pa.concat_arrays([array, other.arrays[name]]).take(order) for name, array in one.arrays.items()},
+        event_time=pa.concat_arrays([one.event_time, other.event_time]).take(order),
+        rejects=sorted(rejects, key=lambda reject: reject.index),
+        latest_event_ms=max(
+            (one_ms for one_ms in (one.latest_event_ms, other.latest_event_ms) if one_ms is not None), default=None
+        ),
+    )
 
 
 def _extract_of(at: int) -> Callable[[list[Any]], list[Any]]:

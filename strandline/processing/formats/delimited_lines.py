@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE
+from strandline.processing.formats.columns.line_columns import DelimitedColumns
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.text_values import NUMBER, json_of_text
 
@@ -30,6 +31,7 @@ class DelimitedLines:
         types = {field.name: field.type for field in fields}
         self._columns = [(msgspec.json.encode(name) + b":", types[name]) for name in columns]
         self._delimiter = delimiter
+        self.columns = DelimitedColumns(fields, columns, delimiter).columns
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each line as a JSON object of texts and numbers."""

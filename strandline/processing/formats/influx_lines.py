@@ -13,7 +13,9 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from strandline.core.record_headers import QUERY_MARK, REASON_DECODE, unpack_header_values
-from strandline.processing.formats.record_fields import JsonText, Rejection
+from strandline.processing.formats.columns.line_columns import InfluxColumns
+from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
 
 _NANOS_PER = {
     "ns": 1,
@@ -29,6 +31,17 @@ _NANOS_PER = {
 
 class InfluxLines:
     """Reads the lines of one stream."""
+
+    def __init__(self, fields: Sequence[RecordField] = ()) -> None:
+        self._quick = InfluxColumns(fields)
+
+    def columns(
+        self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
+        """The lines as columns, where all times are nanoseconds."""
+        if any(source is not None and _nanos_per(source) != 1 for source in sources):
+            return None
+        return self._quick.columns(values)
 
     def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each line as a JSON object. `sources`: the query of the request may say the `precision` of timestamps."""

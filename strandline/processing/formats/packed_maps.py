@@ -12,23 +12,25 @@ from typing import Any
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.formats.record_fields import JsonText, Rejection, in_blocks
+from strandline.processing.formats.columns.packed_columns import PackedColumns, cbor_coding, msgpack_coding
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks
 
 
 class PackedMaps:
     """Reads the maps of one stream. `unpack` returns what the bytes hold, and raises ValueError where they hold nothing whole."""
 
-    def __init__(self, name: str, unpack: Callable[[bytes], Any]) -> None:
+    def __init__(self, name: str, unpack: Callable[[bytes], Any], quick: PackedColumns) -> None:
         self._name = name
         self._unpack = unpack
+        self.columns = quick.columns
 
     @classmethod
-    def of_msgpack(cls) -> PackedMaps:
-        return cls("MessagePack", msgspec.msgpack.Decoder().decode)
+    def of_msgpack(cls, fields: Sequence[RecordField] = ()) -> PackedMaps:
+        return cls("MessagePack", msgspec.msgpack.Decoder().decode, PackedColumns(msgpack_coding(), fields))
 
     @classmethod
-    def of_cbor(cls) -> PackedMaps:
-        return cls("CBOR", _unpack_cbor)
+    def of_cbor(cls, fields: Sequence[RecordField] = ()) -> PackedMaps:
+        return cls("CBOR", _unpack_cbor, PackedColumns(cbor_coding(), fields))
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each map as a JSON object."""

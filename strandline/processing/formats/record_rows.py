@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import HEADER_QUERY, HEADER_REPLAY_OF, HEADER_SOURCE
 from strandline.processing.formats.bare_values import BareValues, RawValues
 from strandline.processing.formats.change_events import ChangeEvents, fields_of_changes
+from strandline.processing.formats.columns.read_columns import ROWS_MIN, QuickReader, ReadColumns
+from strandline.processing.formats.columns.source_columns import numbered, source_columns
 from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import ROWS_A_PART, ExplodedRows, JsonRows, Rows
@@ -137,9 +141,9 @@ _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
     "value": lambda config, sources: BareValues(config.fields, sources),
     "raw": lambda config, sources: RawValues(config.fields, sources, is_base64=config.is_base64),
     "csv": lambda config, _: DelimitedLines(config.fields, config.columns, config.delimiter),
-    "msgpack": lambda *_: PackedMaps.of_msgpack(),
-    "cbor": lambda *_: PackedMaps.of_cbor(),
-    "influx": lambda *_: InfluxLines(),
+    "msgpack": lambda config, _: PackedMaps.of_msgpack(config.fields),
+    "cbor": lambda config, _: PackedMaps.of_cbor(config.fields),
+    "influx": lambda config, _: InfluxLines(config.fields),
     "debezium": lambda config, _: ChangeEvents(config.fields),
     "otlp": lambda *_: OtlpMetrics(),
     "prometheus": lambda *_: RemoteWrites(),
@@ -182,6 +186,9 @@ class RowReader:
         )
         self._json_rows = JsonRows(config.fields) if is_needed else None
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
+        self._fields = config.fields
+        is_flat = self._json_rows is None and self._exploded is None
+        self._quick: QuickReader | None = self._reader if is_flat and isinstance(self._reader, QuickReader) else None
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
         beside = {header for _, header in config.header_fields}
@@ -215,6 +222,9 @@ class RowReader:
             yield from self._parts_of_messages(self._messages, values, sources)
             return
         objects: Sequence[JsonText] = values
+        if (read := self._read_columns(values, sources)) is not None:
+            yield Rows(read)
+            return
         if self._reader is not None:
             objects = self._reader.objects(values, sources or [None] * len(values))
         if self._exploded is None:
@@ -242,6 +252,28 @@ class RowReader:
             assert isinstance(read, bytes), "one of its rows was read"
             value = read
         return self._exploded.with_only(value, element)
+
+    def _read_columns(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> ReadColumns | None:
+        """The records as columns, where the format has a quick way for most of them."""
+        if self._quick is None or len(values) < ROWS_MIN or (among := numbered(sources)) is None:
+            return None
+        found = self._quick.columns(values, *([among[0]] if sources else []))
+        if found is None or 2 * np.count_nonzero(found[1]) < len(values):
+            return None
+        columns, fits = found
+        if sources:
+            given = source_columns(list(map(self._source_fields.members_of, among[0])), among[1], self._fields)
+            if given is None or given[0].keys() & columns.keys():  # which of two counts, the text says
+                return None
+            columns, fits = columns | given[0], fits & given[1]
+
+        def texts(places: Sequence[int]) -> Sequence[JsonText]:
+            assert self._reader is not None
+            own = [sources[at] for at in places] if sources else [None] * len(places)
+            objects = self._reader.objects([values[at] for at in places], own)
+            return self._filled_in(objects, own) if sources else objects
+
+        return ReadColumns(columns, fits, texts)
 
     def _parts_of_messages(
         self, messages: MessageReader, values: Sequence[bytes | None], sources: Sequence[bytes | None]

@@ -22,6 +22,8 @@ import msgspec
 from strandline.core.json_paths import JsonPath
 from strandline.core.record_headers import REASON_DECODE
 from strandline.core.schemas.avro_schemas import AvroType, kind_of, read_avro_schema
+from strandline.processing.formats.columns.avro_columns import avro_columns
+from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
 from strandline.processing.formats.timestamps import PER_SECOND, format_timestamp
 from strandline.processing.formats.with_schema.registered_schemas import PREFIX_BYTES, RegisteredSchemas, number_of
@@ -51,6 +53,12 @@ class AvroRecords:
         """Each record as a JSON object."""
         return [None if value is None else self._type.object(value) for value in values]
 
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
+        """The records as columns, as far as they can be read so."""
+        return None if self._type.quick is None else self._type.quick.columns(values)
+
     def with_only(self, value: bytes, element: int) -> bytes:
         """The record with an array of this element alone."""
         return self._type.with_only(value, element)
@@ -68,6 +76,15 @@ class RegisteredAvroRecords:
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each record as a JSON object. Raises RegistryUnavailable and SchemaChanged."""
         return [None if value is None else self._object(value) for value in values]
+
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
+        """The records that name the same schema as the first one as columns. Raises as `objects` does."""
+        model = next((value for value in values if value is not None), b"")
+        found = self._type_of(model)
+        quick = None if isinstance(found, Rejection) else found.quick
+        return None if quick is None else quick.columns(values, model[:PREFIX_BYTES])
 
     def with_only(self, value: bytes, element: int) -> bytes:
         """The record with an array of this element alone."""
@@ -116,6 +133,8 @@ class RecordType:
             for path in [field.path or (field.name,)]
             if (convert := _conversion(schema, path, field)) is not None
         ]
+        self.quick = avro_columns(schema, fields) if explode is None and not self._conversions else None
+        """Reads many records as columns; None if it can't."""
         self._of_elements: list[tuple[JsonPath, Convert]] = []
         for element in _reached(schema, (*self._array, 0)) if explode is not None else ():
             for field in fields:

@@ -19,6 +19,8 @@ from strandline.core.field_types import is_number
 from strandline.core.json_paths import JsonPath
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.schemas.message_types import read_descriptor_set, read_registered_file
+from strandline.processing.formats.columns.protobuf_columns import protobuf_columns
+from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks
 from strandline.processing.formats.timestamps import PER_SECOND, format_timestamp
 from strandline.processing.formats.with_schema.registered_schemas import PREFIX_BYTES, RegisteredSchemas, number_of
@@ -49,6 +51,12 @@ class ProtobufMessages:
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each message as a JSON object."""
         return self._type.objects(values)
+
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
+        """The messages as columns, as far as they can be read so."""
+        return None if self._type.quick is None else self._type.quick.columns(values)
 
     def with_only(self, value: bytes, element: int) -> bytes:
         """The message with an array of this element alone."""
@@ -127,6 +135,8 @@ class MessageType:
         self._errors = (DecodeError, UnicodeDecodeError)
         self._array = explode
         self._plain = _plain_message(descriptor, _wanted(fields, explode))
+        self.quick = protobuf_columns(descriptor, fields) if explode is None else None
+        """Reads many messages as columns; None if it can't."""
 
     def objects(self, values: Sequence[bytes | None]) -> list[JsonText]:
         """Each message as a JSON object of what the fields want of it."""

@@ -1,0 +1,161 @@
+"""A walk through the bytes of many records in step: each call reads the next thing of every record.
+
+A record in which something else stands is marked, and goes along without meaning. No call reads beyond what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.processing.formats.columns.read_columns import Column, Marks
+
+Places = npt.NDArray[np.int64]
+
+_PAD_BYTES = 64
+_VARINT_BYTES_MAX = 10
+_SHORT_BYTES = 64
+"""Texts that have fewer bytes on the average are gathered by their places."""
+_ARROW_BYTES_MAX = 2**31 - 1
+
+
+class ByteWalk:
+    """The records, and how far in each the walk has come."""
+
+    def __init__(self, values: Sequence[bytes | None], end: bytes = b"") -> None:
+        """`end`: put behind each."""
+        self.fits: Marks = np.ones(len(values), np.bool_)
+        """The records in which all was as it should be so far."""
+        if None in values:
+            self.fits = np.array([value is not None for value in values], np.bool_)
+            values = [value or b"" for value in values]
+        parts: list[bytes] = [*values, bytes(_PAD_BYTES)]  # type: ignore[list-item]  # none is None
+        self._bytes = end.join(parts)
+        lengths = np.fromiter(map(len, parts[:-1]), np.int64, len(values)) + len(end)
+        self.data = np.frombuffer(self._bytes, np.uint8)
+        self.ends: Places = lengths.cumsum()
+        self.at: Places = self.ends - lengths
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def first_fit(self) -> int | None:
+        """The first record that is neither marked nor at its end."""
+        found = np.flatnonzero(self.fits & (self.at < self.ends))
+        return int(found[0]) if len(found) else None
+
+    def holds(self, found: bytes) -> bool:
+        """Whether any record has one of these bytes."""
+        end = int(self.ends[-1])
+        return any(self._bytes.find(byte, 0, end) >= 0 for byte in found)
+
+    def count(self, found: bytes) -> int:
+        """How often this stands in the records."""
+        return self._bytes.count(found)
+
+    def bytes_at(self, at: int, count: int) -> bytes:
+        return self._bytes[at : at + count]
+
+    def numbers_at(self, kind: str, at: Places) -> npt.NDArray[Any]:
+        """The numbers of numpy's kind that begin at these places."""
+        size = np.dtype(kind).itemsize
+        # Overlapping: there is one at each byte.
+        return np.ndarray((len(self._bytes) - size + 1,), kind, self._bytes, strides=(1,))[at]
+
+    def fixed(self, kind: str, where: Marks | None = None) -> npt.NDArray[Any]:
+        """A number of numpy's kind."""
+        found = self.numbers_at(kind, self.at)
+        self.skip(np.dtype(kind).itemsize, where)
+        return found
+
+    def is_next(self, expected: bytes) -> Marks:
+        """Where these bytes come next."""
+        marks = self.ends - self.at >= len(expected)
+        if len(expected) > _PAD_BYTES:
+            return np.zeros(len(self), np.bool_)
+        for first in range(0, len(expected), 8):
+            part = expected[first : first + 8]
+            mask = np.uint64((1 << 8 * len(part)) - 1)
+            word = np.uint64(int.from_bytes(part, "little"))
+            marks &= (self.numbers_at("<u8", np.minimum(self.at + first, self._last)) & mask) == word
+        return marks
+
+    @property
+    def _last(self) -> int:
+        return len(self._bytes) - 8
+
+    def skip(self, count: int | Places, where: Marks | None = None) -> None:
+        """Go on by so many bytes; mark the records that don't have them."""
+        self.at = self.at + (count if where is None else np.where(where, count, 0))
+        over = self.at > self.ends
+        if over.any():
+            self.fits &= ~over
+            self.at = np.minimum(self.at, self.ends)
+
+    def varint(self, where: Marks | None = None) -> npt.NDArray[np.uint64]:
+        """A number of variable length, of Avro and Protobuf; 0 elsewhere."""
+        more = np.ones(len(self), np.bool_) if where is None else where.copy()
+        found = np.zeros(len(self), np.uint64)
+        length = np.zeros(len(self), np.int64)
+        for place in range(_VARINT_BYTES_MAX):
+            byte = np.where(more, self.data[self.at + length], 0)
+            found |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+            length += more
+            more = byte > 0x7F
+            if not more.any():
+                break
+        if length.max(initial=0) == _VARINT_BYTES_MAX:  # the last has room for one bit
+            self.fits &= (length < _VARINT_BYTES_MAX) | (byte <= 1)
+        self.skip(length)
+        return found
+
+    def zigzag(self, where: Marks | None = None) -> npt.NDArray[np.int64]:
+        """A signed number of variable length."""
+        found = self.varint(where)
+        return (found >> np.uint64(1)).astype(np.int64) ^ -(found & np.uint64(1)).astype(np.int64)
+
+    def text(self, lengths: Places, where: Marks | None = None) -> Column:
+        """So many bytes of text; records in which they are no UTF-8 are marked."""
+        present = np.ones(len(self), np.bool_) if where is None else where
+        fitting = (lengths >= 0) & (lengths <= self.ends - self.at)
+        self.fits &= fitting | ~present
+        lengths = np.where(fitting & present, lengths, 0)
+        starts = self.at
+        self.skip(lengths)
+        return self.text_at(starts, lengths, present)
+
+    def text_at(self, starts: Places, lengths: Places, present: Marks) -> Column:
+        """The texts at these places; records in which one is no UTF-8 are marked."""
+        offsets = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        total = int(offsets[-1])
+        if total > _ARROW_BYTES_MAX:
+            self.fits[:] = False
+            return Column(pa.nulls(len(self), pa.string()), present)
+        data = self._gathered(starts, lengths, offsets)
+        beyond = data > 0x7F
+        if beyond.any():
+            for row in np.unique(np.searchsorted(offsets, np.flatnonzero(beyond), "right") - 1).tolist():
+                try:
+                    self._bytes[starts[row] : starts[row] + lengths[row]].decode()
+                except UnicodeDecodeError:
+                    self.fits[row] = False
+        valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+        buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+        return Column(pa.Array.from_buffers(pa.string(), len(self), buffers), present)
+
+    def _gathered(self, starts: Places, lengths: Places, offsets: Places) -> npt.NDArray[np.uint8]:
+        """What stands at these places, one behind the other."""
+        if offsets[-1] > _SHORT_BYTES * len(self):  # else their places would take many times their bytes
+            pieces = zip(starts.tolist(), lengths.tolist(), strict=True)
+            return np.frombuffer(b"".join([self._bytes[start : start + length] for start, length in pieces]), np.uint8)
+        data: npt.NDArray[np.uint8] = self.data[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
+        return data
+
+    def end(self) -> None:
+        """Mark the records in which more follows."""
+        self.fits &= self.at == self.ends

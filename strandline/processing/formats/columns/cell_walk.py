@@ -1,0 +1,123 @@
+"""Cells of texts, one record a line, as columns: where each cell stands is known, and what it is as a number or a text is found
+here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.processing.formats.columns.byte_walk import ByteWalk, Places
+from strandline.processing.formats.columns.read_columns import Column, Marks, is_whole
+from strandline.processing.formats.record_fields import RecordField
+from strandline.processing.formats.text_values import NUMBER
+
+NumberForm = Literal["whole", "short", "any"]
+PATTERNS: dict[NumberForm, str] = {
+    "whole": r"-?(?:0|[1-9]\d{0,17}|[1-8]\d{18})",
+    "short": r"-?(?:0|[1-9]\d{0,19})(?:\.\d{1,20})?(?:[eE][+-]?\d{1,2})?",
+    "any": NUMBER,
+}
+"""How numbers are written: whole ones that 64 bits hold, those that are far from what a double can be, and all that JSON has."""
+_WHOLE_DIGITS_MAX = 19
+_SHORT_BYTES_MAX = 40
+
+
+class CellWalk:
+    """The lines of some records, each with its end behind it."""
+
+    def __init__(self, values: Sequence[bytes | None], refused: bytes) -> None:
+        """`refused`: records with any of these bytes are marked, and those that are not one line."""
+        self.walk = ByteWalk(values, b"\n")
+        self.starts: Places = self.walk.at.copy()
+        self.ends: Places = self.walk.ends - 1
+        """Where the line's end stands."""
+        self.data = self.walk.data[: int(self.walk.ends[-1])]
+        if self.walk.holds(refused) or self.walk.count(b"\n") > len(values):
+            bad = np.flatnonzero(is_any(self.data, refused + b"\n"))
+            rows = np.searchsorted(self.walk.ends, bad, "right")
+            self.walk.fits &= np.bincount(rows, minlength=len(values)) == 1
+
+    def require_utf8(self) -> None:
+        """Mark the lines that are no UTF-8."""
+        if (self.data > 0x7F).any():
+            self.walk.text_at(self.starts, self.ends - self.starts, np.ones(len(self.walk), np.bool_))
+
+    def column(
+        self, field: RecordField, starts: Places, ends: Places, form: NumberForm | None = None, suffix: bytes = b""
+    ) -> Column:
+        """The cells as values of the field; an empty one is a null. `form`, `suffix`: how those of a number are written, if not
+        as the field has them, and with what they end."""
+        present = ends > starts
+        if field.type in ("string", "boolean"):
+            texts = self.walk.text_at(starts, self._lengths(starts, ends), present)
+            if field.type == "string":
+                return texts
+            is_true = _are(texts.values, "true")
+            self.walk.fits &= is_true | _are(texts.values, "false") | ~present
+            return Column(is_true, present)
+        numbers = self.numbers(starts, ends, form or ("whole" if is_whole(field) else "any"), suffix)
+        try:
+            return Column(np.array(numbers.cast(pa.int64() if is_whole(field) else pa.float64())), present)
+        except pa.ArrowInvalid:  # a number beyond what there are
+            self.walk.fits[:] = False
+            return Column(np.zeros(len(self.walk)), present)
+
+    def numbers(self, starts: Places, ends: Places, form: NumberForm, suffix: bytes = b"") -> Any:
+        """The texts of numbers, "0" where there is none; records in which something else stands are marked."""
+        lengths = self._lengths(starts, ends)
+        if suffix:
+            self.walk.fits &= (self.data[ends - 1] == suffix[0]) | (lengths == 0)
+            lengths = np.maximum(lengths - 1, 0)
+        texts = self.walk.text_at(starts, lengths, np.ones(len(self.walk), np.bool_)).values
+        if lengths.min(initial=1) == 0:
+            self.walk.fits &= (lengths > 0) | (starts == ends)
+            texts = pc.if_else(pa.array(lengths == 0), "0", texts)
+        if not _are_plain(texts, form):
+            fitting = pc.match_substring_regex(texts, f"^{PATTERNS[form]}$")
+            self.walk.fits &= np.array(fitting)
+            texts = pc.if_else(fitting, texts, "0")
+        return texts
+
+    def _lengths(self, starts: Places, ends: Places) -> Places:
+        return np.where(self.walk.fits, np.maximum(ends - starts, 0), 0)
+
+
+def is_any(data: npt.NDArray[np.uint8], found: bytes) -> Marks:
+    """Where one of these bytes stands."""
+    return reduce(np.logical_or, [data == byte for byte in found])
+
+
+def _are(texts: pa.Array, text: str) -> Marks:
+    return np.array(pc.equal(texts, text).fill_null(False))
+
+
+def _are_plain(texts: pa.Array, form: NumberForm) -> bool:
+    """Whether all are numbers of the form, none is empty, and none has an exponent. False where it can't tell."""
+    _, offsets_buffer, data_buffer = texts.buffers()
+    ends = np.frombuffer(offsets_buffer, np.int32)[: len(texts) + 1]
+    firsts, ends = ends[:-1], ends[1:]
+    data = np.frombuffer(data_buffer, np.uint8)[: ends[-1]]
+    is_digit, is_minus = (data - np.uint8(ord("0"))) < 10, data == ord("-")
+    dots = np.flatnonzero(data == ord("."))
+    minuses = is_minus[firsts]
+    leads = firsts + minuses
+    if np.count_nonzero(is_digit) + np.count_nonzero(minuses) + len(dots) < len(data) or (leads >= ends).any():
+        return False
+    is_one_digit = leads + 1 == ends
+    follows = is_digit[np.minimum(leads + 1, len(data) - 1)] & ~is_one_digit
+    if not is_digit[leads].all() or (follows & (data[leads] == ord("0"))).any():
+        return False
+    lengths = ends - leads
+    if form == "whole":
+        longest = leads[lengths == _WHOLE_DIGITS_MAX]
+        return len(dots) == 0 and int(lengths.max()) <= _WHOLE_DIGITS_MAX and bool((data[longest] < ord("9")).all())
+    if int(lengths.max()) > _SHORT_BYTES_MAX:
+        return False
+    rows = np.searchsorted(ends, dots, "right")
+    return not (np.diff(rows) == 0).any() and bool((ends[rows] > dots + 1).all())

@@ -1,0 +1,55 @@
+"""Columns against the declared fields: the same rules for values as `record_fields.py` has for those of one record."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.core.field_types import WHOLE_RANGES
+from strandline.processing.formats.columns.read_columns import Column, Marks
+from strandline.processing.formats.record_fields import RecordField
+from strandline.processing.formats.timestamps import PER_SECOND, Micros, number_range
+from strandline.processing.pipelines.arrow_types import arrow_type
+
+
+def as_declared(field: RecordField, column: Column | None, count: int) -> Marks:
+    """Which of the records have what the field declares; None stands for a field that none has."""
+    if column is None:
+        return np.full(count, not field.required)
+    values = column.values
+    if field.type == "double":
+        least = -sys.float_info.max if field.min is None else float(field.min)
+        greatest = sys.float_info.max if field.max is None else float(field.max)
+        within: Marks = (least <= values) & (values <= greatest)
+    elif field.type in WHOLE_RANGES:
+        first, last = WHOLE_RANGES[field.type]
+        first = first if field.min is None else max(first, math.ceil(field.min))
+        last = last if field.max is None else min(last, math.floor(field.max))
+        within = (first <= values) & (values <= last)
+    elif field.type == "timestamp":
+        first, end = number_range(field.time_unit)
+        within = (first <= values) & (values < end)
+    else:
+        return column.present if field.required else np.ones(count, np.bool_)
+    return column.present & within if field.required else within | ~column.present
+
+
+def micros_of(field: RecordField, column: Column) -> Micros:
+    """The times of a column of timestamps."""
+    numbers: Micros = column.values
+    return numbers // 1_000 if field.time_unit == "ns" else numbers * (1_000_000 // PER_SECOND[field.time_unit])
+
+
+def array_of(field: RecordField, column: Column | None, keep: Marks) -> pa.Array:
+    """The column of the records to keep, which have what the field declares."""
+    kind = arrow_type(field.type)
+    if column is None:
+        return pa.nulls(int(keep.sum()), kind)
+    if field.type == "string":
+        return column.values if keep.all() else column.values.filter(pa.array(keep))
+    values = micros_of(field, column) if field.type == "timestamp" else column.values
+    present = column.present[keep]
+    return pa.array(values[keep], mask=None if present.all() else ~present).cast(kind)

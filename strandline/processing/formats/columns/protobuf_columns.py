@@ -1,0 +1,138 @@
+"""Flat messages of Protobuf as columns: numbers, texts and booleans that come in the order of their numbers, each once at most,
+as every writer of Protobuf writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strandline.processing.formats.columns.byte_walk import ByteWalk
+from strandline.processing.formats.columns.read_columns import (
+    Column,
+    ColumnsAndMarks,
+    Marks,
+    as_doubles,
+    can_be_read,
+    is_whole,
+)
+from strandline.processing.formats.record_fields import RecordField
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+_VARINT, _LENGTH = 0, 2
+_KINDS = {
+    "TYPE_DOUBLE": (1, "<f8"), "TYPE_FLOAT": (5, "<f4"), "TYPE_FIXED64": (1, "<u8"), "TYPE_FIXED32": (5, "<u4"),
+    "TYPE_SFIXED64": (1, "<i8"), "TYPE_SFIXED32": (5, "<i4"), "TYPE_INT64": (_VARINT, "i8"), "TYPE_INT32": (_VARINT, "i4"),
+    "TYPE_UINT64": (_VARINT, "u8"), "TYPE_UINT32": (_VARINT, "u4"), "TYPE_SINT64": (_VARINT, "zigzag"),
+    "TYPE_BOOL": (_VARINT, "bool"), "TYPE_STRING": (_LENGTH, "text"),
+}  # fmt: skip
+"""The wire type, and how it is read. What is not here is for others to read."""
+_FLOATS = ("<f8", "<f4")
+
+
+@dataclass(frozen=True)
+class _Member:
+    tag: bytes
+    kind: str
+    may_be_missing: bool
+    field: RecordField | None
+
+
+class ProtobufColumns:
+    """Reads the messages of one type."""
+
+    def __init__(self, members: Sequence[_Member]) -> None:
+        self._members = members
+
+    def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
+        """As QuickReader has it."""
+        walk = ByteWalk(values)
+        columns: dict[str, Column] = {}
+        for member in self._members:
+            is_sent = walk.is_next(member.tag)
+            walk.skip(len(member.tag), is_sent)
+            column = _read(walk, member, is_sent)
+            if member.field is not None:
+                present = is_sent if member.may_be_missing else np.ones(len(walk), np.bool_)
+                columns[member.field.name] = Column(column.values, present)
+        walk.end()
+        return columns, walk.fits
+
+
+def protobuf_columns(descriptor: Descriptor, fields: Sequence[RecordField]) -> ProtobufColumns | None:
+    """A reader of the type's messages; None if a field is not one that it can read."""
+    named = {field.name: field for field in fields}
+    if not all(map(can_be_read, fields)):
+        return None
+    members = []
+    for one in sorted(descriptor.fields, key=lambda one: one.number):
+        wire_and_kind = _kind_of(one)
+        field = named.get(one.name)
+        if wire_and_kind is not None and (field is None or _fits(wire_and_kind[1], field)):
+            tag = _varint(one.number << 3 | wire_and_kind[0])
+            members.append(_Member(tag, wire_and_kind[1], one.has_presence, field))
+        elif field is not None:
+            return None
+    return None if any(one.is_required for one in descriptor.fields) else ProtobufColumns(members)
+
+
+def _kind_of(one: FieldDescriptor) -> tuple[int, str] | None:
+    # Of a choice the last that comes counts.
+    is_choice = one.containing_oneof is not None and len(one.containing_oneof.fields) > 1
+    if one.is_repeated or is_choice:
+        return None
+    names = {getattr(one, name): name for name in _KINDS}
+    return _KINDS.get(names.get(one.type, ""))
+
+
+def _fits(kind: str, field: RecordField) -> bool:
+    if field.type in ("string", "boolean"):
+        return kind == {"string": "text", "boolean": "bool"}[field.type]
+    is_number = kind not in ("text", "bool")
+    return is_number and not (is_whole(field) and kind in _FLOATS)
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*found, number))
+
+
+def _read(walk: ByteWalk, member: _Member, is_sent: Marks) -> Column:
+    """What comes next, where it was sent; elsewhere 0 or nothing."""
+    kind, field = member.kind, member.field
+    if kind == "text":
+        lengths = walk.varint(is_sent).astype(np.int64)
+        found = walk.text(lengths, is_sent)
+        if member.may_be_missing:
+            return found
+        # Not sent, it is empty, and no null.
+        values = found.values.fill_null("")
+        return Column(values, found.present)
+    if kind in _FLOATS:
+        return Column(np.where(is_sent, walk.fixed(kind, is_sent).astype(np.float64), 0.0), is_sent)
+    if kind[0] == "<":
+        raw = np.where(is_sent, walk.fixed(kind, is_sent), 0)
+        numbers = raw.astype(np.int64)
+        walk.fits &= (numbers >= 0) | (kind[1] == "i")
+    elif kind == "zigzag":
+        numbers = walk.zigzag(is_sent)
+    else:
+        numbers = walk.varint(is_sent).astype(np.int64)
+        if kind == "bool":
+            walk.fits &= (numbers == 0) | (numbers == 1)
+            return Column(numbers == 1, is_sent)
+        if kind != "i8":
+            least, greatest = {"i4": (-(2**31), 2**31 - 1), "u4": (0, 2**32 - 1), "u8": (0, 2**63 - 1)}[kind]
+            walk.fits &= (least <= numbers) & (numbers <= greatest)
+    if field is None or field.type != "double":
+        return Column(numbers, is_sent)
+    doubles, are_sure = as_doubles(numbers)
+    walk.fits &= are_sure
+    return Column(doubles, is_sent)
