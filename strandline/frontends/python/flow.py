@@ -250,7 +250,7 @@ class Flow:
         with the file and line of the call that made it."""
         place = _called_from()
         more: dict[str, Any] = dict(fields)
-        range_ = {name: more.pop(name) for name in ("start", "end") if name in more}
+        range_: dict[str, Any] = {name: more.pop(name) for name in ("start", "end") if name in more}
         data = {
             "pipeline": name,
             "input": {"stream": self.stream.name, **range_},
