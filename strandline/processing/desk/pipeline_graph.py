@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.core.durations import FOREVER_MS, format_duration, format_retention
-from strandline.core.log_place import format_place
+from strandline.core.durations import FOREVER_MS, format_duration, format_place, format_retention
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
 from strandline.processing.operators.windows import WindowOperator

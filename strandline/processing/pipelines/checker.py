@@ -464,8 +464,8 @@ class _Check:
         if self.dedupes:
             self._add(
                 path,
-                f"there is one already that leaves repeats out, {path_text(self.dedupes[0])}, and a pipeline has one: take from "
-                "it by 'from', or leave out by other fields in a pipeline of its own",
+                f"there is a dedupe already, {path_text(self.dedupes[0])}, and a pipeline has one: take from it by "
+                "'from', or dedupe by other fields in a pipeline of its own",
             )
         self.dedupes.append(path)
         self._not_both(path)

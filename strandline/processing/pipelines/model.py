@@ -21,15 +21,15 @@ from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from pydantic_core import CoreSchema
 
 from strandline.core.documents import Path, did_you_mean
-from strandline.core.durations import format_duration
+from strandline.core.durations import format_duration, format_place
 from strandline.core.field_types import TYPE_NAMES, normal_type
-from strandline.core.log_place import LogPlace, format_place
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import (
     FIELD_NAMES_SCHEMA,
     DocumentModel,
     Duration,
     FieldName,
+    LogPlace,
     Name,
     StreamSpec,
     check_name,

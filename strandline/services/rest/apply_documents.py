@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
+from strandline.core.durations import format_place
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
-from strandline.core.log_place import format_place
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
