@@ -27,7 +27,7 @@ from strandline.services.cli.batch_verbs import as_batch
 from strandline.services.cli.display import batch_sentence
 from strandline.services.rest.apply_documents import check_documents
 from strandline.services.supervision.supervisor import Supervisor
-from tests.support.control import PIPELINE, STREAM, Api
+from tests.support.control import PIPELINE, STREAM, Api, IdleSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_planner import RULE, WINDOWS, FakeLog, Job
 
@@ -327,6 +327,38 @@ def test_what_is_no_step_of_a_job_is_refused_with_what_to_do(step: str, message:
 def test_distinct_does_not_count_in_the_reach() -> None:
     (pipeline,) = check_documents(DISTINCT, "visitors.yaml", {}).pipelines
     assert pipeline.reach_ms == 30 * 86_400_000
+
+
+class Completing(IdleSupervisor):
+    """Runs each batch that should run to its end, at once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger, self.runs = ledger, 0
+
+    def wake(self) -> None:
+        if (job := self.ledger.job("power")).desired is Desired.RUNNING and not job.has_completed:
+            self.runs += 1
+            begun(self.ledger)
+            complete(self.ledger)
+
+
+def test_the_command_line_runs_a_batch_until_it_has_completed_and_never_twice(ledger: Ledger, tmp_path: Path) -> None:
+    file, supervisor = tmp_path / "farm.yaml", Completing(ledger)
+    file.write_text(f"{STREAM}---\n{PIPELINE}")  # without an end
+    ledger.move_job("power", JobState.STOPPED)
+    ledger.set_desired("power", Desired.STOPPED)
+    with serving(Api(ledger, supervisor).app) as url:
+        for _ in range(2):
+            done = CliRunner().invoke(commands.app, ["batch", "run", str(file), "--url", url, "--json"])
+            assert done.exit_code == 0, (done.output, done.exception)
+            assert json.loads(done.stdout)["state"] == "completed"
+        assert supervisor.runs == 1
+        other = CliRunner().invoke(commands.app, ["batch", "run", str(file), "--url", url, "--start", "2026-01-01"])
+        assert "can't change the range" in str(other.exception)
+        file.write_text(f"{STREAM}---\n{PIPELINE}".replace("max(power)", "max(pwoer)"))
+        wrong = CliRunner().invoke(commands.app, ["batch", "run", str(file), "--url", url])
+        assert f"{file}:13: steps[0].window.aggregate.peak: unknown column 'pwoer'" in str(wrong.exception)
 
 
 def test_options_of_the_command_line_go_over_those_of_the_document() -> None:
