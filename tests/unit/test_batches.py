@@ -27,7 +27,7 @@ from strandline.services.cli.batch_verbs import as_batch
 from strandline.services.cli.display import batch_sentence
 from strandline.services.rest.apply_documents import check_documents
 from strandline.services.supervision.supervisor import Supervisor
-from tests.support.control import PIPELINE, STREAM, Api, IdleSupervisor, serving
+from tests.support.control import PIPELINE, STREAM, Api, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_planner import RULE, WINDOWS, FakeLog, Job
 
@@ -329,11 +329,11 @@ def test_distinct_does_not_count_in_the_reach() -> None:
     assert pipeline.reach_ms == 30 * 86_400_000
 
 
-class Completing(IdleSupervisor):
+class Completing(ObedientSupervisor):
     """Runs each batch that should run to its end, at once."""
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__()
+        super().__init__(ledger)
         self.ledger, self.runs = ledger, 0
 
     def wake(self) -> None:
