@@ -191,7 +191,7 @@ def test_the_status_says_how_far_a_batch_is_and_then_that_it_has_completed(ledge
     assert shown["lag_records"] == left > 0
     complete(ledger)
     shown = api.ask("GET", "/v1/jobs/power").json()
-    assert (shown["state"], shown["desired"], shown["links"]) == ("completed", "drained", [])
+    assert (shown["state"], shown["desired"], shown["links"], shown["rewind"]) == ("completed", "drained", [], None)
     assert api.ask("GET", "/v1/jobs/power/explanation").json()["cause"] == "completed"
     assert 'strandline_job_state{job="power",state="completed"} 1.0' in api.ask("GET", "/metrics").text
     for verb in ("start", "restart", "drain"):

@@ -76,7 +76,7 @@ def job_view(
         batch=_batch(ledger, job, position),
         counts=totals,
         last_emission=checkpoint.emitted if checkpoint else {},
-        rewind=rewind_view(cost, pipeline.retention_ms) if last_slice else None,
+        rewind=rewind_view(cost, pipeline.retention_ms) if last_slice and not job.has_completed else None,
         last_start=_last_start(ledger, job),
         backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in verbs],

@@ -392,7 +392,8 @@ class JobView(View):
     last_emission: dict[str, int]
     """Stage -> end (ms) of the last window that it has emitted."""
     rewind: RewindView | None
-    """What a rewind would cost now; null before the first slice. A start from a snapshot costs less."""
+    """What a rewind would cost now; null before the first slice, and of a batch that has completed. A start from a snapshot costs
+    less."""
     last_start: LastStartView | None
     """Null before the first run."""
     backfill: BackfillView | None
