@@ -1,8 +1,10 @@
-"""Durations as people write them: `10s`, `1m`, `1h30m`, `7d`, `250ms`. Kept as whole milliseconds."""
+"""Durations as people write them (`10s`, `1m`, `1h30m`, `7d`, `250ms`), and times (ISO 8601, UTC unless it says), also as places
+of a log. Kept as whole milliseconds, times since 1970 UTC."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _WHOLE = re.compile(r"(?:\d+(?:ms|s|m|h|d|w))+")
@@ -65,3 +67,36 @@ def format_about(duration_ms: int) -> str:
     units_ms = (86_400_000, 3_600_000, 60_000)
     unit_ms = next((unit_ms for unit_ms in units_ms if duration_ms >= 2 * unit_ms), 1_000)
     return format_duration(duration_ms // unit_ms * unit_ms)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def parse_time_ms(text: str) -> int:
+    """Return a time in milliseconds since 1970. Raises ValueError, with the expected form, for what is none."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no time; write 2026-11-21T10:00:00Z") from error
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+
+
+def parse_place(value: object) -> str | int:
+    """Return a place of a log: `earliest`, `latest`, or a log time. Raises ValueError for what is none."""
+    if value in ("earliest", "latest"):
+        return str(value)
+    try:
+        if isinstance(value, str) and (found := parse_time_ms(value)) >= 0:
+            return found
+    except ValueError:
+        pass
+    raise ValueError(f"{value!r} is no place of a log; write earliest, latest, or a time as 2026-11-21T10:00:00Z")
+
+
+def format_place(place: str | int) -> str:
+    """Return the text that `parse_place` reads back as the same place."""
+    if isinstance(place, str):
+        return place
+    shown = (_EPOCH + place * _MILLISECOND).isoformat(timespec="milliseconds")
+    return shown.replace("+00:00", "Z").replace(".000Z", "Z")

@@ -31,8 +31,10 @@ from strandline.core.documents import COLUMNS_MAX, KINDS, NAME, NAME_FORM, Path,
 from strandline.core.durations import (
     FOREVER_MS,
     format_duration,
+    format_place,
     format_retention,
     parse_duration_ms,
+    parse_place,
     parse_retention_ms,
 )
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
@@ -107,6 +109,15 @@ Retention = Annotated[
     ),
 ]
 """Written as a duration or `forever`, kept as whole milliseconds or FOREVER_MS."""
+LogPlace = Annotated[
+    Literal["earliest", "latest"] | int,
+    BeforeValidator(parse_place),
+    PlainSerializer(format_place, return_type=str),
+    WithJsonSchema(
+        {"type": "string", "pattern": "^(earliest|latest|[0-9]{4}-.*)$", "examples": ["earliest", "latest"]}
+    ),
+]
+"""A place of a log: `earliest`, `latest` or a log time, written in ISO 8601 and kept as whole milliseconds."""
 
 
 def _number(value: object) -> object:

@@ -158,7 +158,13 @@ class Lives(Part):
         }
         connection.execute(sa.insert(checkpoints).values(of_origin | nothing | zeros | done))
         letters_first = origin.letter_offsets.get(0, 0)
-        begun = {"generation": generation, "letters_first": letters_first, "message": "", "updated_ms": now_ms}
+        begun = {
+            "generation": generation,
+            "letters_first": letters_first,
+            "message": "",
+            "updated_ms": now_ms,
+            "ends": None,
+        }
         connection.execute(sa.update(jobs).where(jobs.c.name == job).values(begun))
 
     def deleted_job(self, job: str) -> bool:

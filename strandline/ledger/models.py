@@ -259,6 +259,7 @@ jobs = sa.Table(
     sa.Column("generation", sa.BigInteger, nullable=False, server_default="1"),
     sa.Column("letters_first", sa.BigInteger, nullable=False, server_default="0"),
     _number("deleted_ms", nullable=True),
+    sa.Column("ends", _OFFSETS, nullable=True),
     sa.CheckConstraint("version >= 1", name="version"),
     sa.CheckConstraint("epoch >= 0", name="epoch"),
     _one_of("desired", Desired),

@@ -237,6 +237,16 @@ class Registry(Part):
             )
             return read_job(connection, name)
 
+    def record_ends(self, name: str, epoch: int, ends: Offsets) -> Offsets:
+        """Record where a batch ends, before it reads anything; return what is recorded. Only the first call of a life records
+        something. Raises NotFound; Fenced when a newer run owns the job."""
+        with self._database.writing(f"note where job {name} ends") as connection:
+            job = lock_job(connection, name)
+            refuse_old_epoch(job, epoch)
+            if job.ends is None:
+                connection.execute(sa.update(jobs).where(jobs.c.name == name).values(ends=ends))
+            return ends if job.ends is None else job.ends
+
     def ask_restart(self, name: str) -> JobRow:
         """Request a restart: the leader replaces the job's run by a new one. Raises NotFound."""
         with self._database.writing(f"ask for a restart of job {name}") as connection:
@@ -250,7 +260,8 @@ class Registry(Part):
     ) -> JobRow:
         """Change the job's state. No other method does.
 
-        To stay in the same state is legal and renews the message. With `epoch`, the caller speaks for that run; with
+        A batch that has drained is to stay so: no control service starts it again. To stay in the same state is legal and renews
+        the message. With `epoch`, the caller speaks for that run; with
         `lease`, for the leader under the lease of that epoch.
 
         Raises NotFound; Conflict for a move that JOB_MOVES doesn't hold; Fenced when a newer run or another leader owns
@@ -265,10 +276,16 @@ class Registry(Part):
             if to is not job.state and to not in JOB_MOVES[job.state]:
                 legal = ", ".join(sorted(JOB_MOVES[job.state]))
                 raise Conflict(f"Job {name} is {job.state.value} and can't become {to.value} from there, only {legal}.")
+            completes = to is JobState.DRAINED and job.ends is not None
             connection.execute(
                 sa.update(jobs)
                 .where(jobs.c.name == name)
-                .values(state=to, message=message, updated_ms=self._clock_ms())
+                .values(
+                    state=to,
+                    desired=Desired.DRAINED if completes else job.desired,
+                    message=message,
+                    updated_ms=self._clock_ms(),
+                )
             )
             return read_job(connection, name)
 
@@ -314,7 +331,7 @@ def read_floor(connection: sa.Connection, job: str) -> int:
 def _revive(connection: sa.Connection, job: str, version: int, origin: Offsets, now_ms: int) -> None:
     """Let a deleted job be there again, as a new one: it begins behind the slice that the deletion left, which ends at
     `origin`."""
-    fresh = {"desired": Desired.RUNNING, "state": JobState.CREATED, "message": "", "created_ms": now_ms}
+    fresh = {"desired": Desired.RUNNING, "state": JobState.CREATED, "message": "", "created_ms": now_ms, "ends": None}
     connection.execute(sa.update(jobs).where(jobs.c.name == job).values(fresh | {"deleted_ms": None}))
     there = {"offsets_first": origin, "offsets": origin, "version": version}
     connection.execute(sa.update(slices).where(slices.c.job == job).values(there))

@@ -54,7 +54,8 @@ class JobState(StrEnum):
 
     From `starting` a job may also become stopping or draining. It becomes `failed` from every state in which it has or
     wants a runner; a new start leaves `failed`. A runner that died is started again: running or draining -> starting. An
-    operator may stop a job that never ran or has failed: created or failed -> stopped.
+    operator may stop a job that never ran or has failed: created or failed -> stopped. A batch drains by itself; drained, it has
+    completed.
     """
 
     CREATED = "created"
@@ -206,6 +207,13 @@ class JobRow:
     """Of the results that the job writes itself: it rises when the job is reset, and when its name is used anew."""
     letters_first: int = 0
     """The number of the first dead letter of its present life."""
+    ends: Offsets | None = None
+    """Of a batch that has begun: the offset before which it ends in each partition. Null: the job has no end, or hasn't begun."""
+
+    @property
+    def has_completed(self) -> bool:
+        """Whether it is a batch that has read all up to its ends and closed every window. Nothing is left to do for it."""
+        return self.ends is not None and self.state is JobState.DRAINED
 
 
 @dataclass(frozen=True)

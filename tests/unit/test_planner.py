@@ -731,10 +731,10 @@ def latest(job):
 def test_a_run_that_dies_before_its_first_slice_has_recorded_where_it_begins(job):
     """The next one begins there too, whatever has come since."""
     job.log.add(0, 100, 50)
-    latest(job).record_origin()
+    latest(job).record_range()
     job.log.add(1, 250, 60)
     planner = latest(job)
-    planner.record_origin()
+    planner.record_range()
     origin = job.commit(planner.next_slice())
     assert (origin.offsets_first, origin.offsets) == ({"s": {0: 1, 1: 0}}, {"s": {0: 1, 1: 0}})
     row = planner.next_slice()
@@ -743,9 +743,9 @@ def test_a_run_that_dies_before_its_first_slice_has_recorded_where_it_begins(job
 
 def test_an_origin_is_recorded_once_and_only_where_a_job_begins_at_the_latest_record(job):
     job.log.add(0, 100, 50)
-    job.planner.record_origin()
+    job.planner.record_range()
     assert job.ledger.last_slice("j") is None
     job.commit(job.next(200))
     job.log.add(0, 300, 70)
-    latest(job).record_origin()
+    latest(job).record_range()
     assert job.ledger.slice_count("j") == 1

@@ -61,7 +61,8 @@ class Job(Answer):
     desired: str
     """`running`, `stopped` or `drained`, as it was ordered."""
     state: str
-    """As it is: `created`, `starting`, `running`, `draining`, `stopping`, `stopped`, `drained`, `failed` and others."""
+    """As it is: `created`, `starting`, `running`, `draining`, `stopping`, `stopped`, `drained`, `completed` (a
+    batch), `failed` and others."""
     message: str
     """Why it is in this state; empty when there is nothing to say."""
     epoch: int

@@ -58,8 +58,10 @@ class StreamFields(TypedDict, total=False):
 class PipelineFields(TypedDict, total=False):
     """The fields of a `pipeline:` document beside its name, input, event time and steps."""
 
-    start: Literal["earliest", "latest"]
-    """Of `input`: where a new job begins."""
+    start: str
+    """Of `input`: where a new job begins: `earliest`, `latest` or a log time in ISO 8601."""
+    end: str
+    """Of `input`: where it ends, which makes it a batch: `latest`, or a log time."""
     late: Literal["dead_letter", "drop"]
     on_error: Literal["dead_letter", "crash"]
     guarantee: Literal["exactly_once", "at_least_once", "none"]
@@ -184,6 +186,12 @@ class Flow:
             raise TypeError(f"by={by!r} is one text; write by=[{by!r}]")
         return self._with({"dedupe": {"by": list(by), "within": duration_text(within)}})
 
+    def distinct(self, *, by: Sequence[str]) -> Flow:
+        """Of a batch: leave out every record whose `by` fields another one before it had. The stream's key is among them."""
+        if isinstance(by, str):
+            raise TypeError(f"by={by!r} is one text; write by=[{by!r}]")
+        return self._with({"distinct": {"by": list(by)}})
+
     def window(
         self,
         windows: Windows,
@@ -242,10 +250,10 @@ class Flow:
         with the file and line of the call that made it."""
         place = _called_from()
         more: dict[str, Any] = dict(fields)
-        start = {"start": more.pop("start")} if "start" in more else {}
+        range_: dict[str, Any] = {name: more.pop(name) for name in ("start", "end") if name in more}
         data = {
             "pipeline": name,
-            "input": {"stream": self.stream.name, **start},
+            "input": {"stream": self.stream.name, **range_},
             "event_time": dict(self._event_time),
             "steps": [dict(step.document) for step in self._steps],
             **more,

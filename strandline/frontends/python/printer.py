@@ -77,6 +77,8 @@ def _calls(step: Mapping[str, Any], after_window: bool, functions: set[str]) -> 
             return [f".drop({', '.join(map(repr, names))})"]
         case {"dedupe": dedupe, **rest} if not rest:
             return [f".dedupe({', '.join(_keywords(dedupe))})"]
+        case {"distinct": distinct, **rest} if not rest:
+            return [f".distinct({', '.join(_keywords(distinct))})"]
         case {"window": window, **rest} if set(rest) <= {"emit"}:
             emit = [_emit(rest["emit"], None)] if "emit" in rest else []
             return [_window(window, functions), *emit]

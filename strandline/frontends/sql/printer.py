@@ -160,7 +160,7 @@ class _Job:
     def _options(self) -> Iterator[tuple[tuple[str, ...], Any]]:
         for name, value in self._document["input"].items():
             if name != "stream":
-                yield (name,) if name == "start" else ("input", name), value
+                yield (name,) if name in ("start", "end") else ("input", name), value
         for name, value in self._document["event_time"].items():
             if name in OPTIONS_OF_EVENT_TIME:
                 yield (name,), value

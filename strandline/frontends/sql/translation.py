@@ -206,8 +206,8 @@ def _path_of_job_option(sql: SqlText, option: Option) -> Path:
         return ("event_time", first)
     if option.key == ("event_time",):
         return ("event_time", "field")
-    if option.key == ("start",):
-        return ("input", "start")
+    if option.key in (("start",), ("end",)):
+        return ("input", *option.key)
     return option.key
 
 

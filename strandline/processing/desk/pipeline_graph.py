@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.core.durations import FOREVER_MS, format_duration, format_retention
+from strandline.core.durations import FOREVER_MS, format_duration, format_place, format_retention
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
 from strandline.processing.operators.windows import WindowOperator
@@ -63,9 +63,11 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     alone = [one for one in branches if one["buckets"] == "one"]
     return {
         "pipeline": pipeline.job,
-        "input": _input(pipeline.inputs[0]),
+        "input": _input(pipeline, 0),
         "event_time": _event_time(pipeline.inputs[0]),
-        "further_inputs": [_input(one) | {"event_time": _event_time(one)} for one in pipeline.further],
+        "further_inputs": [
+            _input(pipeline, at) | {"event_time": _event_time(one)} for at, one in enumerate(pipeline.further, 1)
+        ],
         "record_stages": records,
         "stages": stages,
         "exchange": {
@@ -85,9 +87,12 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     }
 
 
-def _input(read: CheckedInput) -> Answer:
+def _input(pipeline: CheckedPipeline, at: int) -> Answer:
+    read, said = pipeline.inputs[at], pipeline.spec.reads[at]
     return {
         "stream": read.name,
+        "start": format_place(said.start),
+        "end": None if said.end is None else format_place(said.end),
         "partitions": read.stream.partitions,
         "format": read.stream.format,
         "columns_read": list(read.columns_needed),
@@ -135,8 +140,8 @@ def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
     before = sum(pipeline.stages[branch.first].dedupe is not None for branch in cascade.branches)
     return {
         "by": list(dedupe.by),
-        "within_ms": dedupe.within_ms,
-        "remembers_ms": dedupe.within_ms + _delay_ms(pipeline),
+        "within_ms": None if dedupe.is_distinct else dedupe.within_ms,
+        "remembers_ms": None if dedupe.is_distinct else dedupe.within_ms + _delay_ms(pipeline),
         "bytes_a_record": REMEMBERED_BYTES,
         "times_kept": before + cascade.has_deduped_records,
     }
@@ -266,6 +271,8 @@ def _step(step: RowStep) -> str:
     if isinstance(step, MapRows):
         given = ", ".join(f"{name}: {kind}" for name, kind in step.columns)
         return f"map {step.function} of {step.package or 'no package'} over {', '.join(step.reads)}: {given}"
+    if isinstance(step, Dedupe) and step.is_distinct:
+        return f"distinct by {', '.join(step.by)}"
     if isinstance(step, Dedupe):
         return f"dedupe by {', '.join(step.by)} within {format_duration(step.within_ms)}"
     if isinstance(step, Enrich):
@@ -333,7 +340,12 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
         if stage.overlaps:
             times = -(-stage.size_ms // stage.every_ms)
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
-    if pipeline.dedupe is not None and pipeline.dedupe.within_ms > _LONG_DEDUPE_MS:
+    if pipeline.dedupe is not None and pipeline.dedupe.is_distinct:
+        yield (
+            "the distinct remembers every record of the range, each slice writes what it remembers anew, and a start reads the "
+            "range again: the stream has to keep it until the batch has completed"
+        )
+    elif pipeline.dedupe is not None and pipeline.dedupe.within_ms > _LONG_DEDUPE_MS:
         yield (
             f"the dedupe remembers every record of {format_duration(pipeline.dedupe.within_ms)}, and each slice writes what it "
             "remembers anew: a shorter 'within', if senders repeat sooner, costs less"

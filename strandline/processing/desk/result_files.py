@@ -115,7 +115,7 @@ class _Rows:
 
     def write(self, result: DeskResult) -> None:
         document = json.loads(result.document.source)
-        row = {name: _value(document.get(name), kind) for name, kind in self._types[result.stage].items()}
+        row = {name: typed_value(document.get(name), kind) for name, kind in self._types[result.stage].items()}
         origin = document["strandline"]
         own = (result.document.id, result.document.index, result.stage, _moment(document["@timestamp"]))
         row |= zip(_OWN, own, strict=True)
@@ -137,14 +137,14 @@ class _Rows:
             self._held = []
 
 
-def _value(value: Any, kind: str) -> Any:
+def typed_value(value: Any, kind: str) -> Any:
     """A value of a document as its column holds it."""
     if value is None:
         return None
     if (element := element_of(kind)) is not None:
-        return [_value(one, element) for one in value]
+        return [typed_value(one, element) for one in value]
     if members := members_of(kind):
-        return {name: _value(value[name], inner) for name, inner in members.items()}
+        return {name: typed_value(value[name], inner) for name, inner in members.items()}
     if kind == "timestamp":
         return _moment(value)
     return Decimal(value) if digits_of(kind) else value

@@ -20,7 +20,14 @@ from strandline.processing.pipelines.event_time import (
     shape_of_records,
 )
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.stages import Dedupe, MapRows, RecordStage, Stage, first_dedupe
+from strandline.processing.pipelines.stages import (
+    WHOLE_RANGE_MS,
+    Dedupe,
+    MapRows,
+    RecordStage,
+    Stage,
+    first_dedupe,
+)
 
 
 @dataclass(frozen=True)
@@ -125,9 +132,10 @@ class CheckedPipeline:
     @property
     def reach_ms(self) -> int:
         """How far back in event time open state can go: as far as all windows of a path together depend on events, where that is
-        most."""
+        most. What a `distinct` reaches back, which is the whole range, is not counted."""
         horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
-        return max([reach_of(self.windows), *horizons])
+        is_distinct = self.dedupe is not None and self.dedupe.is_distinct
+        return max([reach_of(self.windows), *horizons]) - (WHOLE_RANGE_MS if is_distinct else 0)
 
     @property
     def dedupe(self) -> Dedupe | None:

@@ -22,7 +22,7 @@ from strandline.processing.pipelines.graph.join_check import SIDE_NAMES, join_pr
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import (
-    DedupeSpec,
+    DistinctSpec,
     EmitSpec,
     EnrichSpec,
     MapSpec,
@@ -33,6 +33,7 @@ from strandline.processing.pipelines.model import (
 from strandline.processing.pipelines.stages import (
     LEFT,
     RIGHT,
+    WHOLE_RANGE_MS,
     Column,
     Dedupe,
     Derive,
@@ -46,6 +47,7 @@ from strandline.processing.pipelines.stages import (
     Stage,
     Way,
     Where,
+    first_dedupe,
 )
 from strandline.processing.pipelines.step_graph import stream_place
 from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
@@ -147,7 +149,9 @@ class _Check:
             elif step.enrich is not None:
                 self._enrich((*path, "enrich"), step.enrich)
             elif step.dedupe is not None:
-                self._dedupe((*path, "dedupe"), step.dedupe)
+                self._dedupe((*path, "dedupe"), step.dedupe.by, step.dedupe.within)
+            elif step.distinct is not None:
+                self._distinct((*path, "distinct"), step.distinct)
             elif step.window is not None:
                 self._window(path, step.window, step.emit or [])
             elif step.join is not None:
@@ -440,7 +444,17 @@ class _Check:
                 )
             self._read(name)
 
-    def _dedupe(self, path: Path, dedupe: DedupeSpec) -> None:
+    def _distinct(self, path: Path, distinct: DistinctSpec) -> None:
+        """A dedupe over the whole range: only where that has an end, or what is remembered would grow for ever."""
+        if not self.pipeline.is_batch:
+            self._add(
+                path,
+                "remembers every record, so only a batch may have it: add an end to the input, as 'end: latest'; a job that goes "
+                f"on leaves repeats out that come within a time: dedupe: {{by: [{', '.join(distinct.by)}], within: 1h}}",
+            )
+        self._dedupe(path, distinct.by, WHOLE_RANGE_MS)
+
+    def _dedupe(self, path: Path, by: list[str], within_ms: int) -> None:
         """One for all branches, before the first window, by the stream's key at least: so that repeats are in one partition."""
         if (window := self._window_before) is not None:
             self._add(
@@ -453,7 +467,7 @@ class _Check:
                 "'from', or dedupe by other fields in a pipeline of its own",
             )
         self.dedupes.append(path)
-        for number, name in enumerate(dedupe.by):
+        for number, name in enumerate(by):
             self._key((*path, "by", number), name)
         streams = [self.streams[way.stream] for way in self.ways]
         if len(streams) > 1:
@@ -471,13 +485,13 @@ class _Check:
                 f"stream '{stream}' has no key, so a record that is sent again may come to another partition, and the log has no "
                 "order between partitions; give the stream a 'key', or 'partitions: 1'",
             )
-        elif read.partitions > 1 and key not in dedupe.by:
+        elif read.partitions > 1 and key not in by:
             self._add(
                 (*path, "by"),
                 f"expected '{key}' among the fields, the key of stream '{stream}', which a record that is sent again has, too: "
-                f"it says in which partition both are; write [{', '.join([str(key), *dedupe.by])}]",
+                f"it says in which partition both are; write [{', '.join([str(key), *by])}]",
             )
-        self._done(Dedupe(path_text(path), tuple(dedupe.by), dedupe.within))
+        self._done(Dedupe(path_text(path), tuple(by), within_ms))
 
     def _keep(self, path: Path, names: Sequence[str]) -> None:
         """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""
@@ -832,6 +846,8 @@ class _Check:
         delay_ms = max(one.event_time.delay for one in self.pipeline.reads)
         horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
         needed_ms = delay_ms + max([reach_of([stage.shape for stage in self.stages]), *horizons])
+        if (repeats := first_dedupe([*self.record_stages, *self.stages])) is not None and repeats.is_distinct:
+            needed_ms -= WHOLE_RANGE_MS  # how long a batch needs its range depends on how long it runs
         for stream in self.streams:
             if stream.retention_ms != FOREVER_MS and stream.retention_ms < needed_ms:
                 self._add(

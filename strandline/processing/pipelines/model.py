@@ -21,7 +21,7 @@ from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from pydantic_core import CoreSchema
 
 from strandline.core.documents import Path, did_you_mean
-from strandline.core.durations import format_duration
+from strandline.core.durations import format_duration, format_place
 from strandline.core.field_types import TYPE_NAMES, normal_type
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import (
@@ -29,6 +29,7 @@ from strandline.core.stream import (
     DocumentModel,
     Duration,
     FieldName,
+    LogPlace,
     Name,
     StreamSpec,
     check_name,
@@ -61,13 +62,28 @@ class InputSpec(DocumentModel):
     """Where records come from."""
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        "files": "bounded inputs of files are not supported yet; read a stream",
+        "files": "files are read by way of a stream: strandline batch run FILE --input DATA puts them into it, or strandline "
+        "ingest; name the stream, with 'end: latest'",
         "query": "a query over several streams is not supported; name them in 'inputs', and unite them with 'from: [a, b]'",
     }
     stream: Name
     """The stream to read."""
-    start: Literal["earliest", "latest"] = "earliest"
-    """Where a new job begins: at the oldest record of the log, or after the newest."""
+    start: LogPlace = "earliest"
+    """Where a new job begins: `earliest`, at the oldest record of the log; `latest`, after the newest; or at the first record
+    with this log time or a later one."""
+    end: LogPlace | None = None
+    """Where a batch ends, which closes all windows there: `latest`, after the record that is the newest when it begins; or before
+    the first record with this log time or a later one. Null: the job has no end."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.end is None:
+            return
+        if self.end == "earliest":
+            yield ("end",), "expected latest, or a time: a batch that ends at the oldest record reads nothing"
+        elif self.start == "latest":
+            yield ("start",), "a batch that begins after the newest record reads nothing; expected earliest, or a time"
+        elif isinstance(self.start, int) and isinstance(self.end, int) and self.start >= self.end:
+            yield ("end",), f"expected a time after the start, {format_place(self.start)}"
 
 
 class EventTimeSpec(DocumentModel):
@@ -479,6 +495,18 @@ class DedupeSpec(DocumentModel):
                 yield ("by", number), f"'{name}' stands twice"
 
 
+class DistinctSpec(DocumentModel):
+    """Leaves out, in a batch, every record whose fields another one before it had."""
+
+    by: list[str] = Field(min_length=1)
+    """The fields. The stream's key is among them."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        for number, name in enumerate(self.by):
+            if name in self.by[:number]:
+                yield ("by", number), f"'{name}' stands twice"
+
+
 EmitKind = Literal["elasticsearch", "stream", "files", "sql", "sink"]
 EMIT_KINDS: tuple[EmitKind, ...] = ("elasticsearch", "stream", "files", "sql", "sink")
 
@@ -534,8 +562,8 @@ class EmitSpec(DocumentModel):
 
 
 class StepSpec(DocumentModel):
-    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `window` or `join` with or without `emit` beside
-    it, or `emit` alone. Each may say by `from` what it takes; a join says it by `left` and `right`."""
+    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `distinct`, `window` or `join` with or without
+    `emit` beside it, or `emit` alone. Each may say by `from` what it takes; a join says it by `left` and `right`."""
 
     VERBS: ClassVar[tuple[str, ...]] = (
         "derive",
@@ -545,6 +573,7 @@ class StepSpec(DocumentModel):
         "drop",
         "enrich",
         "dedupe",
+        "distinct",
         "window",
         "join",
     )
@@ -561,8 +590,12 @@ class StepSpec(DocumentModel):
     )
 
     NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        verb: f"'{verb}' is not supported yet; only derive, where, map, select, drop, enrich, dedupe, window, join and emit are"
-        for verb in ("lookup", "sort", "distinct")
+        "lookup": "'lookup' is not supported; only derive, where, map, select, drop, enrich, dedupe, distinct, window, join and "
+        "emit are",
+        "sort": "results have no order in an index, a table or a stream: sort where they are read, or at the desk with pipeline "
+        "run --sort; for the first few of a window, top_n(x, n)",
+        "cogroup": "to group the records of several streams by one key, unite them with 'from: [a, b]', and let each aggregate "
+        "say which it takes: count(*) filter (where side = 'a')",
     }
     derive: dict[FieldName, ExpressionText] | None = Field(
         default=None, min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA
@@ -580,6 +613,8 @@ class StepSpec(DocumentModel):
     """Adds fields of a lookup: {lookup, key, add}."""
     dedupe: DedupeSpec | None = None
     """Leaves repeats out: {by, within}."""
+    distinct: DistinctSpec | None = None
+    """Of a batch: leaves repeats out, however far apart they are: {by}."""
     window: WindowSpec | None = None
     """Collects records by time and key."""
     join: JoinSpec | None = None
@@ -724,6 +759,12 @@ class PipelineSpec(DocumentModel):
                     ("inputs", at, "stream"),
                     f"'{stream}' is read already; name it once, and let several steps take 'from: {stream}'",
                 )
+        for at, read in enumerate(self.reads):
+            if self.is_batch and read.end is None:
+                yield (
+                    (*self.path_of_input(at), "end"),
+                    "is missing: another of the streams has an end, and a batch ends in all of them; add one, as 'end: latest'",
+                )
         yield from graph_problems(self.steps, list(dict.fromkeys(streams)))
 
     @property
@@ -734,9 +775,14 @@ class PipelineSpec(DocumentModel):
         assert self.input is not None and self.event_time is not None, "checked when the document was read"
         return [
             StreamInputSpec.model_construct(
-                stream=self.input.stream, start=self.input.start, event_time=self.event_time
+                stream=self.input.stream, start=self.input.start, end=self.input.end, event_time=self.event_time
             )
         ]
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its job ends by itself: it reads its streams up to a place, and closes all windows there."""
+        return any(one.end is not None for one in self.reads)
 
     @property
     def streams(self) -> list[str]:

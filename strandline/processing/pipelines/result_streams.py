@@ -75,6 +75,20 @@ def several_results(spec: PipelineSpec, document: YamlDocument, emitters: Contai
     ]
 
 
+def times_in_results(spec: PipelineSpec, document: YamlDocument, emitters: Container[str]) -> list[Problem]:
+    """What is wrong with a pipeline that begins or ends at a time in a stream of results, which is read by whole emissions."""
+    return [
+        document.problem(
+            (*spec.path_of_input(at), name),
+            f"is a time, and '{read.stream}' holds results of another job, which are read by whole emissions; expected "
+            f"{expected}",
+        )
+        for at, read in enumerate(spec.reads)
+        for name, place, expected in (("start", read.start, "earliest or latest"), ("end", read.end, "latest"))
+        if isinstance(place, int) and read.stream in emitters
+    ]
+
+
 def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, name: str) -> StreamSpec:
     """The stream of a stage's results, made where no document describes it.
 

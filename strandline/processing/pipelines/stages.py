@@ -91,6 +91,10 @@ class Enrich:
         return tuple(column for _, column in self.key)
 
 
+WHOLE_RANGE_MS = 36_525 * 86_400_000
+"""A hundred years: no two records are further apart, since none is from before 1970 or far ahead of its arrival."""
+
+
 @dataclass(frozen=True)
 class Dedupe:
     """Keeps of records with equal values the first in the log, as long as their event times are close. It needs what came before,
@@ -101,7 +105,12 @@ class Dedupe:
     """The columns whose values say that two records are one. The stream's key is among them, so such records are in one
     partition."""
     within_ms: int
-    """Records whose event times are less than this apart are compared."""
+    """Records whose event times are less than this apart are compared; of a `distinct`, WHOLE_RANGE_MS."""
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether all records of a batch are compared."""
+        return self.within_ms == WHOLE_RANGE_MS
 
 
 RowStep = Derive | Where | Select | MapRows | Enrich | Dedupe

@@ -65,6 +65,13 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
             Effect.REWIND,
             "open windows add the records of the streams in the new order",
         )
+    ranges = [[(read.start, read.end) for read in one.spec.reads] for one in (before, after)]
+    if (before.spec.is_batch or after.spec.is_batch) and ranges[0] != ranges[1]:
+        yield Change(
+            "the range that is read (start and end)",
+            Effect.FORBIDDEN,
+            "where a batch ends is recorded before it begins, and a job without an end goes on",
+        )
     for stream in new:
         of_which = f" of stream {stream}" if len(new) > 1 else ""
         yield from _of_event_time(before.input_of(stream), after.input_of(stream), of_which)

@@ -77,6 +77,7 @@ def wanted_end(run: JobRun, schema: SchemaInForce | None = None) -> Ending | Non
         return JobState.STOPPED
     if job.version != run.version or (schema is not None and schema.needs_another_run()):
         return "replaced"
-    if job.desired is Desired.DRAINED and is_drained(last, run.ledger.last_checkpoint(run.job), run.pipeline.windows):
+    drains = job.desired is Desired.DRAINED or job.ends is not None
+    if drains and is_drained(last, run.ledger.last_checkpoint(run.job), run.pipeline.windows):
         return JobState.DRAINED
     return None

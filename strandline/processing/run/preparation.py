@@ -32,7 +32,7 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
     """Prepare a run by this plan, from `snapshot` where there is one. `index_url`: where documents go, if they go to an index.
 
     1. Make sure that the functions that it calls are there, and that log and stream are those that the job has read.
-    2. Record where a job begins that begins at the latest record.
+    2. Record where a job begins that doesn't begin at the oldest record, and where a batch ends.
     3. Make sure that ledger and topic still hold what the plan needs.
     4. Say in the ledger how the run begins.
     5. Fence the producers of older runs.
@@ -78,7 +78,7 @@ def _prepare_log(run: JobRun, plan: RewindPlan) -> RewindCost:
     for stream in run.pipeline.streams.values():
         require_same_stream(run.ledger, run.index, run.job, stream)
     emitter = emitter_of_input(run.ledger, run.pipeline)
-    SlicePlanner(planner_settings(run, emitter), run.ledger, run.index).record_origin()
+    SlicePlanner(planner_settings(run, emitter), run.ledger, run.index).record_range()
     require_ledger_holds(run.ledger, run.job, plan)
     cost = rewind_cost(run.ledger, plan, run.job)
     require_log_holds(run.job, cost.needed, {stream: run.index.starts(stream) for stream in run.streams})

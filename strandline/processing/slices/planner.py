@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -39,10 +39,11 @@ class FurtherStream:
     """One of the further streams that a job reads; see PlannerSettings."""
 
     stream: str
-    start: str
+    start: str | int
     topic_id: str | None = None
     has_senders_times: bool = False
     stream_version: int | None = None
+    end: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class PlannerSettings:
     version: int
     epoch: int
     stream: str
-    start: str
-    """`earliest` or `latest`: where a job's first slice begins. The latest has to be recorded first (`record_origin`)."""
+    start: str | int
+    """`earliest`, `latest` or a log time (ms): where a job's first slice begins."""
     rows_max: int
     rule: EventTimeRule
     windows: tuple[WindowShape, ...]
@@ -69,12 +70,26 @@ class PlannerSettings:
     """Those that the pipeline uses: slices say by which version of each they are enriched."""
     further: tuple[FurtherStream, ...] = ()
     """The further streams that the job reads. No job emits to one of several (`emitter`)."""
+    end: str | int | None = None
+    """Of a batch: `latest` or a log time (ms). Where that is has to be recorded before anything is read (`record_range`)."""
 
     @property
     def streams(self) -> tuple[FurtherStream, ...]:
         """All of them, in order."""
-        first = FurtherStream(self.stream, self.start, self.topic_id, self.has_senders_times, self.stream_version)
+        first = FurtherStream(
+            self.stream, self.start, self.topic_id, self.has_senders_times, self.stream_version, self.end
+        )
         return first, *self.further
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it reads from the oldest record on."""
+        return all(one.start == "earliest" for one in self.streams)
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether the job ends by itself. Then each of its streams has an end."""
+        return self.end is not None
 
 
 FILLING_MS = 1_000
@@ -115,31 +130,50 @@ class SlicePlanner:
         )
         self._drain_ends: Vector | None = None
 
-    def record_origin(self) -> None:
-        """Of a job that begins at the latest record and has no slice yet, record where that is: as a first slice without records.
+    def record_range(self) -> None:
+        """Of a job that has no slice yet and doesn't begin at the oldest record, record where it begins, as a first slice without
+        records; of a batch, where it ends, too.
 
         Called before anything else of a run that may take time or fail. Otherwise a run that dies before its first slice would
-        leave no trace of where it began, and the next one would begin later. Raises as `next_slice` does.
+        leave no trace of where it began, and the next one would begin, or end, later. Records nothing yet while a transaction is
+        open where the job begins. Raises as `next_slice` does.
         """
         settings = self._settings
-        latest = {one.stream for one in settings.streams if one.start == "latest"}
-        if latest and self._ledger.last_slice(settings.job) is None:
-            starts, ends = self._log.starts(), self._readable(self._log.ends())
-            begin = {at: end if self._log.stream_of(at) in latest else starts.get(at, end) for at, end in ends.items()}
+        if not settings.is_whole and self._ledger.last_slice(settings.job) is None:
+            begin, readable = self._places({one.stream: one.start for one in settings.streams}), self._log.ends()
+            if any(offset > readable[label] for label, offset in begin.items()):
+                return  # it begins in, or behind, a transaction that is still open
             origin = self._empty_slice(None, None, begin, {})
             origin = replace(origin, stream_versions=self._compiled)
             self._ledger.plan_slice(replace(origin, lookup_versions=self._lookups.versions() or {}))
+        if settings.is_batch and self._ledger.job(settings.job).ends is None:
+            ends = self._places({one.stream: one.end for one in settings.streams if one.end is not None})
+            self._ledger.record_ends(settings.job, settings.epoch, self._log.by_stream(ends))
+
+    def _places(self, wanted: Mapping[str, str | int]) -> Vector:
+        """The offsets of a place in each stream. At a log time no record is left out that is still in an open transaction."""
+        log, ends = self._log, self._readable(self._log.ends())
+        found: dict[str, Vector] = {"latest": ends, "earliest": ends | log.starts()}
+        written = log.ends_with_open() if any(isinstance(one, int) for one in wanted.values()) else {}
+        by_label = {}
+        for label in ends:
+            place = wanted[log.stream_of(label)]
+            if str(place) not in found:
+                assert isinstance(place, int), "a place is the one end of a log, the other, or a time"
+                found[str(place)] = log.offsets_at(place, written)
+            by_label[label] = found[str(place)][label]
+        return by_label
 
     def next_slice(self) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
 
-        1. Return a slice that is planned and not committed as it was cut.
+        1. Return a slice that is planned and not committed as it was cut. Of a batch, see that it is recorded where it ends.
         2. Plan nothing for a job that shall stop, or that has a newer version than this run.
         3. With new records, cut at the end of every partition, or at one log time when far behind; the first slice of a job
            waits a moment for partitions that are still empty. Cut a stream of results at the end of the last committed
            emission, or of an earlier one. Seal the slice with the checksums of its last records.
         4. Without new records, plan an empty slice if silence closes a window.
-        5. When draining and all is read, plan an empty slice that closes every open window.
+        5. When draining and all is read, plan an empty slice that closes every open window. A batch drains up to its ends.
         6. Record with it which version of the stream's document is in force: it is asked for after the log's ends, so a record
            that comes when a version is applied is decoded by that one or a later one. Plan nothing when this run can't take it.
            The same of each lookup that the pipeline uses.
@@ -150,9 +184,11 @@ class SlicePlanner:
         """
         job = self._settings.job
         done = self._ledger.last_slice(job)
-        if done is None:
-            self.record_origin()
-            done = self._ledger.last_slice(job)
+        if done is None or self._settings.is_batch:
+            self.record_range()
+            done = done or self._ledger.last_slice(job)
+            if done is None and not self._settings.is_whole:
+                return None
         if done is not None and done.epoch > self._settings.epoch:
             raise Fenced(
                 f"slice {done.number} of job {job} was planned by run {done.epoch}: run {self._settings.epoch} ends"
@@ -163,9 +199,9 @@ class SlicePlanner:
         if row.desired is Desired.STOPPED or row.version != self._settings.version:
             return None
         checkpoint = self._ledger.last_checkpoint(job)
-        is_draining = row.desired is Desired.DRAINED
+        is_draining = row.desired is Desired.DRAINED or row.ends is not None
         try:
-            planned = self._cut(done, checkpoint, draining=is_draining)
+            planned = self._cut(done, checkpoint, row.ends, draining=is_draining)
             if planned is not None and planned.offsets != planned.offsets_first:
                 planned = self._continuity.sealed(planned, done)
             if planned is not None and not is_draining and self._lacks_a_partition(planned):
@@ -207,13 +243,18 @@ class SlicePlanner:
         with suppress(NotFound):  # the next look for a slice says what that means
             self._look(self._ledger.last_slice(self._settings.job))
 
-    def _cut(self, done: SliceRow | None, checkpoint: CheckpointRow | None, *, draining: bool) -> SliceRow | None:
+    def _cut(
+        self, done: SliceRow | None, checkpoint: CheckpointRow | None, ends_of_batch: Offsets | None, *, draining: bool
+    ) -> SliceRow | None:
         firsts = self._log.labelled(done.offsets) if done is not None else self._log.starts()
         ends, silence_ms = self._look(done)
         if not self._continuity.reaches(ends, firsts):
             return None
         ends = self._readable(ends)
-        if draining:
+        if ends_of_batch is not None:
+            self._drain_ends = self._log.labelled(ends_of_batch)
+            ends = {partition: min(ends.get(partition, 0), end) for partition, end in self._drain_ends.items()}
+        elif draining:
             # Ignore what arrives after the drain began, else a busy feed would never be drained.
             self._drain_ends = self._drain_ends or ends
             ends = self._drain_ends
@@ -246,7 +287,8 @@ class SlicePlanner:
         row = _with_watermark(row, checkpoint)
         windows, closed_ms = self._settings.windows, checkpoint.closes_ms if checkpoint is not None else None
         still_open_ms = open_until(windows, checkpoint.latest_event_ms) if checkpoint is not None else None
-        if draining and not is_drained(done, checkpoint, windows):
+        is_all_read = all(firsts.get(partition, 0) >= end for partition, end in (self._drain_ends or {}).items())
+        if draining and is_all_read and not is_drained(done, checkpoint, windows):
             return replace(row, kind=SliceKind.DRAIN, watermark_ms=greatest(row.watermark_ms, still_open_ms))
         return row if closes_a_window(windows, closed_ms, row.watermark_ms, still_open_ms) else None
 

@@ -92,6 +92,7 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
             run.ledger.stream(read.stream).topic_id,
             has_senders_times(run.index.settings(read.stream)),
             run.row.stream_versions.get(read.stream),
+            read.end,
         )
         for read in pipeline.spec.reads
     ]
@@ -109,6 +110,7 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
         has_senders_times=first.has_senders_times,
         stream_version=first.stream_version,
         further=tuple(further),
+        end=first.end,
         lookups=used_lookups(
             (step.lookup, [column.sql for column in step.columns])
             for stage in pipeline.all_stages

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from strandline.core.errors import StrandlineError
+from strandline.services.cli.batch_verbs import batch_app
 from strandline.services.cli.certs_verbs import certs_app
 from strandline.services.cli.dead_letter_verbs import dead_letters_app
 from strandline.services.cli.desk.desk_verbs import pipeline_app
@@ -43,6 +44,7 @@ app.add_typer(apply_app)
 app.add_typer(audit_app)
 app.add_typer(ingest_app)
 app.add_typer(job_app, name="job")
+app.add_typer(batch_app, name="batch")
 app.add_typer(stream_app, name="stream")
 app.add_typer(lookup_app, name="lookup")
 app.add_typer(dead_letters_app, name="dead-letters")

@@ -13,7 +13,7 @@ from strandline.core.durations import format_about, format_retention
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
-_STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim"}
+_STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim", "completed": "green"}
 
 
 def show_time(time_ms: int | None) -> str:
@@ -81,6 +81,7 @@ def job_table(job: Answer) -> Table:
         ("watermark", show_time(job["watermark_ms"])),
         ("latest event", show_time(job["latest_event_ms"])),
         ("lag in records", show_count(job["lag_records"])),
+        *([("progress", batch_sentence(job["batch"]))] if job.get("batch") else []),
         ("records", show_count(counts["records"])),
         ("accepted", show_count(counts["accepted"])),
     ]
@@ -107,6 +108,16 @@ def job_table(job: Answer) -> Table:
         rows.append(("backfill", f"generation {one['generation']}, {one['state']}, {read}"))
     rows.append(("next steps", ", ".join(link["rel"] for link in job["links"])))
     return facts_table(rows)
+
+
+def batch_sentence(batch: Answer) -> str:
+    """How far a batch has come: `45.0 % read, 12,345 records/s, about 20s left`."""
+    told = [f"{100 * batch['share']:.1f} % read"]
+    if batch["records_per_s"] is not None:
+        told.append(f"{batch['records_per_s']:,.0f} records/s")
+    if batch["records_left"] and batch["seconds_left"] is not None:
+        told.append(f"about {format_about(1_000 * max(1, round(batch['seconds_left'])))} left")
+    return ", ".join(told)
 
 
 def applied_lines(applied: list[Answer]) -> list[Text]:

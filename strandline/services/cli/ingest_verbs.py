@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,13 +54,11 @@ def ingest(
 
     with connect(data_dir, url) as client:
         spec = StreamSpec.from_document(client.stream(stream)["document"])
-    settings = _settings(data_dir, url)
-    with waiting(f"files go into stream {stream}") as tell:
-        taken: list[dict[str, object]] = []
-        failures: list[str] = []
-        paths = _paths(files or [], watch, rest_s)
-        with contextlib.suppress(KeyboardInterrupt) if watch is not None else contextlib.nullcontext():
-            asyncio.run(_run(settings, spec, paths, again, tell, taken, failures))
+    taken: list[dict[str, object]] = []
+    failures: list[str] = []
+    paths = _paths(files or [], watch, rest_s)
+    with contextlib.suppress(KeyboardInterrupt) if watch is not None else contextlib.nullcontext():
+        put_files(spec, paths, (data_dir, url), taken, failures, again=again)
     if as_json:
         print_json({"files": taken})
     else:
@@ -68,6 +66,21 @@ def ingest(
             print(_sentence(one))
     if failures:
         raise StackError("; ".join(failures))
+
+
+def put_files(
+    spec: StreamSpec,
+    paths: Iterable[Path | None],
+    stack: tuple[Path | None, str | None],
+    taken: list[dict[str, object]],
+    failures: list[str],
+    *,
+    again: bool = False,
+) -> None:
+    """Put files into a stream, each of their records once: add what became of each to `taken`, or a sentence to `failures`. None
+    among the paths stands for a moment's rest. `stack`: the options `--data-dir` and `--url`."""
+    with waiting(f"files go into stream {spec.stream}") as tell:
+        asyncio.run(_run(_settings(*stack), spec, paths, again, tell, taken, failures))
 
 
 def _settings(data_dir: Path | None, url: str | None) -> Settings:
@@ -88,7 +101,7 @@ def _settings(data_dir: Path | None, url: str | None) -> Settings:
 async def _run(
     settings: Settings,
     spec: StreamSpec,
-    paths: Iterator[Path | None],
+    paths: Iterable[Path | None],
     again: bool,
     tell: Tell,
     taken: list[dict[str, object]],

@@ -131,10 +131,10 @@ def stop_job(
     with connect(data_dir, url, token_file) as client:
         if drain:
             client.order(name, "drain")
-            job = _wait(client, name, _is_in("drained"), "drained", timeout)
+            job = _wait(client, name, _is_in("drained", "completed"), "drained", timeout)
         else:
             client.order(name, "stop")
-            job = _wait(client, name, _is_in("stopped", "drained"), "stopped", timeout)
+            job = _wait(client, name, _is_in("stopped", "drained", "completed"), "stopped", timeout)
     _show_job(job, as_json)
 
 

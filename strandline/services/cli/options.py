@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,9 +87,9 @@ def parse_time(text: str | None, option: str) -> int | None:
     """An ISO 8601 time in ms since 1970; UTC when it names no zone."""
     if text is None:
         return None
+    from strandline.core.durations import parse_time_ms
+
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_time_ms(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{option}: {text!r} is no time; write 2026-11-21T10:00:00Z") from error
-    since_1970 = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return since_1970 // timedelta(milliseconds=1)
+        raise typer.BadParameter(f"{option}: {error}") from error

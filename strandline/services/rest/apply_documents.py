@@ -7,11 +7,13 @@ applying the same documents again makes the rest of them, and otherwise it chang
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
+from strandline.core.durations import format_place
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import StreamSpec
@@ -32,6 +34,7 @@ from strandline.processing.pipelines.result_streams import (
     several_results,
     stream_of_results,
     streams_of_windows,
+    times_in_results,
 )
 from strandline.processing.pipelines.schema_changes import refused_changes
 from strandline.processing.pipelines.stages import Stage
@@ -118,7 +121,8 @@ def check_documents(
             for at, name in enumerate(spec.streams)
             if name not in streams and name not in registered
         ]
-        if unknown := unknown or several_results(spec, document, emitted):
+        unknown = unknown or several_results(spec, document, emitted) or times_in_results(spec, document, emitted)
+        if unknown:
             problems += unknown
             broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
             continue
@@ -406,7 +410,15 @@ class Applier:
         """Refuse what a job with results can't take. The submission holds only for a job that is still as the answer says."""
         job = self._job(pipeline.job)
         base = JobBase(job.version if job else 0, self._ledger.floor(pipeline.job))
-        self._refuse_forbidden(self._plan_job(pipeline))
+        plan = self._plan_job(pipeline)
+        self._refuse_forbidden(plan)
+        if job is not None and job.has_completed and plan.outcome != "unchanged":
+            raise Conflict(
+                f"batch {job.name} has completed by another version of its document, which would compute nothing more; apply the "
+                f"pipeline under another name, or first: strandline job reset {job.name} --to earliest"
+            )
+        if job is None:
+            _refuse_future(pipeline.spec)
         return base
 
     def _refuse_forbidden(self, plan: JobPlan) -> None:
@@ -520,6 +532,16 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generati
                 # The mapping is the same for every version of the job.
                 mapping = build_mapping(document_shape(pipeline, stage, emit, 1))
                 ensure_index_template(elasticsearch_url, emit.name, mapping, generation=generation, settings=emit.index)
+
+
+def _refuse_future(pipeline: PipelineSpec) -> None:
+    """A batch ends at once where its range ends: one in the future would lack what comes until then."""
+    for read in pipeline.reads:
+        if isinstance(read.end, int) and read.end > time.time_ns() // 1_000_000:
+            raise Conflict(
+                f"batch {pipeline.pipeline} is to read stream {read.stream} up to {format_place(read.end)}, which is in the "
+                "future; apply it then, or write end: latest for what is there now"
+            )
 
 
 def _shared_entrances(

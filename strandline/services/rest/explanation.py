@@ -63,6 +63,9 @@ def _of_state(facts: JobFacts) -> _Answer | None:
             f"job {job.name} has failed: {job.message}",
             f"mend the cause, then: strandline job start {job.name}",
         )
+    if job.has_completed:
+        sentence = f"batch {job.name} has completed: it has read its range, and closed all of its windows"
+        return "completed", sentence, "nothing is left to do; for another range, run it under another name"
     if job.state in _NOT_READING:
         cause, what = _NOT_READING[job.state]
         return cause, f"job {job.name} {what}", f"strandline job start {job.name}"

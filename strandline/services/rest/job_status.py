@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from functools import lru_cache
+from typing import Literal
 
 from strandline.core.durations import FOREVER_MS, format_about, format_duration
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets
+from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets, offset_count
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -20,6 +21,7 @@ from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_
 from strandline.services.rest.explanation import JobFacts, explain
 from strandline.services.rest.lookup_status import lookup_warnings
 from strandline.services.rest.views import (
+    BatchView,
     ExplanationView,
     JobView,
     LastStartView,
@@ -31,6 +33,9 @@ from strandline.services.rest.views import (
 
 RETENTION_LEFT_SHARE_MIN = 0.25
 """The status warns when less than this share of the retention is left."""
+COMPLETED: Literal["completed"] = "completed"
+"""What is shown of a batch that has drained to its ends."""
+_RATE_SLICES = 20
 _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.CREATED: ("start", "stop"),
     JobState.STARTING: ("stop", "drain", "restart"),
@@ -59,22 +64,24 @@ def job_view(
     position = _position(ledger, job, checkpoint)
     pipeline = present_pipeline(ledger, job)
     cost = rewind_cost(ledger, plan_of_job(ledger, pipeline), job.name)
+    verbs = () if job.has_completed else _VERBS[job.state]
     return JobView(
-        **vars(job),
+        **{**vars(job), "state": COMPLETED if job.has_completed else job.state},
         stream=streams[0],
         streams=streams,
         leader=_leader(ledger, job),
         slice=checkpoint.slice if checkpoint else None,
         watermark_ms=last_slice.watermark_ms if last_slice else None,
         latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
-        lag_records=_lag({stream: ranges[stream] for stream in streams}, position),
+        lag_records=_left(job, {stream: ranges[stream] for stream in streams}, position),
+        batch=_batch(ledger, job, position),
         counts=totals,
         last_emission=checkpoint.emitted if checkpoint else {},
-        rewind=rewind_view(cost, pipeline.retention_ms) if last_slice else None,
+        rewind=rewind_view(cost, pipeline.retention_ms) if last_slice and not job.has_completed else None,
         last_start=_last_start(ledger, job),
         backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
         warnings=lookup_warnings(ledger, [name for name, _ in pipeline.lookups]) if pipeline.lookups else [],
-        links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in _VERBS[job.state]],
+        links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in verbs],
     )
 
 
@@ -90,7 +97,7 @@ def explanation(ledger: Ledger, log: KafkaStatus, job: JobRow) -> ExplanationVie
             job=job,
             pipeline=present_pipeline(ledger, job),
             held=held,
-            lag_records=_lag(held, position),
+            lag_records=_left(job, held, position),
             last_slice=ledger.last_slice(job.name),
             checkpoint=checkpoint,
             totals=ledger.totals(job.name),
@@ -167,6 +174,35 @@ def _lag(held: dict[str, LogRange | None], position: Offsets | None) -> int | No
     return sum(lags) if len(lags) == len(held) else None
 
 
+def _left(job: JobRow, held: dict[str, LogRange | None], position: Offsets | None) -> int | None:
+    """How many records are to be read, of a batch up to its ends; None: unknown."""
+    return _lag(held, position) if job.ends is None or position is None else offset_count(position, job.ends)
+
+
+def _batch(ledger: Ledger, job: JobRow, position: Offsets | None) -> BatchView | None:
+    if job.ends is None or position is None:
+        return None
+    read, left, rate = ledger.totals(job.name).records, offset_count(position, job.ends), _records_per_s(ledger, job)
+    return BatchView(
+        records_read=read,
+        records_left=left,
+        share=1.0 if not left else round(read / (read + left), 4),
+        records_per_s=rate,
+        seconds_left=0.0 if not left else round(left / rate, 1) if rate else None,
+    )
+
+
+def _records_per_s(ledger: Ledger, job: JobRow) -> float | None:
+    """Of the last slices of one run, from the plan of the first of them to the commit of the last."""
+    last = ledger.checkpoints(job.name, limit=_RATE_SLICES)
+    rows = [row for row in last if row.epoch == last[0].epoch and row.records]
+    planned = ledger.slices(job.name, rows[-1].slice, rows[-1].slice) if rows else []
+    if not planned:
+        return None
+    took_ms = max(1, rows[0].committed_ms - planned[0].planned_ms)
+    return round(1_000 * sum(row.records for row in rows) / took_ms, 1)
+
+
 def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> Offsets | None:
     """The offsets after the last committed slice; before the first slice, those where the job will begin. None: unknown."""
     number = checkpoint.slice if checkpoint else 1
@@ -174,4 +210,4 @@ def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> 
     if found:
         return found[0].offsets if checkpoint else found[0].offsets_first
     spec = PipelineSpec.from_document(ledger.job_version(job.name, job.version).document)
-    return {} if all(read.start != "latest" for read in spec.reads) else None
+    return {} if all(read.start == "earliest" for read in spec.reads) else None

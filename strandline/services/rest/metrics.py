@@ -14,7 +14,7 @@ from strandline import __version__
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState
 from strandline.log.kafka_status import KafkaStatus, LogRange
-from strandline.services.rest.job_status import job_view
+from strandline.services.rest.job_status import COMPLETED, job_view
 from strandline.services.rest.lookup_status import lookup_summaries
 from strandline.services.rest.views import JobView, LookupSummary
 
@@ -70,8 +70,8 @@ class _Jobs(Collector):
         rejected = CounterMetricFamily("strandline_job_rejected_records", "Dead letters", labels=["job", "reason"])
         results = CounterMetricFamily("strandline_job_results", "Results of committed slices", labels=["job", "stage"])
         for job in self._jobs:
-            for one in JobState:
-                state.add_metric([job.name, one.value], 1 if job.state is one else 0)
+            for one in (*JobState, COMPLETED):
+                state.add_metric([job.name, one], 1 if job.state == one else 0)
             epoch.add_metric([job.name], job.epoch)
             if job.lag_records is not None:
                 lag.add_metric([job.name], job.lag_records)

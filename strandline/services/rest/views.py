@@ -375,6 +375,19 @@ class LeaderView(View):
     """When the lease runs out unless it is renewed, by the ledger's clock."""
 
 
+class BatchView(View):
+    """How far a batch has come. Records are counted by their offsets, of which a transaction takes one more."""
+
+    records_read: int
+    records_left: int
+    share: float
+    """Of the records, from 0 to 1."""
+    records_per_s: float | None
+    """Over the last slices; null before the first one with records."""
+    seconds_left: float | None
+    """By that rate."""
+
+
 class JobView(View):
     name: str
     version: int
@@ -383,7 +396,8 @@ class JobView(View):
     streams: list[str]
     """All inputs, in the order of the document."""
     desired: Desired
-    state: JobState
+    state: JobState | Literal["completed"]
+    """`completed`: a batch that has read its range and closed every window. The ledger calls it `drained`."""
     message: str
     """Why it is in this state; empty when there is nothing to say."""
     epoch: int
@@ -401,12 +415,15 @@ class JobView(View):
     latest_event_ms: int | None
     """The latest event time in all committed slices."""
     lag_records: int | None
-    """Records of the log after the last committed slice; null when Kafka does not answer."""
+    """Records of the log after the last committed slice, of a batch up to its ends; null when Kafka does not answer."""
+    batch: BatchView | None
+    """Null for a job without an end, and for a batch that has not begun."""
     counts: Totals
     last_emission: dict[str, int]
     """Stage -> end (ms) of the last window that it has emitted."""
     rewind: RewindView | None
-    """What a rewind would cost now; null before the first slice. A start from a snapshot costs less."""
+    """What a rewind would cost now; null before the first slice, and of a batch that has completed. A start from a snapshot costs
+    less."""
     last_start: LastStartView | None
     """Null before the first run."""
     backfill: BackfillView | None

@@ -161,9 +161,8 @@ class JobLives:
         if isinstance(to, int):
             if emitter is not None:
                 raise Conflict(
-                    f"stream {stream} holds the results of job {emitter}, which are read by whole emissions: reset to "
-                    "earliest or "
-                    "latest"
+                    f"stream {stream} holds the results of job {emitter}, which are read by whole emissions: begin at "
+                    "earliest or latest"
                 )
             ends, found = self._admin.ends(stream, partitions), self._admin.offsets_at(stream, partitions, to)
             return {p: min(found[p], ends[p]) if found[p] >= 0 else ends[p] for p in partitions}

@@ -89,9 +89,21 @@ def _input_facts(read: Answer) -> Iterator[tuple[str, str]]:
     event_time = read["event_time"]
     idle = event_time["idle_timeout_ms"]
     yield "reads", f"stream {read['stream']}, {read['partitions']} partitions, {read['format']}"
+    if read["end"] is not None:
+        yield (
+            "range",
+            f"from {read['start']} to {read['end']}, by log time; then all windows close, and the job has completed",
+        )
     yield "columns read", f"{len(read['columns_read'])} of {read['columns']}: {', '.join(read['columns_read'])}"
     yield "event time", f"{event_time['source']}, delay {format_duration(event_time['delay_ms'])}"
     yield "watermark", f"{event_time['watermark']}, idle after {'no time' if idle is None else format_duration(idle)}"
+
+
+def _within(dedupe: Answer) -> str:
+    if dedupe["within_ms"] is None:
+        return ", distinct; remembers every record of the range"
+    within, remembers = (format_duration(dedupe[one]) for one in ("within_ms", "remembers_ms"))
+    return f" within {within}; remembers records of {remembers}"
 
 
 def graph_tables(graph: Answer) -> list[Table | Text]:
@@ -111,8 +123,7 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
         facts.append(
             (
                 "dedupe",
-                f"by {', '.join(dedupe['by'])} within {format_duration(dedupe['within_ms'])}; remembers records of "
-                f"{format_duration(dedupe['remembers_ms'])}, {dedupe['bytes_a_record']} bytes each"
+                f"by {', '.join(dedupe['by'])}{_within(dedupe)}, {dedupe['bytes_a_record']} bytes each"
                 + (f", {dedupe['times_kept']} times" if dedupe["times_kept"] > 1 else ""),
             )
         )

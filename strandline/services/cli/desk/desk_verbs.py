@@ -70,6 +70,13 @@ def run_pipeline(
         bool, typer.Option("--no-drain", help="Leave windows open at the end, and show what `updates` would.")
     ] = False,
     stage: Annotated[list[str] | None, typer.Option(help="Only results of this stage; may be repeated.")] = None,
+    sort: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD|'FIELD desc'",
+            help="Order the results by this field; may be repeated. Default: as they close.",
+        ),
+    ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="With --json: each result as {_index, _id, _source}.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the results to this .ndjson or .parquet file.")] = None,
     as_json: Annotated[
@@ -81,6 +88,7 @@ def run_pipeline(
     _leave_out_pandas()
     from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
     from strandline.processing.desk.result_files import result_file
+    from strandline.processing.desk.sorted_results import ResultOrder
 
     checked = _read(file, stream_file, pipeline, stream, _row_files(lookup))
     names = {one.name for one in checked.all_stages}
@@ -89,6 +97,8 @@ def run_pipeline(
     chosen = [one for one in checked.all_stages if not stage or one.name in stage]
     desk = Desk(checked, _slice_records(slice_), log_time=log_time)
     outcomes = _outcomes(desk, checked, _files(checked, records), partitions, log_time, drains=not no_drain)
+    if sort:
+        outcomes = ResultOrder.of(sort, chosen).sorted(outcomes)
     shown = _Shown()
     with result_file(output, chosen) if output else nullcontext() as kept:
         for one in outcomes:

@@ -198,6 +198,11 @@ def list_events(
 def _order(control: Control, name: str, desired: Desired, response: Response, verb: str, caller: str | None) -> JobView:
     """Move the state first: a runner that obeys at once then finds its own last move allowed."""
     job = control.ledger.job(name)
+    if job.has_completed and desired is not Desired.STOPPED:
+        raise Conflict(
+            f"batch {name} has completed, and its results are there: nothing is left to {verb}. To compute them again, under a "
+            f"new generation: strandline job reset {name} --to earliest; for another range, run it under another name"
+        )
     shown = _SHOWN.get((job.state, desired))
     if shown is not None:
         with suppress(Conflict):  # the runner was faster; the supervisor follows what is desired

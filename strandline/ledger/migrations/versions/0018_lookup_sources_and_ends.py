@@ -1,4 +1,7 @@
-"""`lookup_sources`: how the reading of each lookup goes whose rows come from a stream or a database."""
+"""`lookup_sources`: how the reading of each lookup goes whose rows come from a stream or a database.
+
+`jobs.ends`: where a batch ends in each partition of its streams, recorded before it reads anything.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("lookup", name="pk_lookup_sources"),
         sa.CheckConstraint("claim >= 1", name="ck_lookup_sources_claim"),
     )
+    op.add_column("jobs", sa.Column("ends", sa.Text, nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("jobs", "ends")
     op.drop_table("lookup_sources")

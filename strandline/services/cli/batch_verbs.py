@@ -1,0 +1,171 @@
+"""`strandline batch run`: a pipeline over a range of its streams, or over files, until it has completed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.core.errors import InvalidDocument, Problem, StackError
+from strandline.services.cli import display
+from strandline.services.cli.document_verbs import join_files
+from strandline.services.cli.ingest_verbs import put_files
+from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
+from strandline.services.cli.output import Answer, show, waiting
+
+if TYPE_CHECKING:  # reading documents takes long to import, and every verb comes by here
+    from strandline.core.documents import YamlDocument
+    from strandline.services.client import ControlClient
+
+batch_app = typer.Typer(help="Batches: pipelines over a range of a stream or files, which end.", no_args_is_help=True)
+
+COMPLETED = "completed"
+_TO_START = ("stopped", "failed", "drained")
+"""In these states a batch that has not completed waits for an order."""
+_FOREVER_S = float("inf")
+
+
+@batch_app.command(
+    "run",
+    epilog="Example: strandline batch run october.yaml --start 2026-10-01 --end 2026-11-01",
+)
+def run_batch(
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML or SQL: one pipeline, its stream.")
+    ],
+    start: Annotated[
+        str | None, typer.Option(help="earliest, or a time of arrival; default: as the document says.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(help="latest, or a time of arrival; default: as the document says, else latest.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The batch's name; default: the document's. Its places are its own, too.")
+    ] = None,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--input", exists=True, dir_okay=False, help="First put this file into the stream; may be repeated."
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the batch has completed.")] = True,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute a pipeline over a range of the log, close all of its windows, and end. After a kill, run the same again: it goes on
+    where it was; when it has completed, that adds nothing."""
+    documents, place = _read(file)
+    pipeline = _only_pipeline(documents, file)
+    others = [one for one in documents if one is not pipeline]
+    batch = as_batch(pipeline.data, start, end, name)
+    with connect(data_dir, url, token_file) as client:
+        if records:
+            _apply(client, others, place, file)
+            _put(client, batch, records, data_dir, url)
+        with waiting(f"applying {file}"):
+            _apply(client, [*others, (batch, pipeline)], place, file)
+        job = _run(client, batch["pipeline"], wait=wait)
+    show(job, as_json, lambda: [display.job_table(job)])
+
+
+def as_batch(document: Mapping[str, Any], start: str | None, end: str | None, name: str | None) -> dict[str, Any]:
+    """A pipeline's document with this range and name. Where nothing says where it ends, it ends at what is there now."""
+    said = {key: value for key, value in (("start", start), ("end", end)) if value is not None}
+
+    def bounded(read: Any) -> Any:
+        return {**read, "end": read.get("end") or "latest", **said} if isinstance(read, Mapping) else read
+
+    batch = {**document, "pipeline": name or document["pipeline"]}
+    if "inputs" in batch and isinstance(batch["inputs"], list):
+        batch["inputs"] = [bounded(one) for one in batch["inputs"]]
+    else:
+        batch["input"] = bounded(batch.get("input"))
+    return batch
+
+
+def _read(file: Path) -> tuple[list[YamlDocument], Callable[[Problem], Problem]]:
+    from strandline.core.documents import read_documents
+
+    text, place = join_files([file])
+    try:
+        return read_documents(text, str(file)), place
+    except InvalidDocument as error:
+        raise InvalidDocument([place(problem) for problem in error.problems]) from error
+
+
+def _only_pipeline(documents: list[YamlDocument], file: Path) -> YamlDocument:
+    pipelines = [one for one in documents if one.kind == "pipeline"]
+    if len(pipelines) != 1:
+        names = ", ".join(one.name for one in pipelines) or "none"
+        raise typer.BadParameter(f"{file} has to hold one pipeline, and it holds {names}", param_hint="FILE")
+    return pipelines[0]
+
+
+def _apply(
+    client: ControlClient,
+    documents: Iterable[YamlDocument | tuple[Mapping[str, Any], YamlDocument]],
+    place: Callable[[Problem], Problem],
+    file: Path,
+) -> None:
+    """Apply documents, some of them with other data than they were read with. Problems keep their lines."""
+    from strandline.frontends.document_text import write_documents
+    from strandline.frontends.joined_texts import JoinedTexts
+
+    joined = JoinedTexts()
+    for one in documents:
+        data, read = (one.data, one) if not isinstance(one, tuple) else one
+
+        def placed(problem: Problem, read: YamlDocument = read) -> Problem:
+            return place(Problem(problem.message, problem.path, str(file), read.line_of_text(problem.path)))
+
+        joined.add(write_documents([data]).encode(), placed)
+    if not joined.text:
+        return
+    try:
+        client.apply(joined.text, str(file))
+    except InvalidDocument as error:
+        raise InvalidDocument([joined.placed(problem) for problem in error.problems]) from error
+
+
+def _put(
+    client: ControlClient, batch: Mapping[str, Any], files: list[Path], data_dir: Path | None, url: str | None
+) -> None:
+    """Put files into the stream that the batch reads."""
+    from strandline.core.stream import StreamSpec
+
+    if "inputs" in batch:
+        raise typer.BadParameter(
+            "the pipeline reads several streams; put the files into them by strandline ingest STREAM FILE",
+            param_hint="--input",
+        )
+    spec = StreamSpec.from_document(client.stream(batch["input"]["stream"])["document"])
+    failures: list[str] = []
+    put_files(spec, files, (data_dir, url), [], failures)
+    if failures:
+        raise StackError(f"the batch has not begun: {'; '.join(failures)}")
+
+
+def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:
+    """See that the batch runs, and wait until it has completed."""
+    job = client.job(name)
+    if job["state"] in _TO_START:
+        job = client.order(name, "start")
+    if not wait:
+        return job
+    with waiting(f"batch {name} begins") as tell:
+
+        def look(job: Answer) -> bool:
+            message = f" ({job['message']})" if job["message"] else ""
+            batch = job["batch"]
+            if batch is None:
+                tell(f"batch {name} is {job['state']}{message}")
+            else:
+                done, total = batch["records_read"], batch["records_read"] + batch["records_left"]
+                tell(f"batch {name} is {job['state']}{message}", f", {display.batch_sentence(batch)}", done, total)
+            return bool(job["state"] == COMPLETED)
+
+        return client.wait_for_job(name, look, COMPLETED, _FOREVER_S)
