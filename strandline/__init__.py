@@ -16,6 +16,7 @@ _PUBLIC = {
     "Pipeline": "strandline.frontends.python.pipeline",
     "Stream": "strandline.frontends.python.flow",
     "cumulative": "strandline.frontends.python.windows",
+    "lookup": "strandline.frontends.python.flow",
     "session": "strandline.frontends.python.windows",
     "sliding": "strandline.frontends.python.windows",
     "stream": "strandline.frontends.python.flow",
