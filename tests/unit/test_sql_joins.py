@@ -173,7 +173,9 @@ def test_streams_are_united_and_each_has_its_event_time():
 
 def test_a_stream_of_several_without_event_time_is_told_with_the_remedy():
     query = "create job j with (delay = '1s') as\ninsert into stream 'c' select a from x union all select a from y"
-    with pytest.raises(InvalidDocument, match=r"x\.sql:1:1: .*doesn't say which column .*'inputs\.STREAM\.event_time'"):
+    with pytest.raises(
+        InvalidDocument, match=r"x\.sql:1:12: .*doesn't say which column .*'inputs\.STREAM\.event_time'"
+    ):
         document(query)
 
 

@@ -114,7 +114,7 @@ class Pipeline:
             raise TypeError("expected several records, or the Path of a file; one record stands in a list")
         checked = self.check(*known)
         desk = Desk(checked, slice_records, log_time=log_time)
-        placements = {stream.stream: Placement(stream, partitions) for stream in checked.streams}
+        placements = {name: Placement(stream, partitions) for name, stream in checked.streams.items()}
         first = checked.stream.stream
         pieces: Iterable[tuple[str, list[bytes]]]
         if isinstance(records, Path):

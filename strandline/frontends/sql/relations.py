@@ -94,7 +94,7 @@ class Relations:
             if not stage:
                 raise self._sql.error(
                     source.at,
-                    "the window, or the join, needs a name, which its results have: write table(...) as NAME, or make it a view",
+                    "the window needs a name, which its results have: write table(...) as NAME, or make the query a view",
                 )
             if isinstance(source, JoinRelation):
                 return self._joined(query, source, known, stage)
