@@ -50,6 +50,8 @@ class Row:
     """Its event time; of a result its last moment."""
     place: Place | None = None
     window: tuple[int, int] | None = None
+    is_repeat: bool = False
+    """It goes on only to see whether a step fails for it."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def answer(steps: Sequence[Step], log: Sequence[Sent], times: Sequence[EventTime
 
         rows[number] = list(step.means(*([*rows[at]] for at in step.takes), fail))
         if step.emits is not None:
-            found.documents.update(_document(row, step.emits, streams) for row in rows[number])
+            found.documents.update(_document(row, step.emits, streams) for row in rows[number] if not row.is_repeat)
     return found
 
 
@@ -257,8 +259,7 @@ def without_repeats(by: Sequence[str], within_ms: int) -> Callable[..., Iterator
                 yield row
                 continue
             before = seen[row.place[:2], values]
-            if not any(abs(at_ms - row.at_ms) < within_ms for at_ms in before):
-                yield row
+            yield replace(row, is_repeat=any(abs(at_ms - row.at_ms) < within_ms for at_ms in before))
             before.append(row.at_ms)
 
     return means
@@ -294,6 +295,7 @@ def windowed(
     shape: Mapping[str, Any], offset_ms: int, by: Sequence[str], aggregates: Mapping[str, Aggregate]
 ) -> Callable[..., Iterator[Row]]:
     def means(rows: list[Row], _fail: object) -> Iterator[Row]:
+        rows = [row for row in rows if not row.is_repeat]
         groups: dict[Any, list[Row]] = defaultdict(list)
         if "session" in shape:
             groups |= sessions(rows, by, *shape["session"])

@@ -64,7 +64,11 @@ DERIVED: dict[str, tuple[str, Expression]] = {
     "tag": ("long", Expression("array_max(tags)", ("tags",), lambda t: max(t) if t else None)),
     "place": (
         "string",
-        Expression("concat(machine, '-', coalesce(site, '?'))", ("machine", "site"), lambda m, s: f"{m}-{s or '?'}"),
+        Expression(
+            "concat(machine, '-', coalesce(site, '?'))",
+            ("machine", "site"),
+            lambda m, s: f"{m}-{'?' if s is None else s}",
+        ),
     ),
     "large": ("boolean", Expression("power > 8", ("power",), lambda p: None if p is None else p > 8)),
     "rate": ("double", Expression("rated / (count - 2)", ("rated", "count"), lambda r, c: _quotient(r, c, 2))),

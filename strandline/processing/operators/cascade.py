@@ -114,9 +114,10 @@ class Cascade:
         for stage, taken in zip(stages, self._taken, strict=True):
             before = stages[taken]
             of_window = before.window_types if stage.takes_window else before.field_types
-            steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
             if stage.ways:  # which steps come before, the record chain of each stream knows
                 steps = RowSteps((), dict(stage.came))
+            else:
+                steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
             self._steps.append(steps)
             self.operators.append(_operator_of(stage, steps.types, types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
