@@ -120,28 +120,35 @@ def differences(seed: int, records: int, *, whole: bool = True) -> Iterator[str]
         if bits(at_the_desk(pipeline, drawn.streams, log, slice_records, restarts)) != bits(at_once):
             yield f"other bits in slices of {slice_records}, with restarts behind {restarts}"
     document = drawn.document()
-    canonical = PipelineSpec.from_document(document).as_document()
-    if of_python(as_python([document])) != [canonical]:
+    if of_python(as_python([document])) != [PipelineSpec.from_document(document).as_document()]:
         yield "Python says another document"
-    if whole:
-        yield from _differences_in_sql(drawn, document, log, at_once)
-
-
-def _differences_in_sql(
-    drawn: SomePipeline, document: dict[str, Any], log: Sequence[Sent], at_once: Sequence[Outcome]
-) -> Iterator[str]:
-    """SQL may put the steps of branches in another order; results are the same."""
     try:
         sql = as_sql([document])
     except PermanentError:
         return
     (again,) = read_documents(translate(sql, "x.sql").yaml, "x.sql")
-    outcomes = at_the_desk(checked(drawn, again.data), drawn.streams, log, None)
-    if of_desk(outcomes, drawn.streams) != of_desk(at_once, drawn.streams):
-        yield f"SQL gives other results: {sql}"
+    if _without_names(again.data) != _without_names(document):
+        yield f"SQL says other steps: {sql}"
+    if whole:
+        outcomes = at_the_desk(checked(drawn, again.data), drawn.streams, log, None)
+        if of_desk(outcomes, drawn.streams) != found:
+            yield f"SQL gives other results: {sql}"
 
 
-@examples(25, phases=(Phase.explicit, Phase.generate))
+def _without_names(document: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
+    """The canonical document but for what SQL may say otherwise: the order of branches, and the names in them."""
+    found = PipelineSpec.from_document(document).as_document()
+    steps: list[dict[str, Any]] = found.pop("steps")  # type: ignore[assignment]
+    for step in steps:
+        step.pop("from", None)
+        if "emit" not in step:
+            step.pop("name", None)
+        if "join" in step:
+            step["join"] |= {"left": "", "right": ""}
+    return found, sorted(json.dumps(step, sort_keys=True) for step in steps)
+
+
+@examples(20, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_a_pipeline_gives_what_the_oracle_says(seed: int) -> None:
     assert list(differences(seed, 120, whole=False)) == []

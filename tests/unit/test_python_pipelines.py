@@ -201,6 +201,18 @@ def test_a_lookup_and_records_of_several_streams_at_the_desk():
         whole.emit(stream="w").pipeline("p").run([("turbine", {})])
 
 
+def test_steps_of_a_further_stream_know_its_columns():
+    """Also where no step takes from the first stream."""
+    watts = INVERTERS.event_time("time", delay="0s").drop("inverter").where("watts > 1")
+    read = TURBINES.event_time("ts", delay="0s").beside(
+        watts.window(tumbling("1m"), name="w", n="count(*)").emit(stream="w")
+    )
+    run = read.pipeline("p").run(
+        [("inverters", {"inverter": "I", "watts": n, "time": "2026-11-01T12:00:00Z"}) for n in range(4)]
+    )
+    assert [one["n"] for one in run.of("w")] == [2]
+
+
 def test_a_run_at_the_desk_gives_documents_and_dead_letters():
     at = datetime(2026, 11, 1, 12, tzinfo=UTC)
     records = [{"turbine": "T1", "ts": at + timedelta(seconds=n), "power": 2.0, "rated_power": 4.0} for n in range(60)]
