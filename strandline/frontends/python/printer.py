@@ -51,8 +51,8 @@ def _pipeline(name: str, document: Mapping[str, Any], streams: Mapping[str, str]
         named = [] if "emit" in own or "name" not in own else [f".named({own.pop('name')!r})"]
         calls += [*_calls(own, after_window and "from" not in step, functions), *named]
         after_window = ("window" in step or "join" in step) and "emit" not in step
-    own = ("pipeline", "input", "inputs", "event_time", "steps")
-    fields = {one: value for one, value in document.items() if one not in own}
+    apart = ("pipeline", "input", "inputs", "event_time", "steps")
+    fields = {one: value for one, value in document.items() if one not in apart}
     fields |= {one: value for one, value in document.get("input", {}).items() if one != "stream"}
     calls.append(f".pipeline({', '.join([repr(document['pipeline']), *_keywords(fields)])})")
     return [f"{name} = (", f"    {reads[0]}", *(f"    {one}" for one in calls), ")"]

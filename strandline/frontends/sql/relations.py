@@ -179,9 +179,9 @@ class Relations:
         steps, condition = joined_steps(self._sql, query, join, sides, name)
         self._count(join.at, len(steps))
         claims: list[TimeClaim] = []
-        for side, window, said in zip((left, right), windows, condition.times, strict=True):
+        for node, window, said in zip((left, right), windows, condition.times, strict=True):
             column = said if window is None else (window.time_column, window.time_at)
-            claims += [TimeClaim(str(stream.name), *column) for stream in side.streams if column is not None]
+            claims += [TimeClaim(str(stream.name), *column) for stream in node.streams if column is not None]
         return self._node([left, right], query.at, steps, is_stage=True, claims=tuple(claims), name=name)
 
     def _step(self, at: int, document: dict[str, Any], places: dict[Path, int]) -> SqlStep:
