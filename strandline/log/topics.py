@@ -143,8 +143,19 @@ class Topics:
         return {"max.message.bytes": str(self._batch_bytes_max)}
 
     def _change_config(self, topic: str, changes: Mapping[str, str]) -> None:
-        if changes:
-            self._admin.change_config(topic, changes)
+        """Return once a broker shows the changes. The controller answers before: a record that needs the new room could be
+        refused in between. Raises LogUnavailable when that takes too long."""
+        if not changes:
+            return
+        deadline = time.monotonic() + self._admin.timeout_s
+        self._admin.change_config(topic, changes)
+        while not changes.items() <= self._admin.config(topic).items():
+            if time.monotonic() > deadline:
+                raise LogUnavailable(
+                    f"the new settings of topic {topic} are accepted and not in force after {self._admin.timeout_s:g} s; "
+                    f"look at the brokers at {self._admin.bootstrap} and try again"
+                )
+            time.sleep(_POLL_S)
 
 
 def require_whole_log(topic: str, config: Mapping[str, str]) -> None:

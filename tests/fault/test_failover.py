@@ -51,6 +51,7 @@ ON_POSTGRESQL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.long
 @ON_POSTGRESQL
 def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None:
     leader, other = two_services(stage)

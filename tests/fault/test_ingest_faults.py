@@ -41,6 +41,7 @@ def test_kafka_stopped_for_some_seconds(each_lab: Lab):
     assert scenarios.stop_kafka(each_lab, 4).failures == []
 
 
+@pytest.mark.long
 def test_kafka_killed_under_load(lab: Lab):
     assert scenarios.kill_kafka(lab, 2).failures == []
 

@@ -251,7 +251,12 @@ def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: Au
     report = lab.audit(NAME)
     assert (report["outcome"], report["sample"]) == ("clean", []), report
 
-    # Once more, over a part of it and some that only the live job wrote; killed after the swap.
+
+@pytest.mark.long
+def test_another_backfill_over_a_part_of_it_replaces_that_part_alone(audit_lab: AuditLab) -> None:
+    """It takes some windows that only the live job wrote, too; killed after the swap."""
+    lab, row = audit_lab, audit_lab.ledger.backfill(NAME, 2)
+    ranges = {stage: [(2, *window)] for stage, window in row.windows.items()}
     lab.apply(text(3))
     lab.send(STREAM, lines(12_000, 14_000))
     with lab.running(NAME, STREAM):

@@ -83,6 +83,7 @@ def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
     assert "planted" not in sick.stdout + sick.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_stack_uses_servers_that_are_there_and_leaves_them_alone(
     servers: Stack, kafka: str, elasticsearch: str, mosquitto: Mosquitto, tmp_path: Path

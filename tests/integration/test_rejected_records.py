@@ -158,6 +158,7 @@ def test_each_refusal_is_a_dead_letter_and_spoils_nothing(platform):
         }
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_on_error_crash_stops_at_the_first_bad_record_and_emits_nothing_of_its_slice(platform):
     """The job fails with the record's coordinates; the slice is still to be done."""

@@ -28,7 +28,7 @@ from strandline.services.embedded.addresses import settings_environment
 from strandline.services.processes.process_tree import MARK_VARIABLE
 from tests.support.audit_lab import AuditLab
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order, pytest.mark.long]
 
 JOB = "snapped"
 STREAM = f"{JOB}-in"
@@ -189,7 +189,7 @@ def expect_rewind(work: Work, why: str) -> None:
     assert work.check() > 0
 
 
-@pytest.mark.parametrize("how", ["cut", pytest.param("changed", marks=pytest.mark.long)])
+@pytest.mark.parametrize("how", ["cut", "changed"])
 def test_a_torn_state_file_leads_to_a_rewind_in_the_same_process(work: Work, how: str) -> None:
     epochs = work.lab.ledger.job(JOB).epoch
     files = [*newest(work).glob("state/*/*/*.delta"), *newest(work).glob("state/*/*/*.snapshot")]
@@ -204,7 +204,6 @@ def test_a_torn_state_file_leads_to_a_rewind_in_the_same_process(work: Work, how
     assert work.lab.ledger.job(JOB).epoch == epochs + 1, "one run did both"
 
 
-@pytest.mark.long
 def test_a_log_that_names_another_slice_leads_to_a_rewind(work: Work) -> None:
     """It still can be read, and fits the ledger; going on from it would put a slice into the state twice."""
     last = max((newest(work) / "offsets").glob("[0-9]*"), key=lambda one: int(one.name))
@@ -225,7 +224,6 @@ def test_a_new_version_rewinds(work: Work) -> None:
     expect_rewind(work, "it was made with version 1, and now it is 2")
 
 
-@pytest.mark.long
 def test_a_lost_directory_leads_to_a_rewind_and_without_any_the_job_runs_all_the_same(work: Work) -> None:
     usual = work.lab.settings
     file = usual.data_dir / "a-file"
@@ -243,7 +241,6 @@ def test_a_lost_directory_leads_to_a_rewind_and_without_any_the_job_runs_all_the
     assert work.check() > 0
 
 
-@pytest.mark.long
 def test_a_snapshot_is_enough_where_the_log_no_longer_holds_a_rewind(work: Work) -> None:
     """Records of its open windows are gone from the log."""
     ledger = work.lab.ledger

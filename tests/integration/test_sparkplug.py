@@ -115,6 +115,7 @@ class Floor:
                 yield (node, *self.message(node, f"{'D' if device else 'N'}DATA", device))
 
 
+@pytest.mark.long
 def test_aliases_mean_what_the_birth_before_them_says_wherever_reading_begins(audit_lab: AuditLab) -> None:
     lab, chance = audit_lab, random.Random(42)
     lab.apply(EXAMPLE.read_text())

@@ -107,16 +107,16 @@ def check_stage(documents: dict, is_right, keys_of) -> list[str]:
     return findings
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("upgrades", [1, pytest.param(UPGRADES, marks=pytest.mark.long)])
-def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform, upgrades):
-    job = f"upgraded-{upgrades}"
+def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform):
+    job = "upgraded"
     platform.apply(STREAM.format(job=job) + "---" + text(job, 0))
     sender = SteadySender(platform, f"{job}-in", line)
     sender.start()
     audited_ms = BASE_MS
     try:
-        for version in range(upgrades + 1):
+        for version in range(UPGRADES + 1):
             if version:
                 (plan,) = platform.control.plan(text(job, version).encode(), "test.yaml")
                 assert plan["outcome"] == "changed"
@@ -130,7 +130,7 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform,
                 job, lambda s, e=emitted: s["last_emission"]["minute"] > e + 60_000, "two minutes further"
             )
             assert sender.error is None
-            if len(VERSIONS) < upgrades:  # the long form: what has come since the upgrade before is clean each time
+            if len(VERSIONS) < UPGRADES:  # the long form: what has come since the upgrade before is clean each time
                 report = platform.audit(job, after_ms=audited_ms)
                 assert (report["outcome"], report["differences"]) == ("clean", 0), report
                 print(f"version {version + 1}: {report['computed']['results']} results, clean")
@@ -139,7 +139,7 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform,
         sender.end()
     state = platform.stop(job, drain=True)
     assert state["counts"]["records"] == state["counts"]["accepted"] == sender.sent
-    results = [expected(sender.sent, version) for version in range(upgrades + 1)]
+    results = [expected(sender.sent, version) for version in range(UPGRADES + 1)]
 
     def short_is_right(document, end, version, findings):
         wanted = results[version - 1][0].get((end, document["device"]))
@@ -161,10 +161,9 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform,
     assert check_stage(minute, minute_is_right, lambda end, v: {None} if end in results[v - 1][1] else set()) == []
     last_ms = record(sender.sent - 1)[0]
     assert max(millis(document["window"]["end"]) for document in minute.values()) > last_ms
-    assert {document["strandline"]["version"] for document in minute.values()} == set(range(1, upgrades + 2))
-    if upgrades > 1:  # an audit over versions has its own tests
-        report = platform.audit(job)
-        assert (report["outcome"], report["differences"]) == ("clean", 0), report
+    assert {document["strandline"]["version"] for document in minute.values()} == set(range(1, UPGRADES + 2))
+    report = platform.audit(job)
+    assert (report["outcome"], report["differences"]) == ("clean", 0), report
 
 
 def runs(platform, state, job: str, version: int) -> bool:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,13 @@ class IdleSupervisor(Supervisor):
         return True
 
 
+@cache
+def _app_of_all() -> FastAPI:
+    """One app for all that ask without a server: FastAPI builds its routes at the first request, and that takes longer than most
+    tests."""
+    return create_app(None)
+
+
 class Api:
     """The app, its doubles, and a way to call it."""
 
@@ -252,7 +260,7 @@ class Api:
         old_slices = OldSlices(
             ledger, lambda job: False, lambda stream: self.log.range(stream).offset_first, SlicesKept(1, 31)
         )
-        dependencies = Dependencies(
+        self._dependencies = Dependencies(
             ledger,
             self.log,
             applier,
@@ -267,16 +275,24 @@ class Api:
             data_dir,
             asks_for_tokens=doorkeeper is not None,
         )
-        self.app = create_app(dependencies, names, doorkeeper)
+        self._names, self._doorkeeper = names, doorkeeper
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
         if self.index_is_away:
             raise IndexUnavailable("Elasticsearch does not answer; try again when it does")
         self.templates += [emit.name for stage in pipeline.stages for emit in stage.emits]
 
+    @cached_property
+    def app(self) -> FastAPI:
+        """An app of its own, for who serves it."""
+        return create_app(self._dependencies, self._names, self._doorkeeper)
+
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        app = self.app if self._names or self._doorkeeper else _app_of_all()
+        app.state.dependencies = self._dependencies
+
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
                 return await client.request(method, path, **options)
 

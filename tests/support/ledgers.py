@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.ledger import ledger as ledger_module
-from strandline.ledger.database import Database
+from strandline.ledger.database import Database, sqlite_file
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceKind, SliceRow, SliceStatus
 
@@ -91,15 +91,15 @@ def ledgers_are_copied(request: pytest.FixtureRequest, migrated_file: Path) -> I
     if "migration" in request.path.parts:
         yield
         return
-    migrate = ledger_module.migrate
 
-    def copy_and_migrate(database: Database) -> None:
-        if database.is_sqlite:
-            _provide(migrated_file, Path(database.address.removeprefix("sqlite:///")))
-        migrate(database)
+    def copy_and_open(url: str) -> Database:
+        path = sqlite_file(url)
+        if path is not None:
+            _provide(migrated_file, path)
+        return Database(url)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger_module, "migrate", copy_and_migrate)
+        patch.setattr(ledger_module, "Database", copy_and_open)
         yield
 
 

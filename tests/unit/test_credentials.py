@@ -203,7 +203,8 @@ def test_a_control_service_with_wrong_settings(
 @pytest.mark.parametrize("kind", sorted(all_settings(), key=lambda kind: kind.__name__))
 def test_no_setting_that_is_wrong_is_shown(kind: type[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret may land in any variable by mistake: the error names the variable, and says nothing of what is in it."""
-    for name in kind.model_fields:
+    of_all = set() if kind is Settings else Settings.model_fields.keys()
+    for name in kind.model_fields.keys() - of_all:
         with monkeypatch.context() as planted:
             for value in (
                 PASSWORD,
