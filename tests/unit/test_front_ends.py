@@ -116,6 +116,10 @@ NOT_IN_SQL = {
 }
 """What SQL refuses to write, with the reason that it gives."""
 OTHERWISE_IN_SQL = {
+    "an emission in a step right behind its window stands beside it": (
+        f"{ONE}  - {WINDOW.replace('    emit', '  - emit')}",
+        f"{ONE}  - {WINDOW}",
+    ),
     "a name that no step takes from is left out": (
         f"{ONE}  - where: k > 1\n    name: large\n  - {WINDOW}",
         f"{ONE}  - where: k > 1\n  - {WINDOW}",
