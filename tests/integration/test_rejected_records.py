@@ -94,6 +94,7 @@ def require_in_index(platform, job: str, dead: list[tuple[bytes | None, dict[str
     wait_until(told, lambda found: found == expected, "all dead letters in the index", timeout_s=120, poll_s=0.5)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_each_refusal_is_a_dead_letter_and_spoils_nothing(platform):
     """Good and bad interleaved, then a late one: the good ones' results are right, each bad one is buried once, also after a
