@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import InvalidDocument, Problem
+from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 
 ON = "o.id = s.id and s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
@@ -177,6 +178,18 @@ def test_a_stream_of_several_without_event_time_is_told_with_the_remedy():
         InvalidDocument, match=r"x\.sql:1:12: .*doesn't say which column .*'inputs\.STREAM\.event_time'"
     ):
         document(query)
+
+
+def test_what_the_clause_has_no_word_for_is_a_function_of_two_relations():
+    """`max_rows`, and a name that a view of another job has."""
+    found = joined(f"select o.id, s.carrier from orders o join shipments s on {ON}")
+    steps = [{**found["steps"][0], "join": {**found["steps"][0]["join"], "max_rows": 5}}]
+    assert "join(table orders, table shipments, name => 'met'" in as_sql([{**found, "steps": steps}])
+    both = [found, {**found, "pipeline": "k", "steps": steps}]
+    assert [one.data["steps"] for one in translate(as_sql(both), "x.sql").documents] == [found["steps"], steps]
+    twice = as_sql([found, {**found, "pipeline": "k"}])
+    assert twice.count("table(join(") == 1
+    assert [one.data["steps"] for one in translate(twice, "x.sql").documents] == [found["steps"]] * 2
 
 
 def test_a_join_of_a_union_takes_from_a_step_of_its_own():
