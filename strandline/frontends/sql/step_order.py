@@ -79,7 +79,9 @@ class _Steps:
         steps = node.steps
         if len(node.takes) > 1:
             sides = dict(zip(("left", "right"), map(self._name_of, node.takes), strict=True))
-            self._add({"join": {**steps[0].document["join"], **sides}}, steps[0].places, node.at)
+            join = steps[0].document["join"]
+            named = {one: join[one] for one in ("name",) if one in join}
+            self._add({"join": named | sides | join | sides}, steps[0].places, node.at)
             steps = steps[1:]
         else:
             taken = self._taken_from(node.takes[0])
