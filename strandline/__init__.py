@@ -17,6 +17,7 @@ _PUBLIC = {
     "Stream": "strandline.frontends.python.flow",
     "counted": "strandline.frontends.python.windows",
     "cumulative": "strandline.frontends.python.windows",
+    "lookup": "strandline.frontends.python.flow",
     "session": "strandline.frontends.python.windows",
     "sliding": "strandline.frontends.python.windows",
     "stream": "strandline.frontends.python.flow",

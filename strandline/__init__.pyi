@@ -1,5 +1,6 @@
 from strandline.frontends.client.client import Client as Client
 from strandline.frontends.python.flow import Stream as Stream
+from strandline.frontends.python.flow import lookup as lookup
 from strandline.frontends.python.flow import stream as stream
 from strandline.frontends.python.pipeline import DeskRun as DeskRun
 from strandline.frontends.python.pipeline import Pipeline as Pipeline

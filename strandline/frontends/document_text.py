@@ -9,6 +9,8 @@ import yaml
 
 from strandline.core.documents import resolves_to_text
 
+RANGE_FIELDS = ("start", "end")
+"""Which part of a stream's log a pipeline reads, in each of its inputs."""
 _INLINE_MAX = 100
 """Characters of a list or mapping that stands on one line."""
 

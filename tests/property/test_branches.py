@@ -210,7 +210,7 @@ def at_the_desk(
     return results, letters
 
 
-@examples(20)
+@examples(10)
 @given(st.integers(0, 2**32), st.none() | st.sampled_from([1, 7, 30]))
 def test_documents_and_dead_letters_are_those_of_the_branches(seed: int, slice_records: int | None) -> None:
     """Documents are the same byte for byte. A record, or a result, that fails in several branches has one dead letter; one that

@@ -308,7 +308,7 @@ def without_inverse(case: Case, late: set[int]) -> list[bytes]:
     ]
 
 
-@examples(100, phases=(Phase.explicit, Phase.generate))
+@examples(50, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_a_run_gives_what_a_plain_recomputation_gives_however_it_is_cut_and_restarted(seed: int) -> None:
     case = a_case(seed)

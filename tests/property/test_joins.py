@@ -15,11 +15,7 @@ from typing import Any
 from hypothesis import Phase, assume, given
 from hypothesis import strategies as st
 
-from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.stream import StreamSpec
-from strandline.frontends.python.printer import as_python
-from strandline.frontends.sql.printer import as_sql
-from strandline.frontends.sql.translation import translate
 from strandline.processing.desk.desk import Desk, DeskResult, Outcome
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checker import check
@@ -31,7 +27,6 @@ from tests.property.test_window_operator import END, Record, digest, histories, 
 from tests.support.examples import examples
 from tests.support.join_graphs import a_join, some_join
 from tests.support.step_graphs import document_of
-from tests.unit.test_front_ends import canonical, of_python
 
 History = list[tuple[list[Record], int | None]]
 STREAM = StreamSpec.from_document(
@@ -66,16 +61,6 @@ def test_a_rewind_of_a_join_computes_just_what_is_not_emitted(
     new = old if new_seed is None else checked(some_join(Random(new_seed)))
     number = data.draw(st.integers(1, len(history) - 1), label="the last committed slice")
     require_the_rest(history, old, new, number)
-
-
-@examples(50)
-@given(st.integers(0, 2**32))
-def test_a_document_with_a_join_is_the_same_in_all_three_forms(seed: int) -> None:
-    document = document_of(some_join(Random(seed)))
-    wanted = canonical([YamlDocument("pipeline", "", document)])
-    sql, program = as_sql([document]), as_python([document])
-    assert canonical(read_documents(translate(sql, "x.sql").yaml, "x.sql")) == wanted, sql
-    assert of_python(program) == wanted, program
 
 
 @dataclass(frozen=True)

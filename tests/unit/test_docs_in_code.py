@@ -20,13 +20,14 @@ from tests.support.page_blocks import DOCS, blocks_of
 def test_each_program_of_the_python_page_that_needs_no_platform_runs(capsys):
     names: dict[str, Any] = {}
     programs = [block for block in blocks_of("python.md", "python") if "client" not in block]
-    assert len(programs) == 3
+    assert len(programs) == 4
     for program in programs:
         exec(compile(program, "python.md", "exec"), names)
     said = capsys.readouterr().out
     assert "pipeline: turbine-health" in said and "['per_minute']" in said
     assert "2026-11-01T12:00:00.000Z T07 60 0.5" in said and "2026-11-01T12:01:00.000Z T07 30 0.5" in said
     assert said.endswith("decode\n")
+    assert [stage.name for stage in names["farm"].check().stages] == ["per_minute", "peaks"]
 
 
 def test_the_mistake_of_the_python_page_is_told_like_this():

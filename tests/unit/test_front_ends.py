@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.nexmark import queries as nexmark
 from strandline.core.documents import YamlDocument, read_documents
-from strandline.core.errors import InvalidDocument
+from strandline.core.errors import InvalidDocument, PermanentError
+from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import StreamSpec
+from strandline.frontends.document_files import with_files
 from strandline.frontends.document_text import write_documents
-from strandline.frontends.python import flow
+from strandline.frontends.joined_texts import JoinedTexts
 from strandline.frontends.python.printer import as_python
-from strandline.frontends.sql import step_order
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.model import PipelineSpec
@@ -26,71 +28,126 @@ from strandline.services.cli import commands as command_line
 ROOT = Path(__file__).parents[2]
 
 
+SPECS = {"stream": StreamSpec, "lookup": LookupSpec, "pipeline": PipelineSpec}
+EXAMPLES = ROOT / "examples"
+
+
 def documents_of_the_docs() -> dict[str, str]:
-    """Name -> text of each YAML block or file that holds whole documents of streams and pipelines."""
-    found = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "examples").glob("*.yaml"))}
+    """Name -> text of each YAML block or file that holds whole documents; the rows that a lookup's file holds are in the text."""
+    files = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.parent.name != "tests"]
+    found = {str(path.relative_to(EXAMPLES)): with_files(path.read_bytes(), path).decode() for path in files}
     for page in sorted((ROOT / "docs").rglob("*.md")):
         for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)):
             try:
-                read_documents(block, page.name)
+                canonical(read_documents(block, page.name))
             except (InvalidDocument, yaml.YAMLError):
-                continue  # a part of a document
+                continue  # a part of a document, or one that names a file
             found[f"{page.name}-{number}"] = block
-    # A pipeline that reads several streams has no form in SQL and Python.
-    return {name: text for name, text in found.items() if not re.search(r"^inputs:", text, re.MULTILINE)}
-
-
-DOCUMENTS = documents_of_the_docs()
+    return found
 
 
 def canonical(documents: list[YamlDocument]) -> list[dict[str, object]]:
     """What the one model makes of documents."""
-    return [(StreamSpec if one.kind == "stream" else PipelineSpec).parse(one).as_document() for one in documents]
+    return [SPECS[one.kind].parse(one).as_document() for one in documents]
+
+
+def of_sql(text: str) -> list[dict[str, object]]:
+    """The documents that statements make."""
+    return canonical(read_documents(translate(text, "x.sql").yaml, "x.sql"))
 
 
 def of_python(program: str) -> list[dict[str, object]]:
     """The documents that a program names, in its order."""
     names: dict[str, Any] = {}
     exec(compile(program, "program.py", "exec"), names)
-    kinds = ("Stream", "Pipeline")
-    found = [one for name, one in names.items() if type(one).__name__ in kinds and name != "stream"]
-    return [one.spec.as_document() for one in found]
+    kinds = ("Stream", "Lookup", "Pipeline")
+    return [one.spec.as_document() for one in names.values() if type(one).__name__ in kinds]
+
+
+DOCUMENTS = documents_of_the_docs()
 
 
 def test_the_search_finds_the_documents():
-    assert len(DOCUMENTS) >= 9 and "pipeline.md-1" in DOCUMENTS, list(DOCUMENTS)
+    assert {"inputs.yaml", "joins.yaml", "lookup.yaml", "nexmark/q9.yaml", "formats/otlp.yaml", "pipeline.md-1"} <= {
+        *DOCUMENTS
+    }
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_each_document_is_the_same_in_yaml_sql_and_python(name):
-    documents = [one for one in read_documents(DOCUMENTS[name], name) if one.kind != "lookup"]
+    """As it is written, and as the canonical document with all its defaults."""
+    documents = read_documents(DOCUMENTS[name], name)
     wanted = canonical(documents)
     data = [one.data for one in documents]
-    sql = as_sql(data)
-    assert canonical(read_documents(translate(sql, "x.sql").yaml, "x.sql")) == wanted, sql
-    program = as_python(data)
-    assert of_python(program) == wanted, program
-    written = write_documents(data)
-    assert canonical(read_documents(written, "x.yaml")) == wanted, written
-    # The canonical documents, with all their defaults, can be written as well.
-    assert canonical(read_documents(translate(as_sql(wanted), "x.sql").yaml, "x.sql")) == wanted
-    assert of_python(as_python(wanted)) == wanted
+    assert canonical(read_documents(write_documents(data), "x.yaml")) == wanted
+    for written in (data, wanted):
+        sql, program = as_sql(written), as_python(written)
+        assert of_sql(sql) == wanted, sql
+        assert of_python(program) == wanted, program
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples" / "sql").glob("*.sql")))
-def test_the_examples_in_sql_and_python_are_those_in_yaml(name):
-    examples = ROOT / "examples"
-    wanted = canonical(read_documents((examples / f"{name}.yaml").read_text(), name))
-    sql = translate((examples / "sql" / f"{name}.sql").read_text(), f"{name}.sql")
-    assert canonical(read_documents(sql.yaml, name)) == wanted
-    assert of_python((examples / "python" / f"{name}.py").read_text()) == wanted
+def sql_examples() -> list[Path]:
+    """The YAML files beside which SQL files stand."""
+    return [path.parents[1] / f"{path.stem}.yaml" for path in sorted(EXAMPLES.rglob("*.sql"))]
+
+
+@pytest.mark.parametrize("path", sql_examples(), ids=lambda path: path.stem)
+def test_the_examples_in_sql_and_python_are_those_in_yaml(path):
+    wanted, texts = canonical(read_documents(with_files(path.read_bytes(), path), path.name)), JoinedTexts()
+    texts.add_file(path.parent / "sql" / f"{path.stem}.sql")
+    assert sorted(canonical(read_documents(texts.text, path.name)), key=str) == sorted(wanted, key=str)
+    program = path.parent / "python" / f"{path.stem}.py"
+    assert not program.exists() or of_python(program.read_text()) == wanted
 
 
 def test_an_example_in_one_of_these_forms_is_there_in_the_other():
-    examples = ROOT / "examples"
-    names = {path.stem for path in (examples / "sql").glob("*.sql")}
-    assert {path.stem for path in (examples / "python").glob("*.py")} == names
-    assert names <= {path.stem for path in examples.glob("*.yaml")}
+    names = {path.stem for path in (EXAMPLES / "sql").glob("*.sql")}
+    assert {path.stem for path in (EXAMPLES / "python").glob("*.py")} == names
+    assert {path.stem for path in (EXAMPLES / "nexmark" / "sql").glob("*.sql")} == set(nexmark.NAMES)
+
+
+ONE = "pipeline: p\ninput: {stream: s}\nevent_time: {field: ts, delay: 1s}\nsteps:\n"
+WINDOW = "window: {name: w, tumbling: 1m, by: [k], aggregate: {n: count(*)}}\n    emit: [{stream: w}]\n"
+NOT_IN_SQL = {
+    "an emission that is taken from by its name: rows are taken from what it emits": (
+        f"{ONE}  - emit: [{{stream: a}}]\n    name: rows\n  - {WINDOW}    from: rows\n"
+    ),
+    "a list of one name: the name alone means the same": f"{ONE}  - {WINDOW}    from: [s]\n",
+}
+"""What SQL refuses to write, with the reason that it gives."""
+OTHERWISE_IN_SQL = {
+    "an emission in a step right behind its window stands beside it": (
+        f"{ONE}  - {WINDOW.replace('    emit', '  - emit')}",
+        f"{ONE}  - {WINDOW}",
+    ),
+    "a name that no step takes from is left out": (
+        f"{ONE}  - where: k > 1\n    name: large\n  - {WINDOW}",
+        f"{ONE}  - where: k > 1\n  - {WINDOW}",
+    ),
+    "a name of the step before in 'from' is left out": (
+        f"{ONE}  - where: k > 1\n    name: large\n  - {WINDOW}    from: large\n",
+        f"{ONE}  - where: k > 1\n  - {WINDOW}",
+    ),
+    "branches stand one behind the other": (
+        f"{ONE}  - where: k > 1\n    name: a\n  - where: k < 1\n    name: b\n    from: s\n  - {WINDOW}    from: a\n"
+        f"  - {WINDOW.replace(': w', ': v')}    from: b\n",
+        f"{ONE}  - where: k > 1\n  - {WINDOW}  - where: k < 1\n    from: s\n  - {WINDOW.replace(': w', ': v')}",
+    ),
+}
+"""What SQL says in other steps, with the same results."""
+
+
+@pytest.mark.parametrize("text", NOT_IN_SQL.values(), ids=NOT_IN_SQL)
+def test_what_sql_can_not_say_is_refused_with_the_reason(text):
+    with pytest.raises(PermanentError, match="SQL has no form for"):
+        as_sql([one.data for one in read_documents(text, "x.yaml")])
+
+
+@pytest.mark.parametrize(("text", "wanted"), OTHERWISE_IN_SQL.values(), ids=OTHERWISE_IN_SQL)
+def test_what_sql_says_in_other_steps(text, wanted):
+    assert of_sql(as_sql([one.data for one in read_documents(text, "x.yaml")])) == canonical(
+        read_documents(wanted, "x")
+    )
 
 
 @pytest.fixture
@@ -174,15 +231,12 @@ steps:
 """
 
 
-def test_branches_are_the_same_in_all_three_forms(monkeypatch):
-    """As data: which of them the model takes is its own affair."""
-    monkeypatch.setattr(step_order, "_have_branches", lambda: True)
+def test_branches_are_the_same_in_all_three_forms():
+    """As data, without defaults."""
     (document,) = read_documents(BRANCHES, "branches.yaml")
     sql = as_sql([document.data])
     (again,) = read_documents(translate(sql, "x.sql").yaml, "x.sql")
     assert again.data == document.data, sql
-    steps: list[Any] = []
-    monkeypatch.setattr(flow.Flow, "pipeline", lambda self, name: steps.extend(one.document for one in self._steps))
-    program = as_python([document.data])
-    of_python(program)
-    assert steps == document.data["steps"], program
+    names: dict[str, Any] = {}
+    exec(program := as_python([document.data]), names)
+    assert names["farm_load"].document.data == document.data, program

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.ledger.models import RuleText
 from strandline.processing.desk.pipeline_graph import pipeline_graph
@@ -231,17 +230,6 @@ def test_the_desk_merges_a_file_for_each_stream(
     both = run(f"a={tmp_path / 'a.ndjson'}", f"b={tmp_path / 'b.ndjson'}")
     assert [one["n"] for one in both] == [4, 1, 1]
     assert [one["n"] for one in run(f"b={tmp_path / 'b.ndjson'}")] == [2, 1], "a stream without a file is empty"
-
-
-def test_a_form_that_has_no_inputs_says_so(tmp_path: Path) -> None:
-    from strandline.core.errors import PermanentError
-    from strandline.frontends.python.printer import as_python
-    from strandline.frontends.sql.printer import as_sql
-
-    data = [one.data for one in read_documents(f"{STREAMS}pipeline: p{INPUTS}{UNITED}", "p.yaml")]
-    for write in (as_sql, as_python):
-        with pytest.raises(PermanentError, match="reads several streams, and that has no form in"):
-            write(data)
 
 
 def test_json_of_any_stream_makes_no_key() -> None:

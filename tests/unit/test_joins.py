@@ -11,7 +11,6 @@ import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
-from strandline.frontends.sql.printer import as_sql
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
@@ -212,8 +211,3 @@ def test_a_change_of_a_join_is_computed_from_the_last_result_on() -> None:
     assert changes_between(old, pipeline(JOIN)) == []
     assert old.digest != pipeline({**JOIN, "type": "full"}).digest
     assert replace(old, stages=()).digest != old.digest
-
-
-def test_sql_has_joins_as_a_function_of_two_relations() -> None:
-    document = pipeline(JOIN).spec.as_document()
-    assert "join(table lefts, table rights, name => 'met'" in as_sql([STREAM.as_document(), document])

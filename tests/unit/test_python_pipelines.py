@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import strandline
-from strandline import Pipeline, cumulative, session, sliding, stream, tumbling
+from strandline import Pipeline, cumulative, lookup, session, sliding, stream, tumbling
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.frontends.python.flow import Flow
@@ -130,6 +130,87 @@ def test_event_time_may_be_the_time_of_arrival():
     assert arrival.document.data["event_time"] == {"from": "log"}
     either = TURBINES.event_time("ts", delay="1s", else_log=True).emit(elasticsearch="x", name="all").pipeline("p")
     assert either.spec.event_time.else_log == "log" and either.spec.steps[0].name == "all"
+
+
+INVERTERS = stream("inverters", schema={"inverter": "string", "time": "timestamp", "watts": "long"}, key="inverter")
+
+
+def test_flows_are_joined_and_united():
+    """Steps stand in the order in which they were said, and what is taken from gets a name."""
+    power, watts = TURBINES.event_time("ts", delay="10s"), INVERTERS.event_time("time", delay="1m", start="latest")
+    large = power.where("power > 2")
+    met = large.join(
+        power.where("power < 1").named("small"), name="met", on=["turbine"], after="1h", kind="left", p="right.power"
+    )
+    both = power.union(watts.derive(power="watts / 1000e0"))
+    whole = met.emit(stream="met").beside(both.window(tumbling("1m"), name="w", n="count(*)").emit(stream="w"))
+    document = (
+        whole.beside(met.window(tumbling("1h"), name="hours", n="count(*)").emit(stream="hours"))
+        .pipeline("p")
+        .document.data
+    )
+    assert document["inputs"] == [
+        {"stream": "turbines", "event_time": {"field": "ts", "delay": "10s"}},
+        {"stream": "inverters", "start": "latest", "event_time": {"field": "time", "delay": "1m"}},
+    ]
+    join = {
+        "name": "met",
+        "left": "rows",
+        "right": "small",
+        "on": ["turbine"],
+        "within": {"after": "1h"},
+        "type": "left",
+    }
+    window = {"tumbling": "1m", "aggregate": {"n": "count(*)"}}
+    assert document["steps"] == [
+        {"where": "power > 2", "from": "turbines", "name": "rows"},
+        {"where": "power < 1", "from": "turbines", "name": "small"},
+        {"join": {**join, "add": {"p": "right.power"}}, "emit": [{"stream": "met"}]},
+        {"derive": {"power": "watts / 1000e0"}, "from": "inverters", "name": "rows_2"},
+        {"window": {"name": "w", **window}, "from": ["turbines", "rows_2"], "emit": [{"stream": "w"}]},
+        {"window": {"name": "hours", **window, "tumbling": "1h"}, "from": "met", "emit": [{"stream": "hours"}]},
+    ]
+
+
+def test_what_flows_can_not_be_together_is_refused_at_once():
+    power, watts = TURBINES.event_time("ts", delay="10s"), INVERTERS.event_time("time", delay="1m")
+    with pytest.raises(ValueError, match="stream 'turbines' is read in two ways"):
+        power.union(TURBINES.event_time("ts", delay="1s"))
+    with pytest.raises(ValueError, match="a join takes the rows of one step on each side"):
+        power.union(watts).join(power, name="j", on=["turbine"], within="1s")
+
+
+def test_a_lookup_and_records_of_several_streams_at_the_desk():
+    limits = lookup(
+        "limits", schema={"turbine": "string", "most": "double"}, key="turbine", rows=[{"turbine": "T1", "most": 3}]
+    )
+    power = TURBINES.event_time("ts", delay="0s").enrich(limits, key="turbine", add=["most"], optional=True)
+    watts = INVERTERS.event_time("time", delay="0s").derive(power="watts / 1000e0")
+    whole = (
+        power.where("power < most or most is null").union(watts).window(tumbling("1m"), name="w", power="sum(power)")
+    )
+    at = {"ts": "2026-11-01T12:00:00Z", "rated_power": 1}
+    run = whole.emit(stream="w").pipeline("p").run([
+        ("turbines", {"turbine": "T1", "power": 5, **at}),
+        ("inverters", {"inverter": "I", "watts": 500, "time": at["ts"]}),
+        ("turbines", {"turbine": "T1", "power": 2, **at}),
+        ("turbines", {"turbine": "T2", "power": 4, **at}),
+    ])  # fmt: skip
+    assert [one["power"] for one in run.of("w")] == [6.5] and run.records == 4
+    with pytest.raises(ValueError, match="there is no stream 'turbine' here; did you mean 'turbines'"):
+        whole.emit(stream="w").pipeline("p").run([("turbine", {})])
+
+
+def test_steps_of_a_further_stream_know_its_columns():
+    """Also where no step takes from the first stream."""
+    watts = INVERTERS.event_time("time", delay="0s").drop("inverter").where("watts > 1")
+    read = TURBINES.event_time("ts", delay="0s").beside(
+        watts.window(tumbling("1m"), name="w", n="count(*)").emit(stream="w")
+    )
+    run = read.pipeline("p").run(
+        [("inverters", {"inverter": "I", "watts": n, "time": "2026-11-01T12:00:00Z"}) for n in range(4)]
+    )
+    assert [one["n"] for one in run.of("w")] == [2]
 
 
 def test_a_run_at_the_desk_gives_documents_and_dead_letters():

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, Unpack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from strandline.core.documents import Path, YamlDocument
 from strandline.core.stream import StreamSpec
+from strandline.frontends.document_text import RANGE_FIELDS
+from strandline.frontends.python.layout import CallPlace, Step, Taken, laid_out
 from strandline.frontends.python.pipeline import Pipeline
 from strandline.frontends.python.windows import DurationLike, Windows, duration_text
+
+if TYPE_CHECKING:  # what reads rows is loaded when some are read
+    from strandline.core.lookups.lookup import LookupSpec
 
 _OWN_MODULES = "strandline.frontends."
 
@@ -71,20 +76,6 @@ class PipelineFields(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class CallPlace:
-    """Where in a program something was said."""
-
-    file: str
-    line: int
-
-
-@dataclass(frozen=True)
-class _Step:
-    document: Mapping[str, Any]
-    place: CallPlace
-
-
-@dataclass(frozen=True)
 class Stream:
     """A stream: its name alone, when it is registered elsewhere, or its whole document."""
 
@@ -101,13 +92,16 @@ class Stream:
         watermark: Literal["partitions", "newest"] | None = None,
         from_log: bool = False,
         else_log: bool = False,
+        start: str | None = None,
+        end: str | None = None,
         **limits: Unpack[_Limits],
     ) -> Flow:
         """Say what tells when a record happened; steps come behind it.
 
         `field`: a timestamp of the stream, with `delay`, the disorder allowed. `from_log`: the time of arrival instead;
         `else_log`: beside `field`, for records that lack it. `idle_timeout`, `max_ahead`: None is never; left out, the
-        document's defaults hold.
+        document's defaults hold. `start`, `end`: where a new job begins to read the stream, and where a batch
+        ends.
         """
         said: dict[str, Any] = {} if field is None else {"field": field}
         said |= {"from": "log"} if from_log else {}
@@ -118,7 +112,9 @@ class Stream:
             name: None if value is None else duration_text(value)  # type: ignore[arg-type]
             for name, value in limits.items()
         }
-        return Flow(self, said, _called_from(), ())
+        range_ = {name: value for name, value in (("start", start), ("end", end)) if value is not None}
+        read = _Read(self, said, _called_from(), range_)
+        return Flow((read,), (), (Taken(stream=self.name),))
 
     def yaml_documents(self) -> list[YamlDocument]:
         """The document with the place where it was said; none where only the name is known."""
@@ -153,15 +149,59 @@ def stream(name: str, *, schema: Mapping[str, Any] | None = None, **fields: Unpa
 
 
 @dataclass(frozen=True)
-class Flow:
-    """What is said of a pipeline so far: its stream, its event time, and its steps in order."""
+class Lookup:
+    """A lookup with its rows, by whose key records are enriched."""
+
+    name: str
+    document: Mapping[str, Any]
+    _place: CallPlace
+
+    def yaml_documents(self) -> list[YamlDocument]:
+        """The document with the place where it was said."""
+        return [YamlDocument("lookup", self.name, dict(self.document), self._place.file, {(): self._place.line})]
+
+    @property
+    def spec(self) -> LookupSpec:
+        """The model of the document. Raises InvalidDocument for a wrong one."""
+        from strandline.core.lookups.lookup import LookupSpec
+
+        return LookupSpec.parse(self.yaml_documents()[0])
+
+
+def lookup(
+    name: str,
+    *,
+    schema: Mapping[str, Any],
+    key: str | Sequence[str],
+    rows: Sequence[Mapping[str, Any]] | None = None,
+    **more: Any,
+) -> Lookup:
+    """A lookup: its fields, as those of a stream, the field or the fields by which a row is found, and its rows."""
+    said = more if rows is None else {"rows": [dict(row) for row in rows], **more}
+    keys = key if isinstance(key, str) else list(key)
+    return Lookup(name, {"lookup": name, "schema": dict(schema), "key": keys, **said}, _called_from())
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A stream that the pipeline reads."""
 
     stream: Stream
-    _event_time: Mapping[str, Any]
-    _event_time_place: CallPlace
-    _steps: tuple[_Step, ...]
-    _from: str | None = None
-    """What the next step takes from, if not the one before it."""
+    event_time: Mapping[str, Any]
+    place: CallPlace = field(compare=False)
+    range: Mapping[str, Any]
+    """The RANGE_FIELDS that are said of it alone."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What is said of a pipeline so far: its streams, each with its event time, its steps in order, and what the next one
+    takes."""
+
+    _reads: tuple[_Read, ...]
+    _steps: tuple[Step, ...]
+    _at: tuple[Taken, ...]
+    _lookups: tuple[Lookup, ...] = ()
 
     def derive(self, expressions: Mapping[str, str] | None = None, /, **named: str) -> Flow:
         """New fields: name -> expression over the fields before this step."""
@@ -211,35 +251,109 @@ class Flow:
         aggregates = {**(aggregate or {}), **named}
         return self._with({"window": {"name": name, **windows.fields, **keys, "aggregate": aggregates}})
 
+    def enrich(
+        self,
+        lookup: Lookup | str,
+        *,
+        key: str | Sequence[str] | Mapping[str, str],
+        add: Sequence[str] | Mapping[str, str],
+        optional: bool = False,
+    ) -> Flow:
+        """Add fields of a lookup: `key` is the field that holds its key, and `add` names those that are added, or `{field: field
+        of the lookup}`. A record without a row is a dead letter, or with `optional` has nulls."""
+        name = lookup if isinstance(lookup, str) else lookup.name
+        said = {"lookup": name, "key": _plain(key), "add": _plain(add), **({"optional": True} if optional else {})}
+        known = () if isinstance(lookup, str) or lookup in self._lookups else (lookup,)
+        return replace(self, _lookups=(*self._lookups, *known))._with({"enrich": said})
+
+    def map(
+        self, function: str, *, reads: Sequence[str], columns: Mapping[str, str], deterministic: Literal[True]
+    ) -> Flow:
+        """New fields, name -> type, by a Python function `package.module:function` of the fields that it reads. You say that the
+        same record gives the same values in each run."""
+        said = {"function": function, "reads": list(reads), "columns": dict(columns), "deterministic": deterministic}
+        return self._with({"map": said})
+
+    def join(
+        self,
+        other: Flow | str,
+        *,
+        name: str,
+        on: Sequence[str],
+        within: DurationLike | None = None,
+        before: DurationLike | None = None,
+        after: DurationLike | None = None,
+        tumbling: DurationLike | None = None,
+        kind: Literal["inner", "left", "full"] | None = None,
+        max_rows: int | None = None,
+        add: Mapping[str, str] | None = None,
+        **named: str,
+    ) -> Flow:
+        """Put rows of this flow, on the left, and of another together that are equal in the fields `on`.
+
+        `before`, `after`: how long before or after the row on the left that on the right may be; `within`: both; `tumbling`
+        instead: both are in one window of this size. `kind`: `left` and `full` also give rows without a partner. `add`, and
+        further names: fields of the joined row, `left.FIELD` or `right.FIELD`. `other` may be the name of a step or stream.
+        """
+        if isinstance(on, str):
+            raise TypeError(f"on={on!r} is one text; write on=[{on!r}]")
+        near: dict[str, Any] = {} if within is None else {"within": duration_text(within)}
+        sides = {"before": before, "after": after}
+        if said := {side: duration_text(one) for side, one in sides.items() if one is not None}:
+            near["within"] = said
+        near |= {} if tumbling is None else {"tumbling": duration_text(tumbling)}
+        added = {**(add or {}), **named}
+        document = {"name": name, "on": list(on), **near, **({} if kind is None else {"type": kind})}
+        document |= ({"add": added} if added else {}) | ({} if max_rows is None else {"max_rows": max_rows})
+        right = Taken(said=other) if isinstance(other, str) else other._one("join")
+        both = self if isinstance(other, str) else self.beside(other)
+        return replace(both, _at=(self._one("join"), right))._with({"join": document})
+
+    def union(self, *others: Flow) -> Flow:
+        """Go on with the rows of this flow and of others, with the fields that all of them have, by name. Keeps duplicates."""
+        together = self.beside(*others)
+        return replace(together, _at=tuple(taken for flow in (self, *others) for taken in flow._at))
+
+    def beside(self, *others: Flow) -> Flow:
+        """This flow, and others in the same pipeline: their streams, and their steps behind those here. Goes on with what this
+        one gave. Raises ValueError where they read one stream by two event times."""
+        reads, steps, lookups = list(self._reads), list(self._steps), list(self._lookups)
+        for other in others:
+            for read in other._reads:
+                if any(read.stream.name == one.stream.name and read != one for one in reads):
+                    raise ValueError(f"stream '{read.stream.name}' is read in two ways; say its event time once")
+                reads += [] if read in reads else [read]
+            places = {step.key: at for at, step in enumerate(steps)}
+            for step in other._steps:
+                if step.key in places:
+                    steps[places[step.key]] = steps[places[step.key]].with_more(step)
+                else:
+                    steps.append(step)
+            lookups += [one for one in other._lookups if one not in lookups]
+        return replace(self, _reads=tuple(reads), _steps=tuple(steps), _lookups=tuple(lookups))
+
     def emit(self, *places: Mapping[str, Any], name: str | None = None, **more: Unpack[Places]) -> Flow:
-        """Send what comes so far to these places: results of the window, or before the first window each record.
+        """Send what comes so far to these places: results of the window or the join, or before the first one each record.
 
         `emit(elasticsearch="turbine-minute", stream="minutes")`; a mapping as `{"elasticsearch": "other"}` serves where one
         kind is needed twice. `name`: of the stage, where records are emitted.
         """
         emits = [dict(place) for place in places] + [{kind: place} for kind, place in more.items()]
-        last = self._steps[-1] if self._steps else None
-        if (
-            self._from is None
-            and last is not None
-            and "window" in last.document
-            and "emit" not in last.document
-            and name is None
-        ):
-            beside = replace(last, document={**last.document, "emit": emits})
-            return replace(self, _steps=(*self._steps[:-1], beside))
+        last = self._last()
+        if last is not None and name is None and last.is_stage and "emit" not in last.document:
+            return self._instead(last, {**last.document, "emit": emits})
         return self._with({"emit": emits} | ({} if name is None else {"name": name}))
 
     def named(self, name: str) -> Flow:
         """Give the step before a name, by which others may take what it gives. A window has one already."""
-        if not self._steps:
+        last = self._last()
+        if last is None:
             raise ValueError(f"there is no step yet that could be called {name!r}")
-        last = self._steps[-1]
-        return replace(self, _steps=(*self._steps[:-1], replace(last, document={**last.document, "name": name})))
+        return self._instead(last, {**last.document, "name": name})
 
-    def take_from(self, name: str) -> Flow:
-        """Go on with what the step of this name gave, or the stream: a branch begins."""
-        return replace(self, _from=name)
+    def take_from(self, *names: str) -> Flow:
+        """Go on with what the step of this name gave, or the stream: a branch begins. Several names unite."""
+        return replace(self, _at=tuple(Taken(said=name) for name in names))
 
     def step(self, document: Mapping[str, Any]) -> Flow:
         """A step as a YAML document has it, for one that has no method here."""
@@ -250,26 +364,50 @@ class Flow:
         with the file and line of the call that made it."""
         place = _called_from()
         more: dict[str, Any] = dict(fields)
-        range_: dict[str, Any] = {name: more.pop(name) for name in ("start", "end") if name in more}
-        data = {
-            "pipeline": name,
-            "input": {"stream": self.stream.name, **range_},
-            "event_time": dict(self._event_time),
-            "steps": [dict(step.document) for step in self._steps],
-            **more,
-        }
+        range_ = {name: more.pop(name) for name in RANGE_FIELDS if name in more}
+        steps = laid_out(self._steps, [read.stream.name for read in self._reads])
         lines: dict[Path, int] = {
             (): place.line,
-            ("input",): place.line,
-            ("event_time",): self._event_time_place.line,
             **{("steps", number): step.place.line for number, step in enumerate(self._steps)},
         }
-        document = YamlDocument("pipeline", name, data, place.file, lines)
-        return Pipeline(document, next(iter(self.stream.yaml_documents()), None))
+        inputs = [{"stream": read.stream.name, **range_, **read.range} for read in self._reads]
+        if len(inputs) == 1:
+            reads: dict[str, Any] = {"input": inputs[0], "event_time": dict(self._reads[0].event_time)}
+            lines |= {("input",): place.line, ("event_time",): self._reads[0].place.line}
+        else:
+            times = [dict(read.event_time) for read in self._reads]
+            reads = {"inputs": [{**one, "event_time": time} for one, time in zip(inputs, times, strict=True)]}
+            lines |= {("inputs", number): read.place.line for number, read in enumerate(self._reads)}
+        document = YamlDocument(
+            "pipeline", name, {"pipeline": name, **reads, "steps": steps, **more}, place.file, lines
+        )
+        known = [one for read in self._reads for one in read.stream.yaml_documents()]
+        return Pipeline(document, (*known, *(one for lookup in self._lookups for one in lookup.yaml_documents())))
 
     def _with(self, document: Mapping[str, Any]) -> Flow:
-        taken = {} if self._from is None else {"from": self._from}
-        return replace(self, _steps=(*self._steps, _Step({**document, **taken}, _called_from())), _from=None)
+        step = Step(document, _called_from(), self._at)
+        return replace(self, _steps=(*self._steps, step), _at=(Taken(key=step.key),))
+
+    def _one(self, verb: str) -> Taken:
+        if len(self._at) != 1:
+            raise ValueError(
+                f"a {verb} takes the rows of one step on each side; give those that are united a step, as where()"
+            )
+        return self._at[0]
+
+    def _last(self) -> Step | None:
+        """The step whose rows come here; None: a stream, several, or one that was named."""
+        keys = [taken.key for taken in self._at]
+        return next((step for step in self._steps if keys == [step.key]), None)
+
+    def _instead(self, old: Step, document: Mapping[str, Any]) -> Flow:
+        return replace(
+            self, _steps=tuple(replace(one, document=document) if one is old else one for one in self._steps)
+        )
+
+
+def _plain(names: str | Sequence[str] | Mapping[str, str]) -> object:
+    return names if isinstance(names, str) else dict(names) if isinstance(names, Mapping) else list(names)
 
 
 def _called_from() -> CallPlace:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from strandline.core.documents import YamlDocument
+from strandline.core.documents import YamlDocument, did_you_mean
 from strandline.frontends.document_text import write_documents
 from strandline.processing.pipelines.model import PipelineSpec
 
@@ -53,8 +53,8 @@ class Pipeline:
 
     document: YamlDocument
     """As it was said, without defaults, with the place of each step."""
-    stream_document: YamlDocument | None = None
-    """Its stream's, where that is known."""
+    known: tuple[YamlDocument, ...] = ()
+    """Those of its streams and lookups, as far as they are known."""
     spec: PipelineSpec = field(init=False, compare=False)
     """The model that all ways of writing a pipeline share."""
 
@@ -74,11 +74,11 @@ class Pipeline:
         return self.spec.as_document()
 
     def to_yaml(self) -> str:
-        """The pipeline, and its stream if that is known, as a file for `strandline apply`."""
+        """The pipeline, and its streams and lookups as far as they are known, as a file for `strandline apply`."""
         return write_documents(document.data for document in self.yaml_documents())
 
     def check(self, *known: Documents) -> CheckedPipeline:
-        """Compare the pipeline with its stream: columns, types, how windows fit. Needs no server.
+        """Compare the pipeline with its streams: columns, types, how windows fit. Needs no server.
 
         `known`: the stream, or the pipeline that emits it, where `stream()` was given a name only. Raises InvalidDocument
         with every problem, each with the file and line of its step.
@@ -92,7 +92,7 @@ class Pipeline:
 
     def run(
         self,
-        records: Iterable[Record] | Path,
+        records: Iterable[Record] | Iterable[tuple[str, Record]] | Path,
         *known: Documents,
         partitions: int = 1,
         slice_records: int | None = 10_000,
@@ -101,9 +101,9 @@ class Pipeline:
     ) -> DeskRun:
         """Run the pipeline over records, or a file of them, without any server: what `strandline pipeline run` does.
 
-        The order of the records is the order of the log, and log time is event time, or the field `log_time`. `drain`: close
-        all windows at the end. Results do not depend on `slice_records`. Raises InvalidDocument as `check`, and BadRecord
-        where the pipeline ends at a bad record.
+        Of several streams each record is a pair, `("turbines", record)`. The order of the records is the order of the log, and
+        log time is event time, or the field `log_time`. `drain`: close all windows at the end. Results do not depend on
+        `slice_records`. Raises InvalidDocument as `check`, and BadRecord where the pipeline ends at a bad record.
         """
         from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
         from strandline.processing.desk.record_files import read_records
@@ -114,15 +114,21 @@ class Pipeline:
             raise TypeError("expected several records, or the Path of a file; one record stands in a list")
         checked = self.check(*known)
         desk = Desk(checked, slice_records, log_time=log_time)
-        placement = Placement(checked.stream, partitions)
+        placements = {name: Placement(stream, partitions) for name, stream in checked.streams.items()}
+        first = checked.stream.stream
+        pieces: Iterable[tuple[str, list[bytes]]]
         if isinstance(records, Path):
-            pieces: Iterable[list[bytes]] = read_records(records, record_format(checked.stream))
+            if len(placements) > 1:
+                raise TypeError("a file holds the records of one stream; give pairs of a stream's name and a record")
+            pieces = ((first, values) for values in read_records(records, record_format(checked.stream)))
         else:
-            pieces = _pieces(records, RECORDS_AT_ONCE)
+            pieces = _pieces(records, first, RECORDS_AT_ONCE)
 
         def outcomes() -> Iterator[Outcome]:
-            for values in pieces:
-                yield from desk.feed(DeskRecords(values, placement.of_each(values)))
+            for name, values in pieces:
+                if name not in placements:
+                    raise ValueError(f"there is no stream '{name}' here{did_you_mean(name, placements)}")
+                yield from desk.feed(DeskRecords(values, placements[name].of_each(values), stream=name))
             yield from desk.drain() if drain else desk.end_slice()
 
         results: list[dict[str, Any]] = []
@@ -135,8 +141,8 @@ class Pipeline:
         return DeskRun(results, letters, desk.counts.records)
 
     def yaml_documents(self) -> list[YamlDocument]:
-        """The stream's document, if it is known, and the pipeline's, with the places of the calls that said them."""
-        return [*([] if self.stream_document is None else [self.stream_document]), self.document]
+        """The documents of streams and lookups that are known, and the pipeline's, each with the places of its calls."""
+        return [*self.known, self.document]
 
 
 def record_bytes(record: Record) -> bytes:
@@ -148,10 +154,14 @@ def record_bytes(record: Record) -> bytes:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=_in_json).encode()
 
 
-def _pieces(records: Iterable[Record], at_once: int) -> Iterator[list[bytes]]:
-    left = iter(records)
-    while piece := [record_bytes(one) for one in islice(left, at_once)]:
-        yield piece
+def _pieces(
+    records: Iterable[Record] | Iterable[tuple[str, Record]], first: str, at_once: int
+) -> Iterator[tuple[str, list[bytes]]]:
+    """Records in a row that come to one stream, which is the first one where nothing else is said."""
+    named = (one if isinstance(one, tuple) else (first, one) for one in records)
+    for stream, of_stream in groupby(named, key=lambda one: one[0]):
+        while piece := [record_bytes(record) for _, record in islice(of_stream, at_once)]:
+            yield stream, piece
 
 
 def _in_json(value: object) -> object:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from strandline.core.errors import PermanentError
+from strandline.frontends.document_text import RANGE_FIELDS
 
 _WINDOW_FUNCTIONS = {
     "tumbling": ("tumbling", ()),
@@ -22,41 +23,57 @@ def as_python(documents: Iterable[Mapping[str, Any]]) -> str:
     used: set[str] = set()
     names: dict[str, str] = {}
     lines: list[str] = []
-    functions: set[str] = {"stream"}
+    functions: set[str] = set()
     for document in documents:
-        if "lookup" in document:
-            raise PermanentError("a lookup has no form in Python yet; keep its document in YAML or SQL")
-        kind = "stream" if "stream" in document else "pipeline"
+        kind = next(one for one in ("stream", "lookup", "pipeline") if one in document)
         name = _variable(document[kind], used)
-        if kind == "stream":
-            names[document["stream"]] = name
-            fields = {one: value for one, value in document.items() if one not in ("stream", "schema")}
-            arguments = [repr(document["stream"]), f"schema={document['schema']!r}", *_keywords(fields)]
-            lines += ["", f"{name} = stream(", *(f"    {one}," for one in arguments), ")"]
-        else:
-            if "inputs" in document:
-                raise PermanentError(
-                    f"pipeline {document['pipeline']} reads several streams, and that has no form in Python yet; keep its "
-                    "document in YAML"
-                )
+        if kind == "pipeline":
             lines += ["", *_pipeline(name, document, names, functions)]
+            continue
+        functions.add(kind)
+        names |= {document[kind]: name} if kind == "stream" else {}
+        fields = {one: value for one, value in document.items() if one not in (kind, "schema")}
+        arguments = [repr(document[kind]), f"schema={document['schema']!r}", *_keywords(fields)]
+        lines += ["", f"{name} = {kind}(", *(f"    {one}," for one in arguments), ")"]
     return "\n".join([f"from strandline import {', '.join(sorted(functions))}", *lines, ""])
 
 
 def _pipeline(name: str, document: Mapping[str, Any], streams: Mapping[str, str], functions: set[str]) -> list[str]:
-    source = document["input"]["stream"]
-    calls = [f".event_time({', '.join(_event_time(document['event_time']))})"]
+    reads = _reads(document, streams)
+    functions |= {"stream"} if any(one.startswith("stream(") for one in reads) else set()
+    calls = [f".beside({', '.join(reads[1:])})"] if reads[1:] else []
     after_window = False
     for step in document["steps"]:
-        calls += [f".take_from({step['from']!r})"] if "from" in step else []
+        taken = [step["from"]] if isinstance(step.get("from"), str) else step.get("from", ())
+        if len(taken) == 1 and not isinstance(step["from"], str):
+            raise PermanentError(f"Python has no form for 'from: {taken}'; write 'from: {taken[0]}', which is the same")
+        taken = [step["join"]["left"]] if "join" in step else taken
+        calls += [f".take_from({', '.join(map(repr, taken))})"] if taken else []
         own = {one: value for one, value in step.items() if one != "from"}
         named = [] if "emit" in own or "name" not in own else [f".named({own.pop('name')!r})"]
         calls += [*_calls(own, after_window and "from" not in step, functions), *named]
-        after_window = "window" in step and "emit" not in step
-    fields = {one: value for one, value in document.items() if one not in ("pipeline", "input", "event_time", "steps")}
-    fields |= {one: value for one, value in document["input"].items() if one != "stream"}
+        after_window = ("window" in step or "join" in step) and "emit" not in step
+    apart = ("pipeline", "input", "inputs", "event_time", "steps")
+    fields = {one: value for one, value in document.items() if one not in apart}
+    fields |= {one: value for one, value in document.get("input", {}).items() if one != "stream"}
     calls.append(f".pipeline({', '.join([repr(document['pipeline']), *_keywords(fields)])})")
-    return [f"{name} = (", f"    {streams.get(source, f'stream({source!r})')}", *(f"    {one}" for one in calls), ")"]
+    return [f"{name} = (", f"    {reads[0]}", *(f"    {one}" for one in calls), ")"]
+
+
+def _reads(document: Mapping[str, Any], streams: Mapping[str, str]) -> list[str]:
+    """What reads each stream, by its event time."""
+    inputs = document.get("inputs")
+    if inputs is not None and len(inputs) == 1:
+        raise PermanentError(
+            "Python has no form for 'inputs' of one stream; write 'input' and 'event_time', which is the same"
+        )
+    found = []
+    for one in inputs or [{**document["input"], "event_time": document["event_time"]}]:
+        range_ = {name: one[name] for name in RANGE_FIELDS if inputs is not None and name in one}
+        read = ", ".join([*_event_time(one["event_time"]), *_keywords(range_)])
+        name = one["stream"]
+        found.append(f"{streams.get(name, f'stream({name!r})')}.event_time({read})")
+    return found
 
 
 def _event_time(event_time: Mapping[str, Any]) -> list[str]:
@@ -79,6 +96,13 @@ def _calls(step: Mapping[str, Any], after_window: bool, functions: set[str]) -> 
             return [f".dedupe({', '.join(_keywords(dedupe))})"]
         case {"distinct": distinct, **rest} if not rest:
             return [f".distinct({', '.join(_keywords(distinct))})"]
+        case {"enrich": enrich, **rest} if not rest:
+            return [f".enrich({', '.join([repr(enrich['lookup']), *_keywords(_without(enrich, 'lookup'))])})"]
+        case {"map": mapped, **rest} if not rest:
+            return [f".map({', '.join([repr(mapped['function']), *_keywords(_without(mapped, 'function'))])})"]
+        case {"join": join, **rest} if set(rest) <= {"emit"}:
+            emit = [_emit(rest["emit"], None)] if "emit" in rest else []
+            return [_join(join), *emit]
         case {"window": window, **rest} if set(rest) <= {"emit"}:
             emit = [_emit(rest["emit"], None)] if "emit" in rest else []
             return [_window(window, functions), *emit]
@@ -99,6 +123,19 @@ def _window(window: Mapping[str, Any], functions: set[str]) -> str:
     keys = [f"by={list(window['by'])!r}"] if window.get("by") else []
     aggregates = _named(window["aggregate"], ("name", "by", "aggregate", "windows", "self"), "aggregate=")
     return f".window({', '.join([windows, *_keywords({'name': window['name']}), *keys, aggregates])})"
+
+
+def _join(join: Mapping[str, Any]) -> str:
+    said = {one: value for one, value in join.items() if one not in ("left", "right", "within", "type", "add")}
+    within = join.get("within", {})
+    said |= {"within": within} if isinstance(within, str) else within or ({"after": "0s"} if "within" in join else {})
+    said |= {"kind": join["type"]} if "type" in join else {}
+    add = [_named(join["add"], _JOIN_PARAMETERS, "add=")] if join.get("add") else []
+    return f".join({', '.join([repr(join['right']), *_keywords(said), *add])})"
+
+
+def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {one: value for one, value in values.items() if one != name}
 
 
 def _emit(emits: list[Mapping[str, Any]], name: str | None) -> str:
@@ -130,4 +167,5 @@ def _variable(name: str, used: set[str]) -> str:
     return plain
 
 
-_RESERVED = ("stream", "tumbling", "sliding", "cumulative", "session", "counted")
+_JOIN_PARAMETERS = ("self", "other", "name", "on", "within", "before", "after", "tumbling", "kind", "max_rows", "add")
+_RESERVED = ("lookup", "stream", "tumbling", "sliding", "cumulative", "session", "counted")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.core.errors import PermanentError
+from strandline.frontends.document_text import RANGE_FIELDS
+from strandline.frontends.sql.nodes import stage_name
 from strandline.frontends.sql.queries import CLAUSES, step_functions
-from strandline.frontends.sql.relations import LOG_TIME, stage_name
-from strandline.frontends.sql.translation import OPTIONS_OF_EVENT_TIME
+from strandline.frontends.sql.translation import EVENT_TIME, LOG_TIME, OPTIONS_OF_EVENT_TIME
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED_WORDS = frozenset((
@@ -17,7 +19,8 @@ _QUOTED_WORDS = frozenset((
     "inner", "left", "right", "full", "cross", "semi", "anti", "natural", "asof", "distinct", "all", "interval", "primary",
     "foreign", "watermark", "constraint", "unique", "check", "lateral", "cube", "rollup", "grouping", "array", "map", "in", "is",
 ))  # fmt: skip
-_RECORD_STEPS = ("where", "derive", "select", "drop")
+_ROWS_MAX = 10_000
+"""Of a join, where nothing else is said."""
 
 
 def as_sql(documents: Iterable[Mapping[str, Any]]) -> str:
@@ -87,48 +90,62 @@ def _name(name: str) -> str:
     return name if _PLAIN.fullmatch(name) and name.lower() not in _QUOTED_WORDS else f"`{name}`"
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """What steps take from."""
+
+    relation: str
+    is_windowed: bool
+    """Whether these are results of windows."""
+    streams: frozenset[int]
+    """The places of the streams that they come from."""
+
+
 class _Job:
     """One job: a view for each relation that is read more than once, and an insert for each emission."""
 
     def __init__(self, document: Mapping[str, Any], names: set[str]) -> None:
         """`names`: those of views that are taken already; the job's are added. Raises PermanentError for what SQL can't say."""
-        if "inputs" in document:
-            raise PermanentError(
-                f"pipeline {document['pipeline']} reads several streams, and that has no form in SQL yet; keep its document "
-                "in YAML"
-            )
         self._document = document
         self._names = names
         self._views: list[str] = []
         self._inserts: list[str] = []
-        self._relation = _name(document["input"]["stream"])
+        self._inputs = document.get("inputs") or [{**document["input"], "event_time": document["event_time"]}]
+        self._known = {
+            one["stream"]: _Rows(_name(one["stream"]), False, frozenset([at])) for at, one in enumerate(self._inputs)
+        }
+        """What steps take from, by its name."""
+        self._rows = self._known[self._inputs[0]["stream"]]
         """What the next query reads."""
-        event_time = document["event_time"]
-        self._time_column = LOG_TIME if event_time.get("from") == "log" else str(event_time.get("field"))
-        self._relations = {document["input"]["stream"]: (self._relation, False)}
-        """What steps take from, by its name: the relation, and whether its rows are results of windows."""
-        self._is_windowed = False
-        """Whether its rows are results of windows."""
         self._has_window = False
 
     def statements(self) -> list[str]:
         """The views, and the job behind them."""
         steps = list(self._document["steps"])
-        wanted = {step["from"] for step in steps if "from" in step}
-        wanted |= {step["join"][side] for step in steps if "join" in step for side in ("left", "right")}
-        relations = self._relations
+        wanted = {name for step in steps for name in _taken_by(step)}
         for run in _runs(steps, wanted):
-            if "from" in run[0]:
-                self._relation, self._is_windowed = relations[run[0]["from"]]
+            if taken := run[0].get("from"):
+                self._rows = self._known[taken] if isinstance(taken, str) else self._united(taken)
             name = _name_taken_from(run[-1], wanted)
             self._run([{key: one for key, one in step.items() if key != "from"} for step in run], name)
             if name is not None:
-                relations[name] = self._relation, self._is_windowed
+                self._known[name] = self._rows
         head = f"create job {_name(self._document['pipeline'])}{_with(self._options())} as\n"
         if len(self._inserts) == 1:
             return [*self._views, head + self._inserts[0]]
         body = "".join("\n".join(f"  {line}" for line in one.split("\n")) + ";\n" for one in self._inserts)
         return [*self._views, f"{head}begin\n{body}end"]
+
+    def _united(self, names: Sequence[str]) -> _Rows:
+        parts = [self._known[name] for name in names]
+        if len(parts) == 1:
+            raise PermanentError(
+                f"SQL has no form for 'from: [{names[0]}]'; write 'from: {names[0]}', which is the same"
+            )
+        view = self._view(None, "\nunion all\n".join(f"select * from {part.relation}" for part in parts))
+        return _Rows(
+            view, any(part.is_windowed for part in parts), frozenset().union(*(part.streams for part in parts))
+        )
 
     def _run(self, steps: Sequence[Mapping[str, Any]], name: str | None) -> None:
         """Write steps in a row: each takes what the one before it gives. `name`: by which others take what the last one gives."""
@@ -136,13 +153,13 @@ class _Job:
             taken = _taken(steps)
             here, steps = steps[:taken], steps[taken:]
             if not here:
-                self._insert(self._places(steps[0]), steps[0].get("name"), f"select * from {self._relation}")
+                self._insert(self._places(steps[0]), steps[0].get("name"), f"select * from {self._rows.relation}")
                 steps = steps[1:]
                 continue
             stage = next((found for step in here if (found := stage_name(step)) is not None), None)
             verb = next((one for one in step_functions() if one in here[0]), None)
             if "join" in here[0]:
-                query = self._joined(here[0]["join"])
+                query, stage = self._joined(here[0]["join"])
             elif verb is not None:
                 query = self._step(verb, here[0][verb])
             else:
@@ -150,17 +167,24 @@ class _Job:
             emission = next((step for step in here if "emit" in step), None)
             if emission is None and steps and "emit" in steps[0] and stage_name(steps[0]) is None:
                 emission, steps = steps[0], steps[1:]
-            if emission is not None and not steps and name is None:
+            if emission is not None and not steps and name is None and "join" not in here[0]:
                 self._insert(self._places(emission), emission.get("name"), query)
                 continue
-            self._relation = self._view(stage or (name if not steps else None), query)
+            view = self._view(stage or (name if not steps else None), query)
+            self._rows = replace(self._rows, relation=view)
             if emission is not None:
-                self._insert(self._places(emission), emission.get("name"), f"select * from {self._relation}")
+                self._insert(self._places(emission), emission.get("name"), f"select * from {view}")
 
     def _options(self) -> Iterator[tuple[tuple[str, ...], Any]]:
+        own = ("pipeline", "input", "inputs", "event_time", "steps")
+        rest = _flat({name: value for name, value in self._document.items() if name not in own})
+        if "inputs" in self._document:
+            yield from _flat({"inputs": {one["stream"]: _input_options(one) for one in self._inputs}})
+            yield from rest
+            return
         for name, value in self._document["input"].items():
             if name != "stream":
-                yield (name,) if name in ("start", "end") else ("input", name), value
+                yield (name,) if name in RANGE_FIELDS else ("input", name), value
         for name, value in self._document["event_time"].items():
             if name in OPTIONS_OF_EVENT_TIME:
                 yield (name,), value
@@ -168,8 +192,7 @@ class _Job:
                 yield ("event_time", name), value
             elif not self._has_window:
                 yield ("event_time",), value
-        own = ("pipeline", "input", "event_time", "steps")
-        yield from _flat({name: value for name, value in self._document.items() if name not in own})
+        yield from rest
 
     def _view(self, stage: str | None, query: str) -> str:
         wanted = stage or f"{re.sub(r'[^A-Za-z0-9_]', '_', self._document['pipeline'])}_rows"
@@ -198,19 +221,58 @@ class _Job:
             drop = ", ".join(map(_name, said.get("drop", ())))
             items = [f"* except ({drop})" if drop else "*", *derive.values()]
         where = f"\nwhere {said['where']}" if "where" in said else ""
-        return f"select {', '.join(items)}\nfrom {self._relation}{where}"
+        return f"select {', '.join(items)}\nfrom {self._rows.relation}{where}"
 
     def _step(self, verb: str, fields: Mapping[str, Any]) -> str:
         """A step that is a function of a relation."""
-        arguments = [f"table {self._relation}", *(f"{_name(one)} => {_value(value)}" for one, value in fields.items())]
+        arguments = [
+            f"table {self._rows.relation}",
+            *(f"{_name(one)} => {_value(value)}" for one, value in fields.items()),
+        ]
         return f"select * from table({verb}({', '.join(arguments)}))"
 
-    def _joined(self, join: Mapping[str, Any]) -> str:
-        """A join: a function of two relations."""
-        sides = [f"table {self._relations[join[side]][0]}" for side in ("left", "right")]
+    def _joined(self, join: Mapping[str, Any]) -> tuple[str, str]:
+        """A join, and its name: the clause, or where that can't say all of it, a function of two relations."""
+        sides = [self._known[join[side]] for side in ("left", "right")]
+        self._rows = _Rows("", True, sides[0].streams | sides[1].streams)
+        if join.get("max_rows", _ROWS_MAX) == _ROWS_MAX and join["name"] not in self._names:
+            self._has_window = True  # it names the column of event time
+            return self._join_clause(join, sides), join["name"]
         fields = [f"{_name(one)} => {_value(value)}" for one, value in join.items() if one not in ("left", "right")]
-        self._is_windowed = True
-        return f"select * from table(join({', '.join([*sides, *fields])}))"
+        return f"select * from table(join({', '.join([*(f'table {one.relation}' for one in sides), *fields])}))", join[
+            "name"
+        ]
+
+    def _join_clause(self, join: Mapping[str, Any], sides: Sequence[_Rows]) -> str:
+        times = [self._time_of(one) for one in sides]
+        conditions = [f"l.{_name(one)} = r.{_name(one)}" for one in join["on"]]
+        if (size := join.get("tumbling")) is not None:
+            sources = [
+                f"table(tumble(table {one.relation}, descriptor({time}), {_interval(size)}))"
+                for one, time in zip(sides, times, strict=True)
+            ]
+            conditions += [f"l.{one} = r.{one}" for one in ("window_start", "window_end")]
+        else:
+            sources = [one.relation for one in sides]
+            within = join["within"]
+            within = {"before": within, "after": within} if isinstance(within, str) else within
+            low, high = (
+                f"l.{times[0]}" + (f" {sign} {_interval(within[name])}" if within.get(name, "0s") != "0s" else "")
+                for name, sign in (("before", "-"), ("after", "+"))
+            )
+            conditions.append(f"r.{times[1]} between {low} and {high}")
+        items = [f"l.{_name(one)}" for one in join["on"]]
+        for name, taken in join.get("add", {}).items():
+            side, _, column = taken.partition(".")
+            items.append(f"{side[0]}.{_name(column)}" + (f" as {_name(name)}" if name != column else ""))
+        kind = "" if join.get("type", "inner") == "inner" else f"{join['type']} "
+        return f"select {', '.join(items)}\nfrom {sources[0]} as l\n{kind}join {sources[1]} as r\non {' and '.join(conditions)}"
+
+    def _time_of(self, rows: _Rows) -> str:
+        """The column of event time of these records."""
+        of_streams = [self._inputs[at]["event_time"] for at in sorted(rows.streams)]
+        columns = {LOG_TIME if one.get("from") == "log" else str(one.get("field")) for one in of_streams}
+        return _name(columns.pop()) if len(columns) == 1 else EVENT_TIME
 
     def _windowed(self, steps: Sequence[Mapping[str, Any]]) -> str:
         at = next(number for number, step in enumerate(steps) if "window" in step)
@@ -218,14 +280,29 @@ class _Job:
         keys = [_name(name) for name in window.get("by", ())]
         items = [*keys, "window_start", "window_end"]
         items += [f"{text} as {_name(name)}" for name, text in window["aggregate"].items()]
-        time_column = "window_time" if self._is_windowed else _name(self._time_column)
-        self._has_window |= not self._is_windowed
-        self._is_windowed = True
-        query = f"select {', '.join(items)}\nfrom table({_function(window, self._relation, time_column)})"
+        rows = self._rows
+        time_column = "window_time" if rows.is_windowed else self._time_of(rows)
+        self._has_window |= not rows.is_windowed
+        self._rows = replace(rows, is_windowed=True)
+        query = f"select {', '.join(items)}\nfrom table({_function(window, rows.relation, time_column)})"
         query += f" as {_name(window['name'])}"
         query += "".join(f"\nwhere {step['where']}" for step in steps[:at])
         query += f"\ngroup by {', '.join([*keys, 'window_start', 'window_end'])}"
         return query + "".join(f"\nhaving {step['where']}" for step in steps[at + 1 :])
+
+
+def _input_options(read: Mapping[str, Any]) -> dict[str, Any]:
+    """One of several streams as options."""
+    range_ = {name: read[name] for name in RANGE_FIELDS if name in read}
+    return range_ | {"event_time" if name == "field" else name: value for name, value in read["event_time"].items()}
+
+
+def _taken_by(step: Mapping[str, Any]) -> list[str]:
+    """The names that a step takes from."""
+    if "join" in step:
+        return [step["join"][side] for side in ("left", "right")]
+    taken = step.get("from", [])
+    return [taken] if isinstance(taken, str) else list(taken)
 
 
 def _runs(steps: Sequence[Mapping[str, Any]], wanted: set[str]) -> Iterator[Sequence[Mapping[str, Any]]]:

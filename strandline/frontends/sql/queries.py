@@ -11,9 +11,11 @@ from typing import Any
 from sqlglot import Token, TokenType
 
 from strandline.core.errors import InvalidDocument
+from strandline.frontends.sql.joins import read_join_type, read_on
 from strandline.frontends.sql.statements import (
     Expression,
     Item,
+    JoinRelation,
     NamedQuery,
     NamedRelation,
     Query,
@@ -21,6 +23,7 @@ from strandline.frontends.sql.statements import (
     Relation,
     Star,
     StepRelation,
+    UnionRelation,
     WindowRelation,
 )
 from strandline.frontends.sql.tokens import Cursor
@@ -50,7 +53,7 @@ _OPERATORS = (
     "rlike",
     "interval",
 )
-_JOINS = ("join", "inner", "left", "right", "full", "cross", "semi", "anti", "natural", "asof")
+JOINS = ("join", "inner", "left", "right", "full", "cross", "semi", "anti", "natural", "asof")
 _REFUSED = {
     "order": "results come as their windows close, in no order that a query could choose; sort them where they are searched",
     "limit": "a stream has no end, so there is no last result to stop at; keep results by 'having' or 'where'",
@@ -58,7 +61,6 @@ _REFUSED = {
     "offset": "a stream has no end, so there is no first result to leave out; keep results by 'having' or 'where'",
     "qualify": "it looks at other rows without an end; a window of tumble(...), hop(...) or cumulate(...) has one",
     "window": "named frames of 'over' look back without an end; a window of tumble(...), hop(...) or cumulate(...) has one",
-    "union": "a job of SQL reads one stream; unite several in YAML: 'inputs: [...]', and a step 'from: [a, b]'",
     "intersect": "it needs all rows of both sides, and a stream has no end",
     "except": "it needs all rows of both sides, and a stream has no end",
     "minus": "it needs all rows of both sides, and a stream has no end",
@@ -80,6 +82,12 @@ _ARGUMENTS = {
     "counted": ("data", "timecol", "rows", "max"),
 }
 _NEEDED = {"tumble": 3, "hop": 4, "cumulate": 4, "session": 3, "counted": 4}
+_ROW_NUMBER = (
+    "a number among all rows that there ever were would need every row for ever, and the first by a column is known only when no "
+    "earlier one can come. To keep the first of the records that come again, within a time: select * from table(dedupe(table "
+    "NAME, by => array['COLUMN'], within => '1h')); for the last, or the first n, of a window: last(x), top_n_by(x, y, n)"
+)
+"""Flink's way to leave repeats out."""
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -89,14 +97,30 @@ def read_query(cursor: Cursor, depth: int = 0) -> Query:
         raise cursor.error(
             f"is more than {QUERIES_DEEP_MAX} queries within each other; give inner ones a name by 'create view'"
         )
+    at = cursor.here
+    named = _named_queries(cursor, depth) if cursor.takes_words("with") else ()
+    parts = [_part(cursor, depth)]
+    while cursor.takes_words("union"):
+        if not cursor.takes_words("all"):
+            raise cursor.error(
+                "'union' alone leaves repeats out, and would have to remember every row for ever; write 'union all'"
+            )
+        cursor.takes_words("by", "name")
+        parts.append(_part(cursor, depth))
+    _refuse_further_clauses(cursor)
+    if len(parts) == 1 and not (named and parts[0].named):
+        return replace(parts[0], named=named) if named else parts[0]
+    return Query(named, (Star((), at),), UnionRelation(tuple(parts), at), None, None, None, at)
+
+
+def _part(cursor: Cursor, depth: int) -> Query:
+    """A query without `union`, or one in brackets."""
     if cursor.kind() == TokenType.L_PAREN and (cursor.word(1) in ("select", "with") or _opens_bracket(cursor)):
         cursor.take()
         query = read_query(cursor, depth + 1)
         cursor.expect(TokenType.R_PAREN, ")")
-        _refuse_further_clauses(cursor)
         return query
     at = cursor.here
-    named = _named_queries(cursor, depth) if cursor.takes_words("with") else ()
     cursor.expect_words("select")
     if cursor.word() in ("distinct", "all") and cursor.kind(1) != TokenType.COMMA:
         if cursor.word() == "distinct":
@@ -108,11 +132,24 @@ def read_query(cursor: Cursor, depth: int = 0) -> Query:
     if not cursor.takes_words("from"):
         raise _expected_clause(cursor, "'from'")
     source = _relation(cursor, depth)
+    if cursor.word() in JOINS:
+        source = _joined(cursor, source, depth)
     where = _clause(cursor, "where", "a condition")
     group_by = _group_by(cursor)
     having = _clause(cursor, "having", "a condition")
-    _refuse_further_clauses(cursor)
-    return Query(named, items, source, where, group_by, having, at)
+    return Query((), items, source, where, group_by, having, at)
+
+
+def _joined(cursor: Cursor, left: Relation, depth: int) -> JoinRelation:
+    at = cursor.here
+    kind = read_join_type(cursor)
+    right = _relation(cursor, depth)
+    if not cursor.takes_words("on"):
+        raise cursor.expected("'on', and the conditions of the join")
+    condition = read_on(cursor)
+    if cursor.word() in JOINS:
+        raise cursor.error("a query has one join; give the one before a name by 'create view', and join that")
+    return JoinRelation(left, right, kind, condition, at)
 
 
 def _opens_bracket(cursor: Cursor) -> bool:
@@ -180,6 +217,8 @@ def _ends_value(token: Token) -> bool:
 def _refuse_over(cursor: Cursor, tokens: list[Token]) -> None:
     for token, following in itertools.pairwise(tokens):
         if token.token_type == TokenType.R_PAREN and cursor.sql.raw(following).lower() == "over":
+            if cursor.sql.raw(tokens[0]).lower() == "row_number":
+                raise cursor.sql.error(following.start, _ROW_NUMBER)
             raise cursor.sql.error(
                 following.start,
                 "'over' looks at rows before without an end, and a result would never be final; a window of tumble(...), "
@@ -236,15 +275,10 @@ def _refuse_further_clauses(cursor: Cursor) -> None:
     if word in _REFUSED:
         shown = "order by" if word == "order" else word
         raise cursor.error(f"'{shown}' is not supported: {_REFUSED[word]}")
-    if word in _JOINS or cursor.kind() == TokenType.COMMA:
-        raise _join(cursor)
-
-
-def _join(cursor: Cursor) -> InvalidDocument:
-    return cursor.error(
-        "a join is a function of two relations: table(join(table orders, table shipments, name => 'shipped', on => "
-        "array['order_id'], within => map('after', '1h'), add => map('amount', 'left.amount')))"
-    )
+    if word in JOINS:
+        raise cursor.error("a join stands behind the first relation of 'from', before 'where'")
+    if cursor.kind() == TokenType.COMMA:
+        raise cursor.error("relations with a comma between them meet in each row; write 'a join b on ...'")
 
 
 def _expected_clause(cursor: Cursor, what: str) -> InvalidDocument:
@@ -281,7 +315,7 @@ def _alias(cursor: Cursor) -> str | None:
     if cursor.takes_words("as"):
         return cursor.name("a name")[0]
     if cursor.kind() == TokenType.IDENTIFIER or (cursor.kind() == TokenType.VAR and cursor.word()):
-        if cursor.word() in (*CLAUSES, *_JOINS):
+        if cursor.word() in (*CLAUSES, *JOINS):
             return None
         return cursor.name("a name")[0]
     return None

@@ -1,25 +1,20 @@
-"""What queries mean: each is steps behind the relation that it reads. A relation is a node; from each of them the way back leads
-to one stream.
-
-```
-stream <- view (derive) <- per_minute (where, window) <- hourly (window)
-                              |                            |
-                          insert into ...              insert into ...
-```
-"""
+"""What queries mean: each is steps behind the relation that it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import Token, TokenType
 
 from strandline.core.documents import NODES_MAX, Path, did_you_mean
+from strandline.frontends.sql.joins import Sides, joined_steps, names_selected
+from strandline.frontends.sql.nodes import Node, SqlStep, TimeClaim, united
 from strandline.frontends.sql.statements import (
     Expression,
     Item,
+    JoinRelation,
     NamedQuery,
     NamedRelation,
     Query,
@@ -27,6 +22,7 @@ from strandline.frontends.sql.statements import (
     Relation,
     Star,
     StepRelation,
+    UnionRelation,
     WindowRelation,
 )
 from strandline.frontends.sql.tokens import SqlText
@@ -34,72 +30,7 @@ from strandline.processing.pipelines.expressions import ExpressionError, parse_e
 
 WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
 """What a windowing function adds to its rows. Every result has these times, whether they are selected or not."""
-LOG_TIME = "log_time"
-"""Stands in descriptor(...) for the time of arrival."""
 _CONSTANTS = ("null", "true", "false")
-
-
-@dataclass(frozen=True)
-class SqlStep:
-    """A step as a document has it, and where its values stand in the text."""
-
-    document: dict[str, Any]
-    places: dict[Path, int]
-
-
-@dataclass(frozen=True)
-class Emission:
-    """What one insert does with the rows of a relation."""
-
-    places: tuple[tuple[dict[str, Any], int], ...]
-    """Entries of `emit`, and where each stands."""
-    stage: tuple[str, int] | None
-    at: int
-
-
-@dataclass(eq=False)
-class Node:
-    """A relation."""
-
-    before: Node | None
-    """None: this is the stream."""
-    stream: str
-    at: int
-    steps: list[SqlStep] = field(default_factory=list)
-    is_windowed: bool = False
-    """Whether this is, or follows from, results of a window."""
-    time_column: tuple[str, int] | None = None
-    """Of the first window on the way: its column of event time."""
-    emissions: list[Emission] = field(default_factory=list)
-    name: str | None = None
-    """Of the view or the query of `with` that it is."""
-    beside: Node | None = None
-    """Of a join: its right side."""
-
-    def way(self) -> list[Node]:
-        """The relations from the stream to this one, each behind those that it takes from."""
-        found: list[Node] = []
-        node: Node | None = self
-        while node is not None:
-            found.append(node)
-            if node.beside is not None:
-                left = node.before.way() if node.before is not None else []
-                right = [one for one in node.beside.way() if not any(one is other for other in left)]
-                return [*left, *right, *found[::-1]]
-            node = node.before
-        return found[::-1]
-
-    def window_name(self) -> str | None:
-        """The window that the rows are results of."""
-        names = [name for node in self.way() for step in node.steps if (name := stage_name(step.document)) is not None]
-        return names[-1] if names else None
-
-
-def stage_name(step: Mapping[str, Any]) -> str | None:
-    """The name of the window or the join that a step of a document is."""
-    stage = step.get("window") or step.get("join") or {}
-    name = stage.get("name")
-    return name if isinstance(name, str) else None
 
 
 @dataclass
@@ -107,6 +38,7 @@ class StepCount:
     """How many steps the jobs of a text have. Each job has those of the views that it reads: a short text can have many."""
 
     steps: int = 0
+    nodes: int = 0
 
 
 class Relations:
@@ -157,52 +89,109 @@ class Relations:
                 raise self._sql.error(one.at, f"there is a query '{one.name}' already; choose another name")
             known = {**known, one.name: self._named(one, known)}
         source = query.source
-        if isinstance(source, WindowRelation):
-            before = self._relation(source.source, known)
-            if not (source.alias or name):
+        if isinstance(source, WindowRelation | JoinRelation):
+            stage = (source.alias if isinstance(source, WindowRelation) else None) or name
+            if not stage:
                 raise self._sql.error(
-                    source.at, "the window needs a name, which its results have: write table(...) as NAME"
+                    source.at,
+                    "the window needs a name, which its results have: write table(...) as NAME, or make the query a view",
                 )
-            return self._windowed(query, source, before, source.alias or name)
-        before = self._relation(source, known)
-        return self._plain(query, before)
+            if isinstance(source, JoinRelation):
+                return self._joined(query, source, known, stage)
+            return self._windowed(query, source, self._relation(source.source, known), stage)
+        return self._plain(query, self._relation(source, known))
 
     def _relation(self, relation: Relation, known: Mapping[str, Node]) -> Node:
-        if isinstance(relation, QueryRelation):
-            return self._query(relation.query, known, relation.alias or "")
-        if isinstance(relation, WindowRelation):
-            raise self._sql.error(relation.at, "a windowing function of windows; group the rows of the inner one first")
-        if isinstance(relation, StepRelation):
-            before = self._relation(relation.source, known)
-            places: dict[Path, int] = {(relation.verb,): relation.at}
-            places |= {(relation.verb, name): at for name, at in relation.places.items()}
-            step = self._step(relation.at, {relation.verb: relation.fields}, places)
-            if relation.beside is not None:
-                return self._joined(relation, step, before, self._relation(relation.beside, known))
-            return Node(before, before.stream, relation.at, [step], before.is_windowed, before.time_column)
+        match relation:
+            case QueryRelation():
+                return self._query(relation.query, known, relation.alias or "")
+            case UnionRelation():
+                return self._united(relation, known)
+            case WindowRelation():
+                raise self._sql.error(
+                    relation.at, "a windowing function of windows; group the rows of the inner one first"
+                )
+            case JoinRelation():
+                raise AssertionError("a join stands behind 'from', and is no relation that others read")
+            case StepRelation():
+                takes = [self._relation(one, known) for one in (relation.source, relation.beside) if one is not None]
+                places: dict[Path, int] = {(relation.verb,): relation.at}
+                places |= {(relation.verb, name): at for name, at in relation.places.items()}
+                step = self._step(relation.at, {relation.verb: relation.fields}, places)
+                name = relation.fields.get("name") if relation.verb == "join" else None
+                return self._node(
+                    takes,
+                    relation.at,
+                    [step],
+                    is_stage=relation.verb == "join",
+                    name=name if isinstance(name, str) else None,
+                )
         if relation.name in known:
             return known[relation.name]
         if relation.name not in self._streams:
-            self._streams[relation.name] = Node(None, relation.name, relation.at)
+            self._streams[relation.name] = self._node([], relation.at, [], name=relation.name)
         return self._streams[relation.name]
 
-    def _joined(self, relation: StepRelation, step: SqlStep, left: Node, right: Node) -> Node:
-        if left.stream != right.stream:
+    def _node(
+        self,
+        takes: Sequence[Node],
+        at: int,
+        steps: list[SqlStep],
+        *,
+        is_stage: bool = False,
+        claims: tuple[TimeClaim, ...] = (),
+        name: str | None = None,
+    ) -> Node:
+        self._counts.nodes += 1
+        is_windowed = is_stage or any(one.is_windowed for one in takes)
+        return Node(tuple(takes), at, steps, self._counts.nodes, is_windowed, claims, name=name)
+
+    def _united(self, union: UnionRelation, known: Mapping[str, Node]) -> Node:
+        if len(union.queries) == 1:
+            return self._query(union.queries[0], known, "")
+        shown = [", ".join(names) for one in union.queries if (names := names_selected(one)) is not None]
+        for one in union.queries:
+            names = names_selected(one)
+            if names is not None and ", ".join(names) != shown[0]:
+                raise self._sql.error(
+                    one.at,
+                    f"unites by names, so each part selects the same columns in one order: '{', '.join(names)}' here, and "
+                    f"'{shown[0]}' before",
+                )
+        return self._node(united([self._query(one, known, "") for one in union.queries]), union.at, [])
+
+    def _joined(self, query: Query, join: JoinRelation, known: Mapping[str, Node], name: str) -> Node:
+        """A query over two relations."""
+        if query.group_by is not None or query.having is not None:
             raise self._sql.error(
-                relation.at,
-                f"joins rows of the streams '{left.stream}' and '{right.stream}', and a job of SQL reads one stream; write this "
-                "one in YAML: 'inputs: [...]', and a step 'join: {...}'",
+                join.at, "groups joined rows; make the join a view, and group the rows of tumble(table VIEW, ...)"
             )
-        name = step.document["join"].get("name")
-        named = name if isinstance(name, str) else None
-        time_column = left.time_column or right.time_column
-        return Node(left, left.stream, relation.at, [step], True, time_column, name=named, beside=right)
+        windows = [_window_of_side(one) for one in (join.left, join.right)]
+        for side, window in zip((join.left, join.right), windows, strict=True):
+            if window is not None and set(window.fields) != {"tumbling"}:
+                raise self._sql.error(side.at, "a join of windows is of tumble(...), without offset and time zone")
+        left, right = (
+            self._relation(window.source if window is not None else side, known)
+            for side, window in zip((join.left, join.right), windows, strict=True)
+        )
+        sizes = [None if window is None else window.fields["tumbling"] for window in windows]
+        sides = Sides((_qualifiers(join.left), _qualifiers(join.right)), (sizes[0], sizes[1]))
+        steps, condition = joined_steps(self._sql, query, join, sides, name)
+        self._count(join.at, len(steps))
+        claims: list[TimeClaim] = []
+        for node, window, said in zip((left, right), windows, condition.times, strict=True):
+            column = said if window is None else (window.time_column, window.time_at)
+            claims += [TimeClaim(str(stream.name), *column) for stream in node.streams if column is not None]
+        return self._node([left, right], query.at, steps, is_stage=True, claims=tuple(claims), name=name)
 
     def _step(self, at: int, document: dict[str, Any], places: dict[Path, int]) -> SqlStep:
-        self._counts.steps += 1
+        self._count(at, 1)
+        return SqlStep(document, places)
+
+    def _count(self, at: int, steps: int) -> None:
+        self._counts.steps += steps
         if self._counts.steps > NODES_MAX:
             raise self._sql.error(at, f"leads to more than {NODES_MAX:,} steps; split the text into several files")
-        return SqlStep(document, places)
 
     def _plain(self, query: Query, before: Node) -> Node:
         """A query without a window: conditions, new columns, a choice of columns."""
@@ -269,7 +258,7 @@ class Relations:
             )
         if not steps:
             return before
-        return Node(before, before.stream, query.at, steps, before.is_windowed, before.time_column)
+        return self._node([before], query.at, steps)
 
     def _windowed(self, query: Query, source: WindowRelation, before: Node, name: str) -> Node:
         """A query over a windowing function: a condition, a window, a condition on its results."""
@@ -316,15 +305,15 @@ class Relations:
         if query.having is not None:
             self._refuse_window_columns(query.having)
             steps.append(self._having(query.having, calls, names))
-        time_column = before.time_column
+        claims: list[TimeClaim] = []
         if not before.is_windowed:
-            time_column = (source.time_column, source.time_at)
+            claims += [TimeClaim(str(one.name), source.time_column, source.time_at) for one in before.streams]
         elif source.time_column != "window_time":
             raise self._sql.error(
                 source.time_at,
                 "the time of a window's result is its last moment: write descriptor(window_time)",
             )
-        return Node(before, before.stream, query.at, steps, True, time_column)
+        return self._node([before], query.at, steps, is_stage=True, claims=tuple(claims))
 
     def _keys(self, query: Query, names: frozenset[str]) -> list[tuple[str, int]]:
         """The columns that the query groups by, beside the window's own."""
@@ -441,11 +430,21 @@ class Relations:
 
 def _qualifiers(relation: Relation) -> frozenset[str]:
     """The names that may stand before a column of the relation."""
-    own = {relation.alias} if relation.alias else set()
+    own = {relation.alias} if not isinstance(relation, JoinRelation | UnionRelation) and relation.alias else set()
     inner = relation.source if isinstance(relation, WindowRelation | StepRelation) else relation
     if isinstance(inner, NamedRelation):
         own.add(inner.name)
     return frozenset(own)
+
+
+def _window_of_side(relation: Relation) -> WindowRelation | None:
+    """The windowing function that a side of a join is, itself or as `(select * from table(tumble(...)))`."""
+    if isinstance(relation, QueryRelation):
+        query = relation.query
+        is_whole = query.items == (Star((), query.items[0].at),) and not query.named
+        is_whole = is_whole and query.where is None and query.group_by is None and query.having is None
+        return query.source if is_whole and isinstance(query.source, WindowRelation) else None
+    return relation if isinstance(relation, WindowRelation) else None
 
 
 def _call_end(tokens: tuple[Token, ...], at: int) -> int | None:
@@ -473,6 +472,10 @@ def _names_in(query: Query) -> Iterator[NamedRelation]:
             open_.append(source.source)
         elif isinstance(source, StepRelation):
             open_ += [source.source, *([] if source.beside is None else [source.beside])]
+        elif isinstance(source, JoinRelation):
+            open_ += [source.left, source.right]
+        elif isinstance(source, UnionRelation):
+            open_ += [QueryRelation(one, None, one.at) for one in source.queries]
         elif isinstance(source, QueryRelation):
             yield from (relation for relation in _names_in(source.query) if relation.name not in own)
         elif source.name not in own:

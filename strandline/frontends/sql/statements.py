@@ -107,7 +107,45 @@ class StepRelation:
     """The right side of a join."""
 
 
-Relation = NamedRelation | QueryRelation | WindowRelation | StepRelation
+@dataclass(frozen=True)
+class Moment:
+    """A column of one side of a join, and so much later."""
+
+    side: str
+    column: str
+    ms: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`low = high`, or else `low <= high`."""
+
+    low: Moment
+    high: Moment
+    is_equal: bool
+
+
+@dataclass(frozen=True)
+class JoinRelation:
+    """`left join right on ...`."""
+
+    left: Relation
+    right: Relation
+    type: str
+    condition: tuple[Comparison, ...]
+    at: int
+
+
+@dataclass(frozen=True)
+class UnionRelation:
+    """`... union all ...`."""
+
+    queries: tuple[Query, ...]
+    at: int
+
+
+Relation = NamedRelation | QueryRelation | WindowRelation | StepRelation | JoinRelation | UnionRelation
 
 
 @dataclass(frozen=True)

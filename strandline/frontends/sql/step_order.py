@@ -1,6 +1,6 @@
 """The relations of a job as the steps of a document, in their order.
 
-Where all inserts of a job take rows on one way from the stream, the steps are that way, and each step takes what the one before
+Where all inserts of a job take rows on one way, the steps are that way, and each step takes what the one before
 it gives. Else the job has branches: they stand one behind the other, and the first step of each names the one that it takes
 `from`.
 """
@@ -11,41 +11,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from strandline.core.documents import Path
-from strandline.frontends.sql.relations import Emission, Node, stage_name
-from strandline.frontends.sql.tokens import SqlText
-from strandline.processing.pipelines.model import StepSpec
+from strandline.frontends.sql.nodes import Emission, Node, stage_name
 
 _FROM = "from"
+_SEVERAL = -2
+"""The place of what no step can take without saying so."""
 
 
-def ordered_steps(sql: SqlText, taken: Sequence[tuple[int, Node]]) -> tuple[list[dict[str, Any]], dict[Path, int]]:
-    """The steps, and the places of their values. `taken`: where each insert stands, and the relation whose rows it takes. Raises
-    InvalidDocument for inserts of several streams, and for branches where documents have none."""
-    stream = taken[0][1].stream
-    for at, node in taken:
-        if node.stream != stream:
-            raise sql.error(
-                at,
-                f"reads stream '{node.stream}', and another insert of the job reads '{stream}'; one job reads one "
-                "stream, so write a job for each",
-            )
-    way = max((node.way() for _, node in taken), key=len)
-    aside = next((at for at, node in taken if not any(node is one for one in way)), None)
-    if aside is not None and not _have_branches():
-        raise sql.error(
-            aside,
-            "takes rows that no other insert of the job reads further, so the job would have branches, which are not "
-            "supported yet; write a job of its own for it, or read one insert's rows from the other's by a view",
-        )
-    steps = _Steps([node for _, node in taken])
-    if aside is None:
+def ordered_steps(nodes: Sequence[Node], streams: Sequence[str]) -> tuple[list[dict[str, Any]], dict[Path, int]]:
+    """The steps, and the places of their values. `nodes`: the relations whose rows inserts take; `streams`: what is
+    read."""
+    way = max((node.way() for node in nodes), key=len)
+    steps = _Steps(nodes, streams)
+    if all(any(node is one for one in way) for node in nodes):
         for node in way:
             steps.place(node)
             for emission in _together(node):
                 steps.emit(node, emission)
         return steps.steps, steps.places
     emitted: set[int] = set()
-    for _, node in taken:
+    for node in nodes:
         for one in node.way():
             steps.place(one)
         if id(node) not in emitted:
@@ -53,11 +38,6 @@ def ordered_steps(sql: SqlText, taken: Sequence[tuple[int, Node]]) -> tuple[list
             for emission in _together(node):
                 steps.emit(node, emission)
     return steps.steps, steps.places
-
-
-def _have_branches() -> bool:
-    """Whether the model's steps can say what they take from."""
-    return any(field.alias == _FROM for field in StepSpec.model_fields.values())
 
 
 def _together(node: Node) -> Iterator[Emission]:
@@ -72,13 +52,14 @@ def _together(node: Node) -> Iterator[Emission]:
 class _Steps:
     """Steps that are put one behind the other."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], streams: Sequence[str]) -> None:
         self.steps: list[dict[str, Any]] = []
         self.places: dict[Path, int] = {}
         self._last: dict[int, int] = {}
-        """Of each relation that is placed: its last step, or an emission of its rows behind that; -1 is the stream."""
+        """Of each relation that is placed: its last step, or an emission of its rows behind that; -1 is the only stream."""
         self._own_last: dict[int, int] = {}
         """The same without emissions."""
+        self._stream_place = -1 if len(streams) == 1 else _SEVERAL
         windows = (
             name
             for node in nodes
@@ -86,21 +67,29 @@ class _Steps:
             for step in one.steps
             if (name := stage_name(step.document)) is not None
         )
-        self._names = {nodes[0].stream, *windows}
+        self._names = {*streams, *windows}
 
     def place(self, node: Node) -> None:
         """Put the relation's own steps behind those that are there, unless they are there already."""
         if id(node) in self._last:
             return
-        if node.before is not None and node.beside is not None:
-            sides = {"left": self._name_of(node.before), "right": self._name_of(node.beside)}
-            (step,) = node.steps
-            self._add({"join": {**step.document["join"], **sides}}, step.places, node.at)
-        elif node.before is not None:
-            taken = self._taken_from(node.before)
-            for number, step in enumerate(node.steps):
-                self._add(dict(step.document) | (taken if number == 0 else {}), step.places, node.at)
-        self._last[id(node)] = self._own_last[id(node)] = len(self.steps) - 1 if node.before is not None else -1
+        if node.is_stream or node.is_union:
+            self._last[id(node)] = self._own_last[id(node)] = self._stream_place if node.is_stream else _SEVERAL
+            return
+        steps = node.steps
+        if len(node.takes) > 1:
+            sides = dict(zip(("left", "right"), map(self._name_of, node.takes), strict=True))
+            join = steps[0].document["join"]
+            named = {one: join[one] for one in ("name",) if one in join}
+            self._add({"join": named | sides | join | sides}, steps[0].places, node.at)
+            steps = steps[1:]
+        else:
+            taken = self._taken_from(node.takes[0])
+            self._add(dict(steps[0].document) | taken, steps[0].places, node.at)
+            steps = steps[1:]
+        for step in steps:
+            self._add(dict(step.document), step.places, node.at)
+        self._last[id(node)] = self._own_last[id(node)] = len(self.steps) - 1
 
     def emit(self, node: Node, emission: Emission) -> None:
         """Emit the relation's rows: beside its window, or in a step of its own."""
@@ -123,16 +112,21 @@ class _Steps:
         self.places |= {("steps", number, *path): place for path, place in places.items()}
         self.steps.append(step)
 
-    def _taken_from(self, node: Node) -> dict[str, str]:
+    def _taken_from(self, node: Node) -> dict[str, Any]:
         """What the next step says to take the relation's rows: nothing, if they come from the step before it."""
         if self._last[id(node)] == len(self.steps) - 1:
             return {}
+        if node.is_union and self._own_last[id(node)] == _SEVERAL:
+            return {_FROM: [self._name_of(part) for part in node.takes]}
         return {_FROM: self._name_of(node)}
 
     def _name_of(self, node: Node) -> str:
         """The name of the relation's last step, which gets one if it has none."""
-        if node.before is None:
-            return node.stream
+        if node.is_stream:
+            return str(node.name)
+        if node.is_union and self._own_last[id(node)] == _SEVERAL:  # a join takes from one step
+            self._add({"where": "true", **self._taken_from(node)}, {}, node.at)
+            self._last[id(node)] = self._own_last[id(node)] = len(self.steps) - 1
         step = self.steps[self._own_last[id(node)]]
         if (stage := stage_name(step)) is not None:
             return stage

@@ -4,18 +4,24 @@ is found in it later, by the model, by the check against a stream, or by a contr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.core.documents import Path, YamlDocument, nearest_of
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.frontends.document_text import write_documents
+from strandline.frontends.document_text import RANGE_FIELDS, write_documents
+from strandline.frontends.sql.nodes import Emission, Node
 from strandline.frontends.sql.reader import read_script
-from strandline.frontends.sql.relations import LOG_TIME, Emission, Node, Relations, StepCount
+from strandline.frontends.sql.relations import Relations, StepCount
 from strandline.frontends.sql.statements import CreateJob, CreateStream, Insert, Option, Place, Script
 from strandline.frontends.sql.step_order import ordered_steps
 from strandline.frontends.sql.tokens import SqlText
 
+LOG_TIME = "log_time"
+"""Stands in descriptor(...) for the time of arrival."""
+EVENT_TIME = "event_time"
+"""Stands there for the event time of each row, where rows of several streams have it in different columns."""
 OPTIONS_OF_EVENT_TIME = ("delay", "idle_timeout", "max_ahead", "watermark", "from", "else")
 """Options of a job that stand below `event_time` in its document; `start` stands below `input`."""
 _OWN_OPTIONS = ("pipeline", "steps", "stream", "schema")
@@ -126,50 +132,92 @@ def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) 
         emits = tuple(_emit(sql, place) for place in insert.places)
         node.emissions.append(Emission(emits, None if node.is_windowed else insert.stage, insert.at))
         nodes.append((insert, node))
-    steps, places = ordered_steps(sql, [(insert.at, node) for insert, node in nodes])
-    root = nodes[0][1].way()[0]
-    time_columns = [node.time_column for _, node in nodes if node.time_column is not None]
-    for column, at in time_columns[1:]:
-        if column != time_columns[0][0]:
-            raise sql.error(at, f"event time is '{time_columns[0][0]}' in another insert; a job has one")
-    data: dict[str, Any] = {"pipeline": statement.name, "input": {"stream": root.stream}, "event_time": {}}
-    places |= {
-        (): statement.at,
-        ("input",): root.at,
-        ("input", "stream"): root.at,
-        ("event_time",): statement.at,
-        ("steps",): statement.inserts[0].at,
-    }
+    way = _of_all([node for _, node in nodes])
+    streams = [str(node.name) for node in way if node.is_stream]
+    claims: dict[str, list[tuple[str, int]]] = {stream: [] for stream in streams}
+    for claim in (claim for node in way for claim in node.claims):
+        claims[claim.stream].append((claim.column, claim.at))
+    places: dict[Path, int] = {(): statement.at, ("steps",): statement.inserts[0].at}
     more: dict[str, Any] = {}
     for option in statement.options:
         _set(sql, more, places, _path_of_job_option(sql, option), option)
-    data["input"] |= more.pop("input", {})
-    event_time: dict[str, Any] = more.pop("event_time", {})
-    _event_time(sql, event_time, time_columns[0] if time_columns else None, places)
-    data["event_time"] = event_time
-    return SqlDocument("pipeline", statement.name, {**data, "steps": steps, **more}, places)
+    if "inputs" in more or len(streams) > 1:
+        read = _inputs(sql, more, claims, places)
+        streams = [one["stream"] for one in read["inputs"]]
+    else:
+        read = {"input": {"stream": streams[0], **more.pop("input", {})}, "event_time": more.pop("event_time", {})}
+        places |= {path: way[0].at for path in (("input",), ("input", "stream"))}
+        places.setdefault(("event_time",), statement.at)
+        _event_time(sql, read["event_time"], claims[streams[0]], places)
+    steps, places_of_steps = ordered_steps([node for _, node in nodes], streams)
+    data = {"pipeline": statement.name, **read, "steps": steps, **more}
+    return SqlDocument("pipeline", statement.name, data, places | places_of_steps)
+
+
+def _of_all(nodes: Sequence[Node]) -> list[Node]:
+    """The relations that all of these take from, each once, in the order in which inserts ask for them."""
+    found: dict[int, Node] = {}
+    for node in nodes:
+        found |= {id(one): one for one in node.way() if id(one) not in found}
+    return list(found.values())
+
+
+def _inputs(
+    sql: SqlText, more: dict[str, Any], claims: dict[str, list[tuple[str, int]]], places: dict[Path, int]
+) -> dict[str, Any]:
+    """`inputs` of a job that reads several streams: those that its options name, in their order, and then those that queries
+    read. An option of event time that stands for none of them is for all that don't say it."""
+    said, for_all = more.pop("inputs", {}), more.pop("event_time", {})
+    range_of_all = more.pop("input", {})
+    if not isinstance(said, dict) or not all(isinstance(one, dict) for one in said.values()):
+        raise sql.error(places["inputs",], "expected options of each stream, as 'inputs.turbines.delay' = '10s'")
+    found = []
+    for number, stream in enumerate(dict.fromkeys((*said, *claims))):
+        claimed = next((at for _, at in claims.get(stream, [])), places[()])
+        at = places.get(("inputs", stream), places.get(("inputs",), claimed))
+        options = said.get(stream, {})
+        own = {name: value for name, value in options.items() if name not in RANGE_FIELDS}
+        range_ = range_of_all | {name: options[name] for name in RANGE_FIELDS if name in options}
+        event_time = for_all | {"field" if name == "event_time" else name: value for name, value in own.items()}
+        path: Path = ("inputs", number)
+        places |= {path: at, (*path, "stream"): at, (*path, "event_time"): at}
+        for name in own:
+            inner = ("field",) if name == "event_time" else (name,)
+            places[(*path, "event_time", *inner)] = places.get(("inputs", stream, name), at)
+        _event_time(sql, event_time, claims.get(stream, []), places, path)
+        found.append({"stream": stream, **range_, "event_time": event_time})
+    return {"inputs": found}
 
 
 def _event_time(
-    sql: SqlText, event_time: dict[str, Any], time_column: tuple[str, int] | None, places: dict[Path, int]
+    sql: SqlText,
+    event_time: dict[str, Any],
+    claims: Sequence[tuple[str, int]],
+    places: dict[Path, int],
+    above: Path = (),
 ) -> None:
-    """The field of event time is that of the first descriptor(...), or in a job without windows the option `event_time.field`."""
-    if time_column is None:
-        if "field" not in event_time and "from" not in event_time:
-            raise sql.error(
-                places[()],
-                "doesn't say which column tells when a record happened: with (event_time = 'COLUMN', delay = '10s')",
-            )
+    """Fill the field of event time in: that of the first descriptor(...), or where there is none the option
+    `event_time.field`."""
+    happened = "of this stream happened: with ('inputs.STREAM.event_time' = 'COLUMN', 'inputs.STREAM.delay' = '10s')"
+    happened = happened if above else "happened: with (event_time = 'COLUMN', delay = '10s')"
+    is_said = "field" in event_time or "from" in event_time
+    named = [one for one in claims if one[0] != EVENT_TIME]
+    claims = named if above and (is_said or named) else claims
+    if not claims:
+        if not is_said:
+            raise sql.error(places[above], f"doesn't say which column tells when a record {happened}")
         return
-    column, at = time_column
+    column, at = claims[0]
+    for other, other_at in claims:
+        if other != column:
+            raise sql.error(other_at, f"event time is '{column}' in another insert; a stream has one in a job")
     if event_time.get("from") == "log":
         if column != LOG_TIME:
             raise sql.error(at, f"event time is the time of arrival here: write descriptor({LOG_TIME})")
         return
     if event_time.setdefault("field", column) != column:
         raise sql.error(at, f"event time is '{event_time['field']}' by the job's 'with (...)'; name one of them")
-    event_time["field"] = event_time.pop("field")
-    places.setdefault(("event_time", "field"), at)
+    places.setdefault((*above, "event_time", "field"), at)
     ordered = {"field": event_time["field"], **{name: value for name, value in event_time.items() if name != "field"}}
     event_time.clear()
     event_time.update(ordered)
@@ -206,7 +254,7 @@ def _path_of_job_option(sql: SqlText, option: Option) -> Path:
         return ("event_time", first)
     if option.key == ("event_time",):
         return ("event_time", "field")
-    if option.key in (("start",), ("end",)):
+    if len(option.key) == 1 and first in RANGE_FIELDS:
         return ("input", *option.key)
     return option.key
 

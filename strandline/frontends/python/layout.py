@@ -1,0 +1,95 @@
+"""Steps of a program as the steps of a document: each says what it takes, where that is not the step before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CallPlace:
+    """Where in a program something was said."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a step takes from: one of the three."""
+
+    key: object | None = None
+    """Of a step."""
+    stream: str | None = None
+    said: str | None = None
+    """A name that the document says, whatever stands before the step."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step as a document has it, without what it takes from."""
+
+    document: Mapping[str, Any]
+    place: CallPlace
+    takes: tuple[Taken, ...]
+    """Of a join the left and the right; of a union several."""
+    key: object = field(default_factory=object, compare=False)
+    """The same in all forms that a step has got: with a name, with an emission beside it."""
+
+    @property
+    def is_stage(self) -> bool:
+        """Whether it is a window or a join."""
+        return "window" in self.document or "join" in self.document
+
+    def with_more(self, other: Step) -> Step:
+        """The same step as another flow has it: with its name and its emissions, too."""
+        emits = [*self.document.get("emit", ())]
+        emits += [one for one in other.document.get("emit", ()) if one not in emits]
+        return replace(self, document={**self.document, **other.document, **({"emit": emits} if emits else {})})
+
+
+def laid_out(steps: Sequence[Step], streams: Sequence[str]) -> list[dict[str, Any]]:
+    """The steps as a document has them. A step from which another takes that isn't the next gets a name, if it has none."""
+    documents = [dict(step.document) for step in steps]
+    at_of = {step.key: at for at, step in enumerate(steps)}
+    names = {*streams, *(str(name) for one in documents if (name := _name(one)) is not None)}
+
+    def name_of(taken: Taken) -> str:
+        if taken.key is None:
+            return str(taken.said or taken.stream)
+        document = documents[at_of[taken.key]]
+        if (name := _name(document)) is None:
+            name, number = "rows", 1
+            while name in names:
+                number += 1
+                name = f"rows_{number}"
+            names.add(name)
+            document["name"] = name
+        return name
+
+    for at, (step, document) in enumerate(zip(steps, documents, strict=True)):
+        if "join" in document and len(step.takes) == 2:
+            left, right = map(name_of, step.takes)
+            name, *_ = document["join"].items()
+            document["join"] = dict([name]) | {"left": left, "right": right} | document["join"]
+        elif "join" in document or "from" in document:
+            continue  # as a document says it
+        elif len(step.takes) > 1:
+            document["from"] = [name_of(taken) for taken in step.takes]
+        elif not _is_before(step.takes[0], steps, at, streams):
+            document["from"] = name_of(step.takes[0])
+    return documents
+
+
+def _is_before(taken: Taken, steps: Sequence[Step], at: int, streams: Sequence[str]) -> bool:
+    """Whether a step that says nothing takes from this."""
+    if taken.stream is not None:
+        return at == 0 and len(streams) == 1
+    return at > 0 and taken.key is not None and steps[at - 1].key is taken.key
+
+
+def _name(document: Mapping[str, Any]) -> str | None:
+    stage = document.get("window") or document.get("join") or {}
+    name = stage.get("name", document.get("name")) if isinstance(stage, Mapping) else None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,299 @@
+"""The clause `join`: Flink's interval join, and its join of windows, as a join of a document.
+
+```
+from orders as o join shipments as s
+on o.order_id = s.order_id and s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import Token, TokenType
+
+from strandline.core.documents import Path
+from strandline.core.durations import format_duration, parse_duration_ms
+from strandline.frontends.sql.nodes import SqlStep
+from strandline.frontends.sql.statements import Comparison, Expression, Item, JoinRelation, Moment, Query, Star
+from strandline.frontends.sql.tokens import Cursor, SqlText
+from strandline.frontends.sql.values import read_duration
+
+_TYPES = {"join": "inner", "inner": "inner", "left": "left", "full": "full"}
+_WINDOW_TIMES = ("window_start", "window_end")
+_TURNED = {TokenType.GTE: True, TokenType.LTE: False}
+_OFFSETS = {TokenType.PLUS: 1, TokenType.DASH: -1}
+_FORM = "s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
+
+
+# As it is written
+
+
+def read_join_type(cursor: Cursor) -> str:
+    """Go on behind `[inner | left | full] [outer] join`. Raises InvalidDocument for another one."""
+    word = cursor.word()
+    if word == "right":
+        raise cursor.error("'right join' is not supported; name the sides in the other order, and write 'left join'")
+    if word not in _TYPES:
+        raise cursor.error(f"'{word} join' is not supported; write 'join', 'left join' or 'full join', and 'on'")
+    if word != "join":
+        cursor.take()
+        cursor.takes_words("outer")
+    cursor.expect_words("join")
+    return _TYPES[word]
+
+
+def read_on(cursor: Cursor) -> tuple[Comparison, ...]:
+    """The conditions behind `on`, joined by `and`."""
+    is_in_brackets = cursor.takes(TokenType.L_PAREN)
+    found = _comparisons(cursor)
+    while cursor.takes_words("and"):
+        found += _comparisons(cursor)
+    if is_in_brackets:
+        cursor.expect(TokenType.R_PAREN, ")")
+    return tuple(found)
+
+
+def _comparisons(cursor: Cursor) -> list[Comparison]:
+    first = _moment(cursor)
+    if cursor.takes_words("between"):
+        low = _moment(cursor)
+        cursor.expect_words("and")
+        return [Comparison(low, first, is_equal=False), Comparison(first, _moment(cursor), is_equal=False)]
+    kind = cursor.kind()
+    if kind in (TokenType.LT, TokenType.GT):
+        raise cursor.error("bounds in time are included; write <= or >=, or 'between', with a millisecond less")
+    if kind == TokenType.EQ or kind in _TURNED:
+        cursor.take()
+        second = _moment(cursor)
+        low, high = (second, first) if _TURNED.get(kind, False) else (first, second)
+        return [Comparison(low, high, is_equal=kind == TokenType.EQ)]
+    raise cursor.expected(
+        f"'=' between columns of both sides, or bounds in time, as {_FORM}; other conditions stand in 'where'"
+    )
+
+
+def _moment(cursor: Cursor) -> Moment:
+    side, at = cursor.name("a column of one side, as o.ts")
+    if not cursor.takes(TokenType.DOT):
+        raise cursor.sql.error(at, f"doesn't say of which side '{side}' is; write NAME.{side}")
+    column, _ = cursor.name("a column")
+    ms = 0
+    while (sign := _OFFSETS.get(cursor.kind())) is not None:  # type: ignore[arg-type]
+        cursor.take()
+        ms += sign * parse_duration_ms(read_duration(cursor))
+    return Moment(side, column, ms, at)
+
+
+# What it means
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides of a join: by which names columns are of which, and the size of the windows that they are read in, if any."""
+
+    names: tuple[frozenset[str], frozenset[str]]
+    windows: tuple[str | None, str | None]
+
+    def of(self, sql: SqlText, name: str, at: int) -> int:
+        """0 for the left side, 1 for the right one."""
+        is_left, is_right = (name in names for names in self.names)
+        if is_left and is_right:
+            raise sql.error(at, f"both sides are called '{name}'; give each a name of its own, as '{name} as a'")
+        if not is_left and not is_right:
+            raise sql.error(at, f"neither side is called '{name}'")
+        return 0 if is_left else 1
+
+
+@dataclass(frozen=True)
+class JoinCondition:
+    """What `on` says."""
+
+    on: dict[str, int]
+    """Fields in which both are equal, and where each stands."""
+    near: dict[str, Any]
+    """`within` or `tumbling`."""
+    times: tuple[tuple[str, int] | None, tuple[str, int] | None]
+    """The column of event time of each side, if it is named, and where."""
+
+
+def condition_of(sql: SqlText, join: JoinRelation, sides: Sides) -> JoinCondition:
+    """Raises InvalidDocument for what a document can't say."""
+    on: dict[str, int] = {}
+    bounds: dict[str, int] = {}
+    times: list[tuple[str, int] | None] = [None, None]
+    window_times: set[str] = set()
+    for one in join.condition:
+        moments = {sides.of(sql, moment.side, moment.at): moment for moment in (one.low, one.high)}
+        if len(moments) < 2:
+            raise sql.error(
+                one.low.at,
+                "compares columns of one side; write it as 'where' in a query of that side, which the join reads",
+            )
+        left, right = moments[0], moments[1]
+        if one.is_equal and not (left.ms or right.ms):
+            if left.column != right.column:
+                raise sql.error(
+                    one.low.at,
+                    f"'{left.column}' and '{right.column}' need one name: derive it in a query of one side, as select *, "
+                    f"{right.column} as {left.column}",
+                )
+            if left.column in _WINDOW_TIMES:
+                window_times.add(left.column)
+            else:
+                on[left.column] = one.low.at
+            continue
+        if one.is_equal:
+            raise sql.error(one.low.at, f"is no range of time; write {_FORM}")
+        for side, moment in moments.items():
+            known = times[side]
+            if known is not None and known[0] != moment.column:
+                raise sql.error(moment.at, f"event time of this side is '{known[0]}' above; bounds are of one column")
+            times[side] = (moment.column, moment.at)
+        bound = "after" if one.low is right else "before"
+        bounds[bound] = min(one.high.ms - one.low.ms, bounds.get(bound, one.high.ms - one.low.ms))
+        if bounds[bound] < 0:
+            raise sql.error(
+                one.low.at,
+                "leaves out rows at the same time; let the bounds hold the row's own time, and choose rows by 'where'",
+            )
+    near = _near(sql, join, sides, bounds, window_times)
+    if not on:
+        raise sql.error(
+            join.at, "has no column in which both sides are equal; write on o.order_id = s.order_id and ..."
+        )
+    return JoinCondition(on, near, (times[0], times[1]))
+
+
+def _near(
+    sql: SqlText, join: JoinRelation, sides: Sides, bounds: Mapping[str, int], window_times: set[str]
+) -> dict[str, Any]:
+    left, right = sides.windows
+    if left is None and right is None:
+        if set(bounds) != {"before", "after"}:
+            raise sql.error(
+                join.at,
+                f"looks at rows without an end; say how far apart in time both may be, before and after: and {_FORM}",
+            )
+        return {"within": {name: format_duration(bounds[name]) for name in ("before", "after") if bounds[name]}}
+    if left is None or right is None or parse_duration_ms(left) != parse_duration_ms(right):
+        raise sql.error(join.at, "joins windows; both sides are of tumble(...), with one size")
+    if bounds or window_times != set(_WINDOW_TIMES):
+        raise sql.error(
+            join.at,
+            "joins rows of one window: on both sides window_start and window_end are equal, and nothing else bounds the time",
+        )
+    return {"tumbling": left}
+
+
+def joined_steps(
+    sql: SqlText, query: Query, join: JoinRelation, sides: Sides, name: str
+) -> tuple[list[SqlStep], JoinCondition]:
+    """The join, and what the query makes of its rows: a condition, and new columns of those that it selects."""
+    condition = condition_of(sql, join, sides)
+    columns = _Columns(sql, sides, condition)
+    computed: list[Item] = []
+    for item in query.items:
+        if isinstance(item, Star):
+            raise sql.error(item.at, "'*' has columns of both sides under one name; name them, as o.amount, s.carrier")
+        if not columns.add(item):
+            computed.append(item)
+    for column, at in condition.on.items():
+        if column not in columns.selected:
+            raise sql.error(at, f"'{column}' says which rows meet, and each joined row has it; select it, too")
+    document: dict[str, Any] = {"name": name, "on": list(condition.on), **condition.near}
+    document |= {"type": join.type} if join.type != "inner" else {}
+    document |= {"add": columns.added} if columns.added else {}
+    places: dict[Path, int] = {("join",): join.at, **{("join", "add", one): at for one, at in columns.places.items()}}
+    places |= {("join", "on", number): at for number, at in enumerate(condition.on.values())}
+    steps = [SqlStep({"join": document}, places)]
+    if query.where is not None:
+        steps.append(SqlStep({"where": columns.text(query.where)}, {("where",): query.where.at}))
+    derive: dict[str, str] = {}
+    derived_at: dict[Path, int] = {}
+    for item in computed:
+        if item.name is None:
+            raise sql.error(item.at, "needs a name, which the field of the result has: write 'as NAME'")
+        if item.name in derive or item.name in columns.added:
+            raise sql.error(item.at, f"there is a column '{item.name}' already; choose another name")
+        derive[item.name] = columns.text(item.value)
+        derived_at["derive", item.name] = item.at
+    return steps + ([SqlStep({"derive": derive}, derived_at)] if derive else []), condition
+
+
+class _Columns:
+    """The columns of the joined rows."""
+
+    def __init__(self, sql: SqlText, sides: Sides, condition: JoinCondition) -> None:
+        self._sql = sql
+        self._sides = sides
+        self._on = condition.on
+        self.added: dict[str, str] = {}
+        """Name -> `left.FIELD` or `right.FIELD`."""
+        self.places: dict[str, int] = {}
+        self.selected: set[str] = set()
+        """Of those of `on`."""
+
+    def add(self, item: Item) -> bool:
+        """Take the column that the item is; False if it is more than a column."""
+        tokens = item.value.tokens
+        if len(tokens) == 1 and _is_name(self._sql, tokens[0]):
+            side, column = None, tokens[0].text
+            if column not in (*self._on, *_WINDOW_TIMES, "window_time"):
+                raise self._sql.error(item.at, f"doesn't say of which side '{column}' is; write NAME.{column}")
+        elif len(tokens) == 3 and tokens[1].token_type == TokenType.DOT:
+            side, column = self._sides.of(self._sql, tokens[0].text, tokens[0].start), tokens[2].text
+        else:
+            return False
+        if column in (*_WINDOW_TIMES, "window_time"):
+            return True  # every result has these
+        if column in self._on and (side is None or item.name in (None, column)):
+            if item.name not in (None, column):
+                raise self._sql.error(item.at, f"doesn't say of which side '{column}' is; write NAME.{column}")
+            self.selected.add(column)
+            return True
+        name = item.name or column
+        if name in self.added:
+            raise self._sql.error(item.at, f"there is a column '{name}' already; choose another name")
+        self.added[name] = f"{'right' if side else 'left'}.{column}"
+        self.places[name] = item.at
+        return True
+
+    def text(self, expression: Expression) -> str:
+        """An expression over the joined rows: `o.amount` stands there by the name under which it is selected."""
+        tokens = expression.tokens
+        names = {taken: name for name, taken in self.added.items()}
+        instead: dict[int, str] = {}
+        at = 0
+        while at < len(tokens):
+            if at + 2 < len(tokens) and tokens[at + 1].token_type == TokenType.DOT and _is_name(self._sql, tokens[at]):
+                side, column = self._sides.of(self._sql, tokens[at].text, tokens[at].start), tokens[at + 2].text
+                shown = column if column in self._on else names.get(f"{'right' if side else 'left'}.{column}")
+                if shown is None:
+                    raise self._sql.error(
+                        tokens[at].start,
+                        f"computes with '{tokens[at].text}.{column}', which is not selected; select it, too, or compute with "
+                        "it in a query of that side",
+                    )
+                instead |= {at: shown, at + 1: "", at + 2: ""}
+                at += 2
+            at += 1
+        return self._sql.written(tokens, instead)
+
+
+def _is_name(sql: SqlText, token: Token) -> bool:
+    return token.token_type == TokenType.IDENTIFIER or (
+        token.token_type != TokenType.STRING and sql.raw(token).isidentifier()
+    )
+
+
+def names_selected(query: Query) -> Sequence[str] | None:
+    """The names of the columns that a query selects, in order; None where `*` stands for some."""
+    names: list[str] = []
+    for item in query.items:
+        if isinstance(item, Star):
+            return None
+        names.append(item.name or item.value.tokens[-1].text)
+    return names

@@ -1,0 +1,391 @@
+"""What a pipeline means, in plain Python over all records at once: no slices, no state, and none of the platform's code.
+
+An expression is its SQL text with a function of a row beside it; so is an aggregate, of the rows of a window in the order of
+event time and of the log. The arguments of both say what a missing value becomes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+Columns = dict[str, Any]
+Place = tuple[int, int, int]
+"""Of a record: the place of its stream, its partition, its offset."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    sql: str
+    reads: tuple[str, ...]
+    of: Callable[..., Any]
+    """Of the values that it reads. None where they are all there: a record has no value, and fails."""
+
+    def value(self, row: Columns) -> Any:
+        """Raises ZeroDivisionError where the record fails."""
+        values = [row[name] for name in self.reads]
+        found = self.of(*values)
+        if found is None and None not in values:
+            raise ZeroDivisionError
+        return found
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    sql: str
+    reads: tuple[str, ...]
+    of: Callable[[list[tuple[Any, ...]]], Any]
+    """Of the values that each row has of what it reads."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record, or a result of a window or a join."""
+
+    columns: Columns
+    at_ms: int
+    """Its event time; of a result its last moment."""
+    place: Place | None = None
+    window: tuple[int, int] | None = None
+    is_repeat: bool = False
+    """It goes on only to see whether a step fails for it."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record in the log. `columns` None: it can't be read."""
+
+    stream: int
+    partition: int
+    line: bytes
+    at_ms: int
+    columns: Columns | None
+
+
+@dataclass
+class Answer:
+    """What a pipeline gives."""
+
+    documents: Counter[str] = field(default_factory=Counter)
+    """As text, with how often each is there."""
+    letters: dict[Place, str] = field(default_factory=dict)
+    """Records that could not be used -> reason."""
+
+
+@dataclass(frozen=True)
+class EventTimes:
+    """Of one stream."""
+
+    delay_ms: int
+    idle_ms: int | None
+
+
+def late_ones(log: Sequence[Sent], times: Sequence[EventTimes]) -> set[int]:
+    """Which records are late: each is judged by those before it, and log time is event time (docs/desk.md)."""
+    reached: dict[tuple[int, int], int] = {}
+    came: dict[tuple[int, int], int] = {}
+    late: set[int] = set()
+    now_ms, watermark_ms = -1, -1
+
+    def by_rule(newcomer: bool) -> int:
+        if not reached or newcomer:
+            return -1
+        silence = {at: now_ms - came[at] for at in reached}
+        idle_ms = {at: times[at[0]].idle_ms for at in reached}
+        awake = [at for at in reached if idle_ms[at] is None or silence[at] < idle_ms[at]]
+        if awake:
+            return min(reached[at] - times[at[0]].delay_ms for at in awake)
+        (one,) = times
+        assert one.idle_ms is not None
+        return max(reached.values()) + min(silence.values()) - one.idle_ms - one.delay_ms
+
+    for number, sent in enumerate(log):
+        at = sent.stream, sent.partition
+        if sent.columns is None:
+            if now_ms >= 0:
+                came[at] = now_ms
+            continue
+        now_ms = max(now_ms, sent.at_ms)
+        watermark_ms = max(watermark_ms, by_rule(at not in reached))
+        came[at] = now_ms
+        if sent.at_ms < watermark_ms:
+            late.add(number)
+        else:
+            reached[at] = max(sent.at_ms, reached.get(at, 0))
+        watermark_ms = max(watermark_ms, by_rule(False))
+    return late
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a pipeline: what a document says, and what it means."""
+
+    document: dict[str, Any]
+    takes: tuple[int, ...]
+    """The steps that it takes from; -1 and below the streams."""
+    means: Callable[..., Iterator[Row]]
+    """Of the rows of each that it takes from, the function that says which row fails."""
+    emits: str | None = None
+    """The stage whose results it emits."""
+
+
+def answer(steps: Sequence[Step], log: Sequence[Sent], times: Sequence[EventTimes], streams: Sequence[str]) -> Answer:
+    """What comes of the log."""
+    found, late = Answer(), late_ones(log, times)
+    offsets: Counter[tuple[int, int]] = Counter()
+    rows: dict[int, list[Row]] = {-1 - at: [] for at in range(len(streams))}
+    for number, sent in enumerate(log):
+        place = (sent.stream, sent.partition, offsets[sent.stream, sent.partition])
+        offsets[sent.stream, sent.partition] += 1
+        if sent.columns is None:
+            found.letters[place] = "unreadable"
+        elif number in late:
+            found.letters[place] = "late"
+        else:
+            rows[-1 - sent.stream].append(Row(sent.columns, sent.at_ms, place))
+    for number, step in enumerate(steps):
+
+        def fail(row: Row, reason: str) -> None:
+            if row.place is not None:
+                found.letters.setdefault(row.place, reason)
+
+        rows[number] = list(step.means(*([*rows[at]] for at in step.takes), fail))
+        if step.emits is not None:
+            found.documents.update(_document(row, step.emits, streams) for row in rows[number] if not row.is_repeat)
+    return found
+
+
+def _document(row: Row, stage: str, streams: Sequence[str]) -> str:
+    shown: dict[str, Any] = {name: shown_value(value) for name, value in row.columns.items()}
+    if row.window is not None:
+        start, end = map(moment, row.window)
+        return str(sorted({**shown, "@timestamp": end, "window": f"{start} {end}", "@stage": stage}.items()))
+    assert row.place is not None
+    place = f"{streams[row.place[0]]}/{row.place[1]}/{row.place[2]}"
+    return str(sorted({**shown, "@timestamp": moment(row.at_ms), "@stage": stage, "@place": place}.items()))
+
+
+def shown_value(value: Any) -> Any:
+    """A value as it is compared: doubles whose sum depends on the order of records to 12 digits."""
+    match value:
+        case float():
+            return f"{value + 0.0:.12g}"
+        case list():
+            return [shown_value(one) for one in value]
+        case dict():
+            return {name: shown_value(one) for name, one in value.items()}
+    return value
+
+
+def moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+# Steps
+
+
+def derived(columns: Mapping[str, Expression]) -> Callable[..., Iterator[Row]]:
+    def means(rows: list[Row], fail: Callable[[Row, str], None]) -> Iterator[Row]:
+        for row in rows:
+            try:
+                more = {name: one.value(row.columns) for name, one in columns.items()}
+            except ZeroDivisionError:
+                fail(row, "expression")
+            else:
+                yield replace(row, columns={**row.columns, **more})
+
+    return means
+
+
+def filtered(condition: Expression) -> Callable[..., Iterator[Row]]:
+    def means(rows: list[Row], fail: Callable[[Row, str], None]) -> Iterator[Row]:
+        for row in rows:
+            try:
+                if condition.value(row.columns):
+                    yield row
+            except ZeroDivisionError:
+                fail(row, "expression")
+
+    return means
+
+
+def chosen(names: Sequence[str]) -> Callable[..., Iterator[Row]]:
+    def means(rows: list[Row], _fail: object) -> Iterator[Row]:
+        return (replace(row, columns={name: row.columns[name] for name in names}) for row in rows)
+
+    return means
+
+
+def emitted() -> Callable[..., Iterator[Row]]:
+    return lambda rows, _fail: iter(rows)
+
+
+def united(names: Sequence[str], means: Callable[..., Iterator[Row]]) -> Callable[..., Iterator[Row]]:
+    """A step that takes from several, with the columns that all have."""
+
+    def of_all(*parts: Any) -> Iterator[Row]:
+        *rows, fail = parts
+        return means(list(chosen(names)([row for part in rows for row in part], fail)), fail)
+
+    return of_all
+
+
+def enriched(
+    rows_of_lookup: Mapping[Any, Columns], key: str, add: Sequence[str], optional: bool
+) -> Callable[..., Iterator[Row]]:
+    def means(rows: list[Row], fail: Callable[[Row, str], None]) -> Iterator[Row]:
+        for row in rows:
+            known = rows_of_lookup.get(row.columns[key])
+            if known is None and not optional:
+                fail(row, "lookup")
+            else:
+                yield replace(row, columns={**row.columns, **{name: (known or {}).get(name) for name in add}})
+
+    return means
+
+
+def without_repeats(by: Sequence[str], within_ms: int) -> Callable[..., Iterator[Row]]:
+    """A repeat has one with equal fields before it in its partition that is less than `within_ms` away."""
+
+    def means(rows: list[Row], _fail: object) -> Iterator[Row]:
+        seen: dict[Any, list[int]] = defaultdict(list)
+        for row in sorted(rows, key=_log_order):
+            assert row.place is not None
+            values = tuple(row.columns[name] for name in by)
+            if None in values:
+                yield row
+                continue
+            before = seen[row.place[:2], values]
+            yield replace(row, is_repeat=any(abs(at_ms - row.at_ms) < within_ms for at_ms in before))
+            before.append(row.at_ms)
+
+    return means
+
+
+def _log_order(row: Row) -> Any:
+    return row.place or ()
+
+
+# Windows
+
+
+def windows_of(shape: Mapping[str, Any], offset_ms: int) -> Callable[[int], list[tuple[int, int]]]:
+    """The windows that hold a moment. `shape`: the kind, and its sizes in milliseconds."""
+
+    def holding(at_ms: int) -> list[tuple[int, int]]:
+        at_ms -= offset_ms
+        match shape:
+            case {"tumbling": size}:
+                found = [(at_ms // size * size, size)]
+            case {"sliding": (size, every)}:
+                last = at_ms // every * every
+                found = [(start, size) for start in range(last, last - size, -every) if start + size > at_ms]
+            case {"cumulative": (size, step)}:
+                start = at_ms // size * size
+                found = [(start, length) for length in range(step, size + 1, step) if start + length > at_ms]
+        return [(start + offset_ms, start + offset_ms + length) for start, length in found]
+
+    return holding
+
+
+def windowed(
+    shape: Mapping[str, Any], offset_ms: int, by: Sequence[str], aggregates: Mapping[str, Aggregate]
+) -> Callable[..., Iterator[Row]]:
+    def means(rows: list[Row], _fail: object) -> Iterator[Row]:
+        rows = [row for row in rows if not row.is_repeat]
+        groups: dict[Any, list[Row]] = defaultdict(list)
+        if "session" in shape:
+            groups |= sessions(rows, by, *shape["session"])
+        else:
+            holding = windows_of(shape, offset_ms)
+            for row in rows:
+                for start, end in holding(row.at_ms):
+                    groups[start, end, *(row.columns[name] for name in by)].append(row)
+        for (start, end, *key), inside in groups.items():
+            inside.sort(key=lambda row: (row.at_ms, _log_order(row)))
+            values = {
+                name: one.of([tuple(row.columns[read] for read in one.reads) for row in inside])
+                for name, one in aggregates.items()
+            }
+            yield Row({**dict(zip(by, key, strict=True)), **values}, end - 1, window=(start, end))
+
+    return means
+
+
+def sessions(rows: list[Row], by: Sequence[str], gap_ms: int, max_ms: int) -> dict[tuple[Any, ...], list[Row]]:
+    """(start, end, key): by one walk over each key's rows in the order of time. `max_ms` is a multiple of the gap."""
+    of_keys: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        of_keys[tuple(row.columns[name] for name in by)].append(row)
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for key, of_key in of_keys.items():
+        of_cut: dict[tuple[int, int], list[Row]] = defaultdict(list)
+        last_ms = first_cut = -(10**15)
+        for row in sorted(of_key, key=lambda row: row.at_ms):
+            if row.at_ms - last_ms >= gap_ms:
+                first_cut = row.at_ms // gap_ms * gap_ms + max_ms
+            cut = first_cut if row.at_ms < first_cut else (row.at_ms // max_ms + 1) * max_ms
+            of_cut[first_cut, cut].append(row)
+            last_ms = row.at_ms
+        for (_, cut), inside in of_cut.items():
+            found[inside[0].at_ms, min(inside[-1].at_ms + gap_ms, cut), *key] = inside
+    return found
+
+
+# Joins
+
+
+def joined(
+    on: Sequence[str], near: Mapping[str, Any], kind: str, add: Mapping[str, tuple[int, str]]
+) -> Callable[..., Iterator[Row]]:
+    """`near`: `tumbling`, or `before` and `after`, in milliseconds; `add`: name -> side and column."""
+    size_ms, before_ms, after_ms = near.get("tumbling"), near.get("before", 0), near.get("after", 0)
+
+    def windows(sides: tuple[Row | None, Row | None]) -> tuple[int, int]:
+        known = [(row, hold) for row, hold in zip(sides, (after_ms, before_ms), strict=True) if row is not None]
+        times = [row.at_ms for row, _ in known]
+        if size_ms is not None:
+            return times[0] // size_ms * size_ms, times[0] // size_ms * size_ms + size_ms
+        hold_ms = known[0][1] if len(known) == 1 else 0
+        return min(times), max(times) + hold_ms + 1
+
+    def row_of(left: Row | None, right: Row | None) -> Row:
+        some = left or right
+        assert some is not None
+        sides = left, right
+        taken = {
+            name: None if (row := sides[side]) is None else row.columns[column] for name, (side, column) in add.items()
+        }
+        window = windows(sides)
+        return Row({**{name: some.columns[name] for name in on}, **taken}, window[1] - 1, window=window)
+
+    def means(lefts: list[Row], rights: list[Row], _fail: object) -> Iterator[Row]:
+        of_key: dict[Any, list[int]] = defaultdict(list)
+        for number, row in enumerate(rights):
+            key = tuple(row.columns[name] for name in on)
+            if None not in key:
+                of_key[key].append(number)
+        met: set[int] = set()
+        for left in lefts:
+            partners = 0
+            for number in of_key.get(tuple(left.columns[name] for name in on), ()):
+                right = rights[number]
+                if size_ms is not None:
+                    is_near = left.at_ms // size_ms == right.at_ms // size_ms
+                else:
+                    is_near = left.at_ms - before_ms <= right.at_ms <= left.at_ms + after_ms
+                if is_near:
+                    partners += 1
+                    met.add(number)
+                    yield row_of(left, right)
+            if not partners and kind != "inner":
+                yield row_of(left, None)
+        if kind == "full":
+            for number, right in enumerate(rights):
+                if number not in met:
+                    yield row_of(None, right)
+
+    return means

@@ -1,0 +1,436 @@
+"""Whole pipelines drawn at random, of all kinds of steps, each with what it means for `tests.support.oracle`; and their logs."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from tests.support import oracle
+from tests.support.oracle import EventTimes, Sent, Step
+from tests.support.some_expressions import AGGREGATES, ALWAYS, BEHIND, CONDITIONS, DERIVED, LATER, TYPES_OF_AGGREGATES
+
+START_MS = 1_700_000_000_000
+SCHEMAS: tuple[dict[str, Any], ...] = (
+    {
+        "machine": "string",
+        "site": "string?",
+        "ts": {"type": "timestamp", "unit": "ms"},
+        "kind": "string",
+        "power": "double?",
+        "noise": "double",
+        "count": "long?",
+        "tags": "array<long>?",
+    },
+    {
+        "machine": "string",
+        "site": "string?",
+        "at": {"type": "timestamp", "unit": "ms"},
+        "kind": "string",
+        "power": "double?",
+        "noise": "double",
+    },
+)
+TIMES = ("ts", "at")
+STREAMS = ("machines", "others")
+KEYS = ("machine", "site", "kind", "count")
+"""What windows and joins may group by."""
+SITES = {"north": {"rated": 2.5, "owner": "a"}, "south": {"rated": 0.0, "owner": None}}
+"""The rows of the lookup."""
+LOOKUP = {
+    "lookup": "sites",
+    "schema": {"site": "string", "rated": "double", "owner": "string?"},
+    "key": "site",
+    "rows": [{"site": site, **row} for site, row in SITES.items()],
+}
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What a step may take from."""
+
+    at: int
+    """The step, or the stream: -1 and below."""
+    name: str
+    columns: tuple[str, ...]
+    streams: frozenset[int]
+    has_repeats_left_out: bool = False
+    every_s: int | None = None
+    """Of results: their windows end at multiples of it; None: records."""
+    derived: frozenset[str] = frozenset()
+    keys: tuple[str, ...] = ()
+    """By which results can be grouped."""
+    is_anywhere: bool = False
+    """Whether results end anywhere: those of sessions and of interval joins."""
+
+
+class SomePipeline:
+    """Draws a document and, step by step, what it means."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.streams = STREAMS[: random.choice([1, 1, 2])]
+        self.steps: list[Step] = []
+        self._relations = [
+            Relation(-1 - at, name, tuple(SCHEMAS[at]), frozenset([at])) for at, name in enumerate(self.streams)
+        ]
+        self._open: set[str] = set()
+        self._stages = 0
+        self._has_join = random.random() < 0.35
+        self._has_dedupe = not self._has_join and random.random() < 0.45
+        self.delays_s = [random.choice([0, 2, 10]) for _ in self.streams]
+        self.idle_s = random.choice([None, 20, 60]) if len(self.streams) == 1 else None
+        self.partitions = random.choice([1, 3])
+        self._draw()
+
+    @property
+    def times(self) -> list[EventTimes]:
+        return [
+            EventTimes(delay_s * 1000, None if self.idle_s is None else self.idle_s * 1000) for delay_s in self.delays_s
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """As YAML would say it."""
+        idle = None if self.idle_s is None else f"{self.idle_s}s"
+        bounds = {"idle_timeout": idle, "max_ahead": None}
+        reads = [
+            {"stream": name, "event_time": {"field": TIMES[at], "delay": f"{self.delays_s[at]}s", **bounds}}
+            for at, name in enumerate(self.streams)
+        ]
+        if len(reads) > 1:
+            said: dict[str, Any] = {"inputs": reads}
+        else:
+            said = {"input": {"stream": self.streams[0]}, "event_time": reads[0]["event_time"]}
+        return {"pipeline": "whole", **said, "steps": [step.document for step in self.steps]}
+
+    def stream_documents(self) -> list[dict[str, Any]]:
+        return [
+            {"stream": name, "partitions": self.partitions, "schema": SCHEMAS[at], "key": "machine", "retention": "7d"}
+            for at, name in enumerate(self.streams)
+        ]
+
+    def _draw(self) -> None:
+        random = self._random
+        if self._has_dedupe:
+            before = self._records_step(self._relations[0]) if random.random() < 0.4 else self._relations[0]
+            self._dedupe(before)
+        for _ in range(random.randint(1, 4)):
+            sources = [one for one in self._relations if one.every_s is None and "emission" not in one.name]
+            if self._has_join:
+                self._has_join = False
+                self._join()
+            elif random.random() < 0.5:
+                self._records_step(random.choice(sources))
+            else:
+                self._window(random.choice(sources))
+        while self._open:
+            name = sorted(self._open)[0]
+            relation = next(one for one in self._relations if one.name == name)
+            if random.random() < 0.3 and relation.every_s is None:
+                self._emission(relation)
+            else:
+                self._window(relation)
+
+    def _add(
+        self,
+        relation: Relation | Sequence[Relation],
+        verb: dict[str, Any],
+        means: Callable[..., Any],
+        emits: str | None = None,
+    ) -> int:
+        """Put a step behind the others."""
+        sources = [relation] if isinstance(relation, Relation) else list(relation)
+        at, document = len(self.steps), dict(verb)
+        if "join" not in document:
+            if len(sources) > 1:
+                document["from"] = [one.name for one in sources]
+            elif sources[0].at != at - 1 or len(self.streams) > 1 or self._random.random() < 0.3:
+                document["from"] = sources[0].name
+        self.steps.append(Step(document, tuple(one.at for one in sources), means, emits))
+        self._open -= {one.name for one in sources}
+        return at
+
+    def _taken(self, relation: Relation) -> tuple[list[Relation], Relation, Callable[..., Any] | None]:
+        """What a step of records takes: the relation, or by chance the union of it with records of the other stream."""
+        others = [one for one in self._relations if one.every_s is None and not one.streams & relation.streams]
+        if relation.every_s is not None or not others or self._random.random() < 0.4:
+            return [relation], relation, None
+        other = self._random.choice(others)
+        both = sorted([relation, other], key=lambda one: min(one.streams))
+        if relation.has_repeats_left_out or other.has_repeats_left_out:
+            return [relation], relation, None
+        columns = tuple(name for name in both[0].columns if name in both[1].columns)
+        united = replace(
+            relation,
+            columns=columns,
+            streams=relation.streams | other.streams,
+            derived=relation.derived | other.derived,
+        )
+        return both, united, lambda means: oracle.united(columns, means)
+
+    def _records_step(self, source: Relation) -> Relation:
+        """A step of records, with a name."""
+        random = self._random
+        sources, before, of_all = self._taken(source)
+        columns, name = set(before.columns), f"r{len(self.steps)}"
+        conditions = [one for one in CONDITIONS if columns >= set(one.reads)] or [ALWAYS]
+        derives = [
+            key
+            for key, (_, one) in DERIVED.items()
+            if columns >= set(one.reads) and key not in {*columns, *before.derived}
+        ]
+        after = replace(before, name=name, at=len(self.steps))
+        kind = random.random()
+        if kind < 0.35 or not derives:
+            condition = random.choice(conditions)
+            verb, means = {"where": condition.sql}, oracle.filtered(condition)
+        elif kind < 0.7:
+            keys = random.sample(derives, random.randint(1, min(2, len(derives))))
+            expressions = {key: DERIVED[key][1] for key in keys}
+            verb, means = {"derive": {key: one.sql for key, one in expressions.items()}}, oracle.derived(expressions)
+            after = replace(after, columns=(*before.columns, *keys), derived=before.derived | set(keys))
+        elif kind < 0.85 and "site" in columns and "rated" not in columns | before.derived:
+            optional = random.random() < 0.5
+            add = ["rated"] if not optional else ["rated", "owner"]
+            verb = {
+                "enrich": {"lookup": "sites", "key": "site", "add": add, **({"optional": True} if optional else {})}
+            }
+            means = oracle.enriched(SITES, "site", add, optional)
+            after = replace(after, columns=(*before.columns, *add), derived=before.derived | set(add))
+        elif kind < 0.93:
+            drop = random.choice([one for one in before.columns if one not in ("machine", *TIMES)] or ["machine"])
+            kept = tuple(one for one in before.columns if one != drop)
+            verb, means = {"drop": [drop]}, oracle.chosen(kept)
+            after = replace(after, columns=kept)
+        else:
+            kept = tuple(random.sample(before.columns, random.randint(2, len(before.columns))))
+            verb, means = {"select": list(kept)}, oracle.chosen(kept)
+            after = replace(after, columns=kept)
+        at = self._add(sources, {**verb, "name": name}, of_all(means) if of_all else means)
+        after = replace(after, at=at)
+        self._relations.append(after)
+        self._open.add(name)
+        if random.random() < 0.25:
+            self._emission(after)
+        return after
+
+    def _dedupe(self, source: Relation) -> None:
+        random = self._random
+        by = [one for one in ("machine", "count", "site", "kind", "power") if one in source.columns and one != "power"]
+        by = ["machine", *random.sample(by[1:], random.randint(1, len(by) - 1))] if len(by) > 1 else by
+        within_s = random.choice([1, 5, 30])
+        name = f"once{len(self.steps)}"
+        verb = {"dedupe": {"by": by, "within": f"{within_s}s"}, "name": name}
+        at = self._add(source, verb, oracle.without_repeats(by, within_s * 1000))
+        self._relations.append(replace(source, at=at, name=name, has_repeats_left_out=True))
+        self._open.add(name)
+
+    def _emission(self, source: Relation) -> None:
+        sources, before, of_all = self._taken(source)
+        name = f"emission{len(self.steps)}"
+        means = of_all(oracle.emitted()) if of_all else oracle.emitted()
+        # In a step of its own, and nothing takes from it by its name.
+        verb = {"emit": [{"elasticsearch": name}], "name": name}
+        self._add(sources, {**verb, "from": [one.name for one in sources] if of_all else source.name}, means, name)
+        del before
+
+    def _shape(self, before: Relation) -> tuple[dict[str, Any], dict[str, Any], int, int, bool]:
+        """The fields of a window, what the oracle needs of them, the offset and how far apart windows end, and whether they end
+        anywhere."""
+        random = self._random
+        base = before.every_s or 1
+        every_s = base * random.choice([2, 5, 10] if base == 1 else [1, 2, 3])
+        kind, times = random.random(), random.choice([2, 3])
+        offset_s = random.choice([0, 0, 1]) if before.every_s is None and every_s > 1 else 0
+        offset = {"offset": f"{offset_s}s"} if offset_s else {}
+        if kind < 0.25:
+            gap_s = every_s + 1 if before.every_s is not None else every_s
+            times = random.choice([1, 3, 20])
+            session = {"gap": f"{gap_s}s", "max": f"{gap_s * times}s"}
+            return {"session": session}, {"session": (gap_s * 1000, gap_s * 1000 * times)}, 0, every_s, True
+        if kind < 0.4:
+            fields: dict[str, Any] = {"sliding": {"size": f"{every_s * times}s", "every": f"{every_s}s"}}
+            return {**fields, **offset}, {"sliding": (every_s * times * 1000, every_s * 1000)}, offset_s, every_s, False
+        if kind < 0.55:
+            fields = {"cumulative": {"size": f"{every_s * times}s", "step": f"{every_s}s"}}
+            return (
+                {**fields, **offset},
+                {"cumulative": (every_s * times * 1000, every_s * 1000)},
+                offset_s,
+                every_s,
+                False,
+            )
+        return {"tumbling": f"{every_s}s", **offset}, {"tumbling": every_s * 1000}, offset_s, every_s, False
+
+    def _window(self, source: Relation, depth: int = 0) -> None:
+        random = self._random
+        sources, before, of_all = self._taken(source)
+        is_first = before.every_s is None
+        name = f"w{len(self.steps)}"
+        fields, shape, offset_s, every_s, is_anywhere = self._shape(before)
+        wanted = [one for one in KEYS if one in before.columns] if is_first else list(before.keys)
+        by = random.sample(wanted, random.randint(0, min(2, len(wanted))))
+        known = AGGREGATES if is_first else LATER
+        fitting = {key: one for key, one in known.items() if set(one.reads) <= set(before.columns) and key not in by}
+        must = [key for key in ("n", "most") if key in fitting]
+        more = random.sample(sorted(fitting), random.randint(0, min(5, len(fitting))))
+        if not is_first and "n" not in fitting:
+            must.append("parts")
+        aggregates = {key: fitting[key] for key in dict.fromkeys([*must, *more])}
+        window = {"name": name, **fields, "by": by, "aggregate": {key: one.sql for key, one in aggregates.items()}}
+        means = oracle.windowed(shape, offset_s * 1000, by, aggregates)
+        is_last = depth >= 2 or random.random() < 0.55
+        behind = random.random() < 0.4
+        emits = (is_last and not behind) or (not behind and random.random() < 0.6)
+        verb = {"window": window} | ({"emit": [{"elasticsearch": name}]} if emits else {})
+        at = self._add(sources, verb, of_all(means) if of_all else means, name if emits else None)
+        keys = (*by, *(key for key in aggregates if key in TYPES_OF_AGGREGATES))
+        after = Relation(
+            at, name, (*by, *aggregates), before.streams, every_s=every_s, keys=keys, is_anywhere=is_anywhere
+        )
+        self._relations.append(after)
+        if offset_s:  # windows behind begin with these
+            after = replace(after, every_s=None)
+        if behind:
+            after = self._behind(after, name)
+        if not is_last and after.every_s is not None:
+            self._window(after, depth + 1)
+
+    def _behind(self, source: Relation, stage: str) -> Relation:
+        """Steps behind a window or a join, and its emission."""
+        random = self._random
+        fitting = [
+            (key, one) for key, one in BEHIND if set(one.reads) <= set(source.columns) and key not in source.columns
+        ]
+        for key, expression in random.sample(fitting, random.randint(0, min(2, len(fitting)))):
+            name = f"b{len(self.steps)}"
+            if key == "where":
+                at = self._add(source, {"where": expression.sql, "name": name}, oracle.filtered(expression))
+                source = replace(source, at=at, name=name)
+            else:
+                verb = {"derive": {key: expression.sql}, "name": name}
+                at = self._add(source, verb, oracle.derived({key: expression}))
+                source = replace(source, at=at, name=name, columns=(*source.columns, key))
+        self._add(source, {"emit": [{"elasticsearch": stage}]}, oracle.emitted(), stage)
+        return source
+
+    def _join(self) -> None:
+        random = self._random
+        records = [one for one in self._relations if one.every_s is None and not one.has_repeats_left_out]
+        left = self._records_step(random.choice(records[:1] if random.random() < 0.5 else records))
+        right = self._records_step(random.choice([*records, left]))
+        shared = [one for one in ("machine", "site", "kind") if one in left.columns and one in right.columns]
+        if not shared:
+            return
+        on = random.sample(shared, random.randint(1, min(2, len(shared))))
+        name = f"j{len(self.steps)}"
+        add = {
+            f"{word}_{column}": (side, column)
+            for side, (word, one) in enumerate((("l", left), ("r", right)))
+            for column in random.sample(one.columns, min(3, len(one.columns)))
+            if column not in ("tags",)
+        }
+        add |= {"power": (0, "power")} if "power" in left.columns else {}
+        before_s, after_s = random.choice([(0, 2), (1, 3), (2, 0), (0, 0)])
+        every_s = 1
+        if random.random() < 0.7:
+            near: dict[str, Any] = {"within": {"before": f"{before_s}s", "after": f"{after_s}s"}}
+            means_near = {"before": before_s * 1000, "after": after_s * 1000}
+        else:
+            every_s = random.choice([2, 5])
+            near, means_near = {"tumbling": f"{every_s}s"}, {"tumbling": every_s * 1000}
+        kind = random.choice(["inner", "left", "full"])
+        emits = random.random() < 0.6
+        join = {"name": name, "left": left.name, "right": right.name, "on": on, **near, "type": kind}
+        join["add"] = {key: f"{('left', 'right')[side]}.{column}" for key, (side, column) in add.items()}
+        verb = {"join": join} | ({"emit": [{"elasticsearch": name}]} if emits else {})
+        means = oracle.joined(on, means_near, kind, add)
+        at = self._add([left, right], verb, means, name if emits else None)
+        columns = (*on, *add)
+        joined = Relation(at, name, columns, left.streams | right.streams, every_s=every_s, keys=tuple(on))
+        self._relations.append(joined)
+        if emits and random.random() < 0.4:
+            return
+        self._behind_join(joined, depth=1)
+
+    def _behind_join(self, joined: Relation, depth: int) -> None:
+        """A window of joined rows."""
+        known = {"n": AGGREGATES["n"], "power": AGGREGATES["power"], "most": AGGREGATES["most"]}
+        aggregates = {key: one for key, one in known.items() if set(one.reads) <= set(joined.columns)}
+        random, name = self._random, f"w{len(self.steps)}"
+        fields, shape, _, every_s, is_anywhere = self._shape(joined)
+        by = random.sample(joined.keys, random.randint(0, len(joined.keys)))
+        window = {"name": name, **fields, "by": by, "aggregate": {key: one.sql for key, one in aggregates.items()}}
+        verb = {"window": window, "emit": [{"elasticsearch": name}]}
+        at = self._add(joined, verb, oracle.windowed(shape, 0, by, aggregates), name)
+        after = Relation(
+            at, name, (*by, *aggregates), joined.streams, every_s=every_s, keys=tuple(by), is_anywhere=is_anywhere
+        )
+        self._relations.append(after)
+        if random.random() < 0.3:
+            self._window(after, depth + 1)
+
+
+def some_log(random: Random, pipeline: SomePipeline, count: int) -> list[Sent]:
+    """Records with disorder, duplicates, late ones, and ones that can't be read."""
+    log: list[Sent] = []
+    pace_ms, spread_ms = random.choice([20, 150, 600]), random.choice([0, 1_500, 8_000])
+    at_ms = START_MS + random.randrange(60_000)
+    for _ in range(count):
+        if log and random.random() < 0.12:
+            again = random.choice(log[-40:])
+            log.append(again)
+            continue
+        at_ms += random.randrange(2 * pace_ms) + (40_000 if random.random() < 0.004 else 0)
+        stream = random.randrange(len(pipeline.streams))
+        columns = _some_columns(random, stream)
+        event_ms = at_ms - (random.randrange(spread_ms) if spread_ms and random.random() < 0.5 else 0)
+        sent = {**columns, TIMES[stream]: event_ms}
+        line = json.dumps(
+            {name: one for name, one in sent.items() if one is not None or random.random() < 0.5}
+        ).encode()
+        partition = zlib.crc32(columns["machine"].encode()) % pipeline.partitions
+        broken = random.random()
+        if broken < 0.015:
+            log.append(Sent(stream, partition, line[:-3], event_ms, None))
+        elif broken < 0.03:
+            wrong = json.dumps({**sent, "noise": "loud"}).encode()
+            log.append(Sent(stream, partition, wrong, event_ms, None))
+        else:
+            shown = {name: sent[name] if name not in TIMES else oracle.moment(event_ms) for name in SCHEMAS[stream]}
+            log.append(Sent(stream, partition, line, event_ms, shown))
+    return log
+
+
+def _some_columns(random: Random, stream: int) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "machine": f"m{random.randrange(5)}",
+        "site": random.choice(["north", "south", "east", "", None]),
+        "kind": random.choice("aabx"),
+        "power": random.choice([None, random.randrange(-800, 800) / 8]),
+        "noise": random.uniform(-100, 100),
+        "count": random.choice([None, 0, -1, 2, random.randrange(50)]),
+        "tags": random.choice([None, [], [random.randrange(9)], [random.randrange(9) for _ in range(3)]]),
+    }
+    return {name: one for name, one in columns.items() if name in SCHEMAS[stream]}
+
+
+def kinds_of_steps(documents: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """How often each kind of step, window and join is among the pipelines."""
+    found: Counter[str] = Counter()
+    for document in documents:
+        found["several streams"] += "inputs" in document
+        for step in document["steps"]:
+            found["union"] += isinstance(step.get("from"), list)
+            found["branch"] += isinstance(step.get("from"), str)
+            found.update(
+                verb for verb in ("where", "derive", "select", "drop", "enrich", "dedupe", "emit") if verb in step
+            )
+            window, join = step.get("window", {}), step.get("join", {})
+            found.update(kind for kind in ("tumbling", "sliding", "cumulative", "session") if kind in window)
+            found.update(f"{kind} join" for kind in ("within", "tumbling") if kind in join)
+    return found

@@ -1,0 +1,198 @@
+"""Joins, unions and several streams in SQL: what each becomes, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import InvalidDocument, Problem
+from strandline.frontends.sql.printer import as_sql
+from strandline.frontends.sql.translation import translate
+
+ON = "o.id = s.id and s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
+
+
+def document(text: str) -> dict[str, Any]:
+    (found,) = [one.data for one in translate(text, "x.sql").documents]
+    return found
+
+
+def joined(query: str) -> dict[str, Any]:
+    """The document of a job over the rows of a view `met`."""
+    return document(
+        f"create view met as {query};\ncreate job j with (delay = '1s') as insert into stream 'x' select * from met"
+    )
+
+
+def join_of(query: str) -> dict[str, Any]:
+    (step,) = [step["join"] for step in joined(query)["steps"] if "join" in step]
+    return step
+
+
+def refusal(query: str) -> Problem:
+    with pytest.raises(InvalidDocument) as refused:
+        joined(query)
+    (problem,) = refused.value.problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("clause", "kind"),
+    [
+        ("join", None),
+        ("inner join", None),
+        ("left join", "left"),
+        ("left outer join", "left"),
+        ("full outer join", "full"),
+    ],
+)
+def test_an_interval_join(clause, kind):
+    assert join_of(f"select o.id, o.amount, s.carrier as by from orders o {clause} shipments as s on {ON}") == {
+        "name": "met",
+        "left": "orders",
+        "right": "shipments",
+        "on": ["id"],
+        "within": {"before": "5m", "after": "1h"},
+        **({"type": kind} if kind else {}),
+        "add": {"amount": "left.amount", "by": "right.carrier"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("bounds", "within"),
+    [
+        ("s.ts between o.ts and o.ts + interval '10' second", {"after": "10s"}),
+        ("o.ts between s.ts - interval '4' hour and s.ts", {"after": "4h"}),
+        ("s.ts >= o.ts - interval '1' day and s.ts <= o.ts", {"before": "1d"}),
+        ("s.ts - interval '2' second <= o.ts and o.ts - interval '1' second <= s.ts", {"before": "1s", "after": "2s"}),
+    ],
+)
+def test_bounds_in_time_are_written_in_many_ways(bounds, within):
+    assert join_of(f"select o.id from orders o join shipments s on (o.id = s.id and {bounds})")["within"] == within
+
+
+@pytest.mark.parametrize(
+    "side",
+    [
+        "table(tumble(table {0}, descriptor(ts), interval '5' minute)) {1}",
+        "(select * from table(tumble(table {0}, descriptor(ts), interval '5' minute))) as {1}",
+    ],
+)
+def test_a_join_of_windows(side):
+    left, right = side.format("orders", "o"), side.format("shipments", "s")
+    on = "o.id = s.id and o.window_start = s.window_start and o.window_end = s.window_end"
+    found = joined(f"select o.id, o.amount, o.window_start from {left} full join {right} on {on}")
+    assert found["inputs"] == [
+        {"stream": name, "event_time": {"delay": "1s", "field": "ts"}} for name in ("orders", "shipments")
+    ]
+    assert found["steps"][0]["join"] == {
+        "name": "met", "left": "orders", "right": "shipments", "on": ["id"], "tumbling": "5m", "type": "full",
+        "add": {"amount": "left.amount"},
+    }  # fmt: skip
+
+
+def test_a_column_of_the_key_may_be_selected_under_another_name_too():
+    found = join_of(f"select o.id, s.id as shipped, o.amount from orders o left join shipments s on {ON}")
+    assert found["add"] == {"shipped": "right.id", "amount": "left.amount"}
+
+
+def test_conditions_and_expressions_see_what_is_selected():
+    found = joined(
+        f"select o.id, o.amount, s.rate as r, o.amount * s.rate as total from orders o join shipments s on {ON} "
+        "where s.rate > 2 and o.id <> 'o.x'"
+    )
+    assert [step for step in found["steps"] if "join" not in step] == [
+        {"where": "r > 2 and id <> 'o.x'"},
+        {"derive": {"total": "amount * r"}},
+        {"emit": [{"stream": "x"}]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        (f"select * from orders o join shipments s on {ON}", "'*' has columns of both sides"),
+        (f"select o.id, carrier from orders o join shipments s on {ON}", "doesn't say of which side 'carrier' is"),
+        (f"select o.amount from orders o join shipments s on {ON}", "'id' says which rows meet"),
+        (f"select o.id from orders o right join shipments s on {ON}", "write 'left join'"),
+        (f"select o.id from orders o cross join shipments s on {ON}", "'cross join' is not supported"),
+        ("select o.id from orders o join shipments s on o.id = s.id", "looks at rows without an end"),
+        ("select o.id from orders o join shipments s on o.id = s.id and s.ts <= o.ts", "looks at rows without an end"),
+        (f"select o.id from orders o join shipments s on {ON.replace('o.id', 'o.number')}", "need one name: derive it"),
+        (f"select o.id from orders o join shipments s on {ON} and o.amount = o.price", "compares columns of one side"),
+        (f"select o.id from orders o join shipments s on {ON} and s.ts < o.ts", "bounds in time are included"),
+        (f"select o.id from orders o join shipments s on {ON} and o.amount > 3", "bounds in time are included"),
+        (f"select o.id from orders o join shipments s on {ON} and lower(o.x) = s.x", "doesn't say of which side 'lower' is"),
+        (f"select o.id from orders join orders on {ON}", "neither side is called 'o'"),
+        ("select o.id from orders o join shipments o on o.id = o.id", "both sides are called 'o'"),
+        ("select o.id from orders o join shipments s on o.id = s.id and s.ts between o.ts + interval '1' hour and "
+         "o.ts + interval '2' hour", "leaves out rows at the same time"),
+        (f"select o.id from orders o join shipments s on {ON} join more m on m.id = o.id", "a query has one join"),
+        (f"select o.id, count(*) as n from orders o join shipments s on {ON} group by o.id", "make the join a view"),
+        (f"select o.id, o.a + s.b as c from orders o join shipments s on {ON}", "computes with 'o.a', which is not selected"),
+        ("select o.id from orders o join table(tumble(table shipments, descriptor(ts), interval '1' minute)) s on o.id = s.id",
+         "both sides are of tumble"),
+        ("select a from orders union select a from shipments", "'union' alone leaves repeats out"),
+        ("select a, b from orders union all select b, a from shipments", "unites by names"),
+    ],
+)  # fmt: skip
+def test_what_a_join_or_a_union_can_not_say_is_refused(query, sentence):
+    problem = refusal(query)
+    assert sentence in problem.message and problem.line == 1 and problem.column
+
+
+UNITED = """
+create view power as
+select site_id, watts / 1000 as power from inverters
+union all
+(select site_id, power from turbines);
+create job j with (inputs.inverters.event_time = 'time', inputs.inverters.delay = '1m', delay = '10s', start = 'latest') as
+begin
+  insert into stream 'a' select site_id, window_start, window_end, sum(power) as p
+  from tumble(table power, descriptor(event_time), interval '1' minute) as per_site group by site_id, window_start, window_end;
+  insert into stream 'b' select turbine, window_start, window_end, count(*) as n
+  from tumble(table turbines, descriptor(ts), interval '1' minute) as per_turbine group by turbine, window_start, window_end;
+end;
+"""
+
+
+def test_streams_are_united_and_each_has_its_event_time():
+    found = document(UNITED)
+    assert found["inputs"] == [
+        {"stream": "inverters", "start": "latest", "event_time": {"delay": "1m", "field": "time"}},
+        {"stream": "turbines", "start": "latest", "event_time": {"delay": "10s", "field": "ts"}},
+    ]
+    assert [(step.get("from"), next(iter(step))) for step in found["steps"]] == [
+        ("inverters", "derive"),
+        (None, "select"),
+        ("turbines", "select"),
+        (["rows", "rows_rows"], "window"),
+        ("turbines", "window"),
+    ]
+
+
+def test_a_stream_of_several_without_event_time_is_told_with_the_remedy():
+    query = "create job j with (delay = '1s') as\ninsert into stream 'c' select a from x union all select a from y"
+    with pytest.raises(
+        InvalidDocument, match=r"x\.sql:1:12: .*doesn't say which column .*'inputs\.STREAM\.event_time'"
+    ):
+        document(query)
+
+
+def test_what_the_clause_has_no_word_for_is_a_function_of_two_relations():
+    """`max_rows`, and a name that a view of another job has."""
+    found = joined(f"select o.id, s.carrier from orders o join shipments s on {ON}")
+    steps = [{**found["steps"][0], "join": {**found["steps"][0]["join"], "max_rows": 5}}]
+    assert "join(table orders, table shipments, name => 'met'" in as_sql([{**found, "steps": steps}])
+    both = [found, {**found, "pipeline": "k", "steps": steps}]
+    assert [one.data["steps"] for one in translate(as_sql(both), "x.sql").documents] == [found["steps"], steps]
+    twice = as_sql([found, {**found, "pipeline": "k"}])
+    assert twice.count("table(join(") == 1
+    assert [one.data["steps"] for one in translate(twice, "x.sql").documents] == [found["steps"]] * 2
+
+
+def test_a_join_of_a_union_takes_from_a_step_of_its_own():
+    query = f"select o.id from (select * from a union all select * from b) o join shipments s on {ON}"
+    steps = joined(query)["steps"]
+    assert steps[0] == {"where": "true", "from": ["a", "b"], "name": "rows"} and steps[1]["join"]["left"] == "rows"
