@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pyspark
@@ -19,6 +20,8 @@ log = structlog.get_logger()
 
 QUIET = "-Xlog:cds*=off"
 """Else the JVM logs each class that it can't archive, and at each start that an archive doesn't fit."""
+UNUSED_S = 30 * 86_400
+"""Where a file system notes no times of reading, the age of the archive counts: then it is made anew once in so long."""
 
 
 def use_archive(cache_dir: Path) -> str:
@@ -47,6 +50,16 @@ def find_archive(cache_dir: Path) -> Path | None:
 def archive_directory(cache_dir: Path) -> Path:
     """Where archives lie."""
     return cache_dir / "java-classes"
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a maker that was killed left, and archives that no JVM has read for UNUSED_S: each new Java or Spark leaves the
+    one before behind, 160 MB. Whoever sweeps holds the makers' lock."""
+    for left in directory.glob("*.new"):
+        left.unlink(missing_ok=True)
+    for archive in directory.glob("*.jsa"):
+        if time.time() - archive.stat().st_atime > UNUSED_S:
+            archive.unlink(missing_ok=True)
 
 
 def archive_key() -> str:

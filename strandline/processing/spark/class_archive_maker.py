@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from strandline.core.errors import StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
-from strandline.processing.spark.class_archive import QUIET, archive_directory, archive_key, find_archive, sum_of
+from strandline.processing.spark.class_archive import QUIET, archive_directory, archive_key, find_archive, sum_of, sweep
 from strandline.processing.spark.scratch import scratch_directory
 from strandline.processing.spark.session import start_spark
 from strandline.processing.spark.warm_up import warm_up
@@ -66,9 +66,9 @@ def make_archive(settings: Settings) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (archive := find_archive(settings.cache_dir)) is not None:
             return archive
+        sweep(directory)
         began = time.monotonic()
         new = directory / f"{archive_key()}.new"
-        new.unlink(missing_ok=True)
         with scratch_directory(settings, "classes") as scratch:
             spark = start_spark(
                 settings.model_copy(update={"spark_master": "local[*]"}),
