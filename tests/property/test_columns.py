@@ -219,6 +219,8 @@ def some_records(way: Way, chance: random.Random, count: int) -> list[bytes | No
     for _ in range(count):
         value = way.write(a_record(chance, is_plain=chance.random() < 0.7))
         kind = chance.random()
+        if kind < 0.01:
+            value = value.replace(b"1.5", b"-0")
         if kind < 0.05:  # numbers with a zero before them
             value = re.sub(rb"(?<![\d.])(\d)", rb"0\1", value, count=chance.choice([1, 2, 3]))
         values.append(None if kind > 0.98 else mutated(value, chance) if kind > 0.8 else value)

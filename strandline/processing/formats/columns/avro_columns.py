@@ -90,10 +90,12 @@ def _read(walk: ByteWalk, kind: str, where: Marks | None, field: RecordField | N
         walk.fits &= (byte <= 1) | ~present
         return Column(byte == 1, present)
     if kind in _FLOATS:
-        return Column(walk.fixed(_FLOATS[kind], where).astype(np.float64), present)
+        doubles = walk.doubles_at(_FLOATS[kind], walk.at)
+        walk.fixed(_FLOATS[kind], where)
+        return Column(doubles, present)
     numbers = walk.zigzag(where)
     if field is None or field.type != "double":
         return Column(numbers, present)
-    doubles, are_sure = as_doubles(numbers)
+    whole, are_sure = as_doubles(numbers)
     walk.fits &= are_sure
-    return Column(doubles, present)
+    return Column(whole, present)

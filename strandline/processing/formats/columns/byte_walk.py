@@ -66,6 +66,11 @@ class ByteWalk:
         # Overlapping: there is one at each byte.
         return np.ndarray((len(self._bytes) - size + 1,), kind, self._bytes, strides=(1,))[at]
 
+    def doubles_at(self, kind: str, at: Places) -> npt.NDArray[np.float64]:
+        """The numbers of numpy's kind that begin at these places, as doubles."""
+        with np.errstate(invalid="ignore"):  # where another thing stands it may be any bits
+            return self.numbers_at(kind, at).astype(np.float64)
+
     def fixed(self, kind: str, where: Marks | None = None) -> npt.NDArray[Any]:
         """A number of numpy's kind."""
         found = self.numbers_at(kind, self.at)

@@ -63,7 +63,10 @@ class CellWalk:
             return Column(is_true, present)
         numbers = self.numbers(starts, ends, form or ("whole" if is_whole(field) else "any"), suffix)
         try:
-            return Column(np.array(numbers.cast(pa.int64() if is_whole(field) else pa.float64())), present)
+            found = np.array(numbers.cast(pa.int64() if is_whole(field) else pa.float64()))
+            if form != "short" and not is_whole(field) and (np.signbit(found) & (found == 0)).any():
+                found[_are(numbers, "-0")] = 0.0  # a whole number has no sign there
+            return Column(found, present)
         except pa.ArrowInvalid:  # a number beyond what there are
             self.walk.fits[:] = False
             return Column(np.zeros(len(self.walk)), present)

@@ -146,10 +146,10 @@ class PackedColumns:
         widths: npt.NDArray[np.int64],
         head: npt.NDArray[np.uint8],
     ) -> Column:
-        found = walk.numbers_at(">f8", at + 1).astype(np.float64)
+        found = walk.doubles_at(">f8", at + 1)
         present, is_double, is_float = kinds != _NULL, kinds == _DOUBLE, kinds == _FLOAT
         if is_float.any():
-            found = np.where(is_float, walk.numbers_at(">f4", at + 1).astype(np.float64), found)
+            found = np.where(is_float, walk.doubles_at(">f4", at + 1), found)
         walk.skip(widths)
         others = present & ~is_double & ~is_float
         if others.any():

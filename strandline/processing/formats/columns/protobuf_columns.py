@@ -109,14 +109,13 @@ def _read(walk: ByteWalk, member: _Member, is_sent: Marks) -> Column:
     kind, field = member.kind, member.field
     if kind == "text":
         lengths = walk.varint(is_sent).astype(np.int64)
-        found = walk.text(lengths, is_sent)
-        if member.may_be_missing:
-            return found
+        texts = walk.text(lengths, is_sent)
         # Not sent, it is empty, and no null.
-        values = found.values.fill_null("")
-        return Column(values, found.present)
+        return texts if member.may_be_missing else Column(texts.values.fill_null(""), is_sent)
     if kind in _FLOATS:
-        return Column(np.where(is_sent, walk.fixed(kind, is_sent).astype(np.float64), 0.0), is_sent)
+        found = np.where(is_sent, walk.doubles_at(kind, walk.at), 0.0)
+        walk.fixed(kind, is_sent)
+        return Column(found, is_sent)
     if kind[0] == "<":
         raw = np.where(is_sent, walk.fixed(kind, is_sent), 0)
         numbers = raw.astype(np.int64)
