@@ -20,7 +20,7 @@ from strandline.core.stream import StreamSpec
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
-from strandline.processing.desk.result_files import result_file
+from strandline.processing.desk.result_files import result_file, typed_value
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.operators.aggregation.lists import Histogram, Ranked
@@ -147,7 +147,7 @@ def test_a_stream_of_results_holds_them_and_is_read_as_it_was_written() -> None:
     )
     rows = stage_batch([], [()] * 1)
     columns = {
-        name: pa.array([_value(MINUTE[name], kind)], arrow_type(kind)) for name, kind in stage.field_types.items()
+        name: pa.array([typed_value(MINUTE[name], kind)], arrow_type(kind)) for name, kind in stage.field_types.items()
     }
     batch = pa.RecordBatch.from_arrays([*rows.columns, *columns.values()], [*rows.schema.names, *columns])
     (document,) = shape.documents(batch, 1, 1)
@@ -160,12 +160,6 @@ def test_a_stream_of_results_holds_them_and_is_read_as_it_was_written() -> None:
     assert {name: one.to_pylist() for name, one in decoded.arrays.items()} == {
         name: one.to_pylist() for name, one in columns.items()
     }
-
-
-def _value(value: Any, kind: str) -> Any:
-    from strandline.processing.desk.result_files import _value as of_document
-
-    return of_document(value, kind)
 
 
 def test_a_file_of_results_has_their_types(tmp_path: Path) -> None:

@@ -458,7 +458,7 @@ def test_every_command_of_the_page_runs(api: Api, say: Say, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     commands = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
-    assert len(commands) == 13
+    assert len(commands) == 14
     for command in commands:
         line, _, target = command.partition(" > ")
         said = say(*shlex.split(line)[1:])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.frontends.sql.translation import translate
 from strandline.processing.desk.case_run import read_cases, run_case
@@ -16,6 +17,7 @@ from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import plan_branches
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stages import LEFT, RIGHT, Enrich, JoinStage
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.results.document import document_id
@@ -242,17 +244,15 @@ def test_a_window_over_the_second_stream_behind_its_own_fields() -> None:
     assert len(outcomes(checked(steps), [parcel("a", 1_000), parcel("a", 2_000)])) == 1
 
 
-def test_sql_says_where_such_a_join_can_be_written() -> None:
+def test_sql_says_such_a_join() -> None:
     text = """
 create stream a (id string, ts timestamp);
 create stream b (id string, ts timestamp);
 create view met as select * from table(join(table a, table b, name => 'met', on => array['id'], within => '10s'));
 create job j with (event_time = 'ts', delay = '1s') as insert into elasticsearch 'met' select * from met;
 """
-    with pytest.raises(
-        InvalidDocument, match="joins rows of the streams 'a' and 'b', and a job of SQL reads one stream"
-    ):
-        translate(text, "x.sql")
+    *_, job = read_documents(translate(text, "x.sql").yaml, "x.sql")
+    assert [read.stream for read in PipelineSpec.parse(job).reads] == ["a", "b"]
 
 
 def test_the_test_of_the_example_passes() -> None:

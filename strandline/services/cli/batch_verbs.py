@@ -29,7 +29,7 @@ _FOREVER_S = float("inf")
 
 @batch_app.command(
     "run",
-    epilog="Example: strandline batch run october.yaml --start 2026-10-01 --end 2026-11-01",
+    epilog="Example: strandline batch run examples/nab.yaml --start 2026-10-01 --end 2026-11-01",
 )
 def run_batch(
     file: Annotated[
