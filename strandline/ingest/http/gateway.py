@@ -7,8 +7,6 @@ What a sender may rely on:
   that are too large; they are not in the log, and sending them again can't help.
 - Source and id of a CloudEvent become its record's message id, else the `Idempotency-Key` does; in a batch, `KEY/0`, `KEY/1`
   and so on by the record's place. The log keeps it for its readers. A request that is sent again is appended again.
-- An `Idempotency-Key` becomes the message id of the record; in a batch, `KEY/0`, `KEY/1` and so on by the record's place.
-  The log keeps it for its readers. A request that is sent again is appended again.
 - 401: it sent no valid token; 403: its token may not write to the stream.
 - 503 with the code `log_unavailable`, 500, a connection that broke: unknown. Some, none or all of it may be in the log.
 - Anything else: nothing of the request is in the log.

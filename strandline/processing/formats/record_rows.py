@@ -91,12 +91,6 @@ def record_format(stream: StreamSpec) -> RecordFormat:
     )
 
 
-def _explode(stream: StreamSpec) -> JsonPath | None:
-    if stream.format in ("otlp", "prometheus"):
-        return POINTS
-    return None if stream.explode is None else parse_json_path(stream.explode)
-
-
 def _array_of_rows(stream: StreamSpec) -> JsonPath | None:
     """The array whose elements are rows, if the stream has one."""
     if stream.format in ("otlp", "prometheus"):
