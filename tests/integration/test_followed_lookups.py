@@ -122,6 +122,7 @@ def test_lookups_follow_a_stream_and_a_database_through_a_kill_of_who_reads_them
         sender = SteadySender(platform, f"{JOB}-in", record)
         sender.start()
         try:
+            platform.wait_for(JOB, lambda state: state["slice"] is not None, "at work by the first versions")
             for number in range(KILLS * 4):
                 change = {"device": f"d{chance.randrange(4)}", "owner": f"o{number}"}
                 registry.append({**change, "gone": True} if chance.random() < 0.3 else change)

@@ -26,6 +26,8 @@ CONNECT_S_MAX = 10
 QUERY_S_MAX = 30
 _STEPS_A_LOOK = 100_000
 """So many steps of its machine SQLite goes before it looks how late it is."""
+_REFUSALS = (sa.exc.ProgrammingError, sa.exc.DataError, sa.exc.NotSupportedError, sa.exc.InternalError)
+"""The last is also what PostgreSQL says to a query that would write."""
 _BACKENDS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
 
 
@@ -109,7 +111,7 @@ def _seam(name: str, url: sa.URL) -> Iterator[None]:
     """The database's errors as ours, in one line and without a password."""
     try:
         yield
-    except (sa.exc.ProgrammingError, sa.exc.DataError, sa.exc.NotSupportedError) as error:
+    except _REFUSALS as error:
         raise Conflict(f"database {name} refuses the query: {_first_line(error, url)}") from None
     except sa.exc.OperationalError as error:
         is_late = any(word in str(error.orig) for word in ("locked", "interrupted"))
