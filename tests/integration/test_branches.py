@@ -84,12 +84,6 @@ def stored(lab: AuditLab, stage: str, *by: str) -> dict[tuple[Any, ...], int]:
     return dict(found)
 
 
-def assert_clean(lab: AuditLab) -> dict[str, dict[str, int]]:
-    report = lab.audit(NAME)
-    assert report["outcome"] == "clean", report
-    return {one["store"]: one["counts"] for one in report["stores"]}
-
-
 @pytest.mark.long
 def test_branches_give_each_result_once_through_a_kill_an_upgrade_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab
@@ -109,10 +103,10 @@ def test_branches_give_each_result_once_through_a_kill_an_upgrade_and_a_backfill
     letters = read_messages(lab.settings.kafka_bootstrap, f"{NAME}.dead-letter", 1, isolation="read_committed")
     assert len(letters) == len(zeros), "one that fails in one branch has one dead letter, and is in the others"
     assert {dict(one.headers() or ())["step"] for one in letters} == {b"steps[5].derive.inverse"}
-    assert assert_clean(lab)[f"{NAME}-records"] == {"same": len(lines)}
+    assert lab.require_clean(NAME)[f"{NAME}-records"] == {"same": len(lines)}
 
     done = lab.backfill(lab.request_backfill(NAME, BASE_MS))
     assert done.state is BackfillState.COMPLETE, done.message
     assert stored(lab, "halves", "site") == counted(lines, 30, "site"), "a backfill makes the older ones"
     assert stored(lab, "sites", "site") == counted(lines, 30, "site")
-    assert_clean(lab)
+    lab.require_clean(NAME)

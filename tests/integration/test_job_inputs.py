@@ -88,12 +88,6 @@ def stored(lab: AuditLab, stage: str, by: str | None = None) -> dict[tuple[Any, 
     }
 
 
-def assert_clean(lab: AuditLab) -> dict[str, dict[str, int]]:
-    report = lab.audit(NAME)
-    assert report["outcome"] == "clean", report
-    return {one["store"]: one["counts"] for one in report["stores"]}
-
-
 @pytest.mark.long
 def test_a_job_over_two_streams_through_a_kill_is_audited_without_a_difference(audit_lab: AuditLab) -> None:
     lab = audit_lab
@@ -122,9 +116,9 @@ def test_a_job_over_two_streams_through_a_kill_is_audited_without_a_difference(a
 
     rules = {row.rule.by_stream for row in lab.ledger.slices(NAME, 1, 1_000)}
     assert [[(stream, rule.delay_ms) for stream, rule in one] for one in rules] == [[(TURBINES, 0), (INVERTERS, 5_000)]]
-    assert assert_clean(lab)[f"{NAME}-records"] == {"same": 2_400}
+    assert lab.require_clean(NAME)[f"{NAME}-records"] == {"same": 2_400}
 
     done = lab.backfill(lab.request_backfill(NAME, BASE_MS))
     assert done.state is BackfillState.COMPLETE, done.message
     assert stored(lab, "sites", "site") == expected(10, rows)
-    assert_clean(lab)
+    lab.require_clean(NAME)

@@ -88,12 +88,6 @@ def stored(lab: AuditLab) -> Counter[tuple[Any, ...]]:
     )
 
 
-def assert_clean(lab: AuditLab) -> dict[str, dict[str, int]]:
-    report = lab.audit(NAME)
-    assert report["outcome"] == "clean", report
-    return {one["store"]: one["counts"] for one in report["stores"]}
-
-
 @pytest.mark.long
 def test_joined_rows_are_there_once_through_a_kill_an_upgrade_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab
@@ -111,11 +105,11 @@ def test_joined_rows_are_there_once_through_a_kill_an_upgrade_and_a_backfill(aud
         "each pair is there, whichever version emitted it"
     )
     assert any(one[3] is None for one in found), "the newer version emits orders without a shipment"
-    counts = assert_clean(lab)
+    counts = lab.require_clean(NAME)
     assert counts[f"{NAME}-shipped"] == {"same": found.total()}
     assert counts[f"{NAME}-meetings"]["same"] > 600
 
     done = lab.backfill(lab.request_backfill(NAME, BASE_MS))
     assert done.state is BackfillState.COMPLETE, done.message
     assert stored(lab) == wanted, "a backfill makes those that the older version left out"
-    assert assert_clean(lab)[f"{NAME}-shipped"] == {"same": wanted.total()}
+    assert lab.require_clean(NAME)[f"{NAME}-shipped"] == {"same": wanted.total()}

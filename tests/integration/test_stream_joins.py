@@ -114,12 +114,6 @@ def stored(lab: AuditLab) -> Counter[tuple[Any, ...]]:
     )
 
 
-def assert_clean(lab: AuditLab) -> dict[str, dict[str, int]]:
-    report = lab.audit(NAME)
-    assert report["outcome"] == "clean", report
-    return {one["store"]: one["counts"] for one in report["stores"]}
-
-
 @pytest.mark.long
 def test_joined_rows_of_two_streams_are_there_once_through_a_kill_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab
@@ -133,11 +127,11 @@ def test_joined_rows_of_two_streams_are_there_once_through_a_kill_and_a_backfill
     lab.drain(NAME)
     wanted = expected(of_orders, of_parcels)
     assert stored(lab) == wanted
-    counts = assert_clean(lab)
+    counts = lab.require_clean(NAME)
     assert counts[f"{NAME}-shipped"] == {"same": wanted.total()}
     assert counts[f"{NAME}-meetings"]["same"] > 500, "each order meets itself, and some a parcel"
 
     done = lab.backfill(lab.request_backfill(NAME, BASE_MS))
     assert done.state is BackfillState.COMPLETE, done.message
     assert stored(lab) == wanted
-    assert assert_clean(lab)[f"{NAME}-shipped"] == {"same": wanted.total()}
+    assert lab.require_clean(NAME)[f"{NAME}-shipped"] == {"same": wanted.total()}

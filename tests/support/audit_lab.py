@@ -120,6 +120,12 @@ class AuditLab:
         """The report of an audit, as the process tells it."""
         return asdict(Audit(self.settings, job, EndRange(after_ms, up_to_ms)).run())
 
+    def require_clean(self, job: str) -> dict[str, dict[str, int]]:
+        """Audit the job, which must be clean. Return what was counted: store -> counts."""
+        report = self.audit(job)
+        assert report["outcome"] == "clean", report
+        return {one["store"]: one["counts"] for one in report["stores"]}
+
     def request_backfill(self, job: str, from_ms: int, to_ms: int | None = None) -> BackfillRow:
         """Ask for a backfill with the job's present version."""
         starts = LogIndex(self.settings.kafka_bootstrap).starts

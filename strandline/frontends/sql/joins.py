@@ -16,6 +16,7 @@ from sqlglot import Token, TokenType
 
 from strandline.core.documents import Path
 from strandline.core.durations import format_duration, parse_duration_ms
+from strandline.core.errors import InvalidDocument
 from strandline.frontends.sql.nodes import SqlStep
 from strandline.frontends.sql.statements import Comparison, Expression, Item, JoinRelation, Moment, Query, Star
 from strandline.frontends.sql.tokens import Cursor, SqlText
@@ -75,10 +76,14 @@ def _comparisons(cursor: Cursor) -> list[Comparison]:
     )
 
 
+def _of_neither_side(sql: SqlText, at: int, column: str) -> InvalidDocument:
+    return sql.error(at, f"doesn't say of which side '{column}' is; write NAME.{column}")
+
+
 def _moment(cursor: Cursor) -> Moment:
     side, at = cursor.name("a column of one side, as o.ts")
     if not cursor.takes(TokenType.DOT):
-        raise cursor.sql.error(at, f"doesn't say of which side '{side}' is; write NAME.{side}")
+        raise _of_neither_side(cursor.sql, at, side)
     column, _ = cursor.name("a column")
     ms = 0
     while (sign := _OFFSETS.get(cursor.kind())) is not None:  # type: ignore[arg-type]
@@ -92,10 +97,12 @@ def _moment(cursor: Cursor) -> Moment:
 
 @dataclass(frozen=True)
 class Sides:
-    """Both sides of a join: by which names columns are of which, and the size of the windows that they are read in, if any."""
+    """Both sides of a join."""
 
     names: tuple[frozenset[str], frozenset[str]]
+    """Of each side the names that may stand before its columns."""
     windows: tuple[str | None, str | None]
+    """The size of the windows that each side is read in, if any."""
 
     def of(self, sql: SqlText, name: str, at: int) -> int:
         """0 for the left side, 1 for the right one."""
@@ -242,7 +249,7 @@ class _Columns:
         if len(tokens) == 1 and _is_name(self._sql, tokens[0]):
             side, column = None, tokens[0].text
             if column not in (*self._on, *_WINDOW_TIMES, "window_time"):
-                raise self._sql.error(item.at, f"doesn't say of which side '{column}' is; write NAME.{column}")
+                raise _of_neither_side(self._sql, item.at, column)
         elif len(tokens) == 3 and tokens[1].token_type == TokenType.DOT:
             side, column = self._sides.of(self._sql, tokens[0].text, tokens[0].start), tokens[2].text
         else:
@@ -251,7 +258,7 @@ class _Columns:
             return True  # every result has these
         if column in self._on and (side is None or item.name in (None, column)):
             if item.name not in (None, column):
-                raise self._sql.error(item.at, f"doesn't say of which side '{column}' is; write NAME.{column}")
+                raise _of_neither_side(self._sql, item.at, column)
             self.selected.add(column)
             return True
         name = item.name or column

@@ -5,25 +5,17 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from strandline.core.documents import Path as DocumentPath
+from strandline.core.durations import parse_time_ms
 from strandline.core.stream import DocumentModel, Duration, Name
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _time_ms(value: object) -> object:
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is no time; write 2026-11-01T12:00:00Z") from None
-        return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
-    return value
+    return parse_time_ms(value) if isinstance(value, str) else value
 
 
 Moment = Annotated[int, BeforeValidator(_time_ms)]

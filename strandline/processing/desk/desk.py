@@ -41,15 +41,13 @@ from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, REJECTED
 from strandline.processing.source.source_config import DecodingConfig, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
-from strandline.results.open_windows.documents import OpenShape
+from strandline.results.open_windows.documents import OPEN_WINDOWS_MAX, OpenShape
 from strandline.results.records.partition_labels import label_of
 from strandline.results.writer import PROBLEM, WINDOW_END, Refused
 
 VERSION = EPOCH = 1
 """Of the pipeline and of the run, in each document."""
 _BUCKET = 0
-OPEN_WINDOWS_MAX = 10_000
-"""So many of one stage are shown at most."""
 
 
 @dataclass(frozen=True)

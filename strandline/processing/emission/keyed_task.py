@@ -19,7 +19,7 @@ import pyarrow as pa
 from strandline.core.failpoints import failpoint
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_epoch
-from strandline.processing.emission.open_windows import OPEN_WINDOWS_MAX, OpenEmission, open_emissions, open_windows
+from strandline.processing.emission.open_windows import OpenEmission, open_emissions, open_windows
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
@@ -39,6 +39,7 @@ from strandline.processing.source.slice_rows import (
     decode_work,
     encode,
 )
+from strandline.results.open_windows.documents import OPEN_WINDOWS_MAX
 from strandline.results.writer import CommittedWriter
 
 if TYPE_CHECKING:

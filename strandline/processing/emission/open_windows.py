@@ -2,7 +2,8 @@
 
 In a worker, each bucket leaves with every slice what it knows of a stage's open windows, in the place of what it left before. The
 thread writes that no more often than the emission says, and of it only what has changed. What can't be written is dropped and
-counted: the next update has it. In the driver, a sweep deletes documents of windows that have closed, whoever wrote them.
+counted; the next update writes it again. In the driver, a sweep deletes documents of windows that have closed, also those that
+an earlier run wrote.
 """
 
 from __future__ import annotations
@@ -22,15 +23,13 @@ import structlog
 from strandline.core.errors import StrandlineError
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
-from strandline.results.open_windows.documents import OpenShape
+from strandline.results.open_windows.documents import OPEN_WINDOWS_MAX, OpenShape
 from strandline.results.open_windows.index import OpenIndex
 from strandline.results.text_columns import join_texts
 from strandline.results.writer import PROBLEM, StoreWriter
 
 log = structlog.get_logger()
 
-OPEN_WINDOWS_MAX = 10_000
-"""So many of one stage and bucket are shown at most: those that end first."""
 _DOCUMENTS_MAX = 2_000
 """In one request."""
 

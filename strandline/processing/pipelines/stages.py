@@ -359,6 +359,11 @@ class JoinStage(Stage):
         return self.ways or (Way(0, self.pre_steps), Way(0, self.right_steps, RIGHT))
 
     @property
+    def needs_whole_keys(self) -> bool:
+        """Who meets whom is told only from all rows of a key."""
+        return True
+
+    @property
     def deduped_sides(self) -> list[int]:
         """The sides that a `dedupe` stands before, on the way from the one stream whose repeats it leaves out."""
         return [way.side for way in self.record_ways if dedupe_of(way.steps) is not None]

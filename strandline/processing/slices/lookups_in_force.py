@@ -19,7 +19,8 @@ class LookupsInForce:
     def __init__(self, ledger: Ledger, used: UsedLookups) -> None:
         self._ledger = ledger
         self._used = dict(used)
-        self._fits: dict[tuple[str, int], bool] = {}
+        self._looked: dict[str, tuple[int, bool]] = {}
+        """Lookup -> the version that was looked at last, and whether it has the fields."""
 
     def versions(self) -> LookupVersions | None:
         """The present version of each lookup; None when one lacks a field that the pipeline adds: then the run may plan nothing,
@@ -31,13 +32,12 @@ class LookupsInForce:
         return present if all([self._has_fields(name, version) for name, version in present.items()]) else None
 
     def _has_fields(self, name: str, version: int) -> bool:
-        if (name, version) not in self._fits:
+        looked, has_fields = self._looked.get(name, (0, False))
+        if looked != version:
             document = self._ledger.lookup_version(name, version).document
-            self._fits = {
-                one: fits for one, fits in self._fits.items() if one[0] != name
-            }  # the versions before are past
-            self._fits[name, version] = document["schema"].keys() >= set(self._used[name])
-        return self._fits[name, version]
+            has_fields = document["schema"].keys() >= set(self._used[name])
+            self._looked[name] = version, has_fields
+        return has_fields
 
 
 def used_lookups(adds: Iterable[tuple[str, Iterable[str]]]) -> UsedLookups:

@@ -9,6 +9,9 @@ import pyarrow as pa
 from strandline.results.document import DocumentShape, WindowHead, digest_of
 from strandline.results.names import open_index
 
+OPEN_WINDOWS_MAX = 10_000
+"""So many of one stage and bucket are shown at most: those that end first."""
+
 
 @dataclass(frozen=True)
 class OpenShape(DocumentShape):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from strandline.core.durations import format_about
 from strandline.core.lookups.lookup import LookupSpec
@@ -22,12 +22,10 @@ def lookup_summary(row: LookupRow, state: LookupSourceRow | None) -> LookupSumma
     return LookupSummary(**vars(row), source=None if state is None else _source_view(row, state))
 
 
-def lookup_warnings(ledger: Ledger, names: Iterable[str] | None = None) -> list[str]:
+def lookup_warnings(ledger: Ledger, names: Collection[str] | None = None) -> list[str]:
     """A sentence for each of these lookups, or of all, that can't be read or is too old."""
-    states = ledger.lookup_sources()
-    wanted = states.keys() if names is None else states.keys() & set(names)
-    summaries = [lookup_summary(ledger.lookup(name), states[name]) for name in sorted(wanted)]
-    return [told for one in summaries if (told := _warning(one))]
+    wanted = [one for one in lookup_summaries(ledger) if names is None or one.name in names]
+    return [told for one in wanted if (told := _warning(one))]
 
 
 def _source_view(row: LookupRow, state: LookupSourceRow) -> LookupSourceView:

@@ -376,7 +376,7 @@ class LeaderView(View):
 
 
 class BatchView(View):
-    """How far a batch has come. Records are counted by their offsets, of which a transaction takes one more."""
+    """How far a batch has come. Records are counted by offsets, and the end of a transaction counts as one."""
 
     records_read: int
     records_left: int

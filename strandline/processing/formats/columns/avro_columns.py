@@ -1,4 +1,4 @@
-"""Flat records in Avro's binary encoding as columns: numbers, texts and booleans, each of which may be null."""
+"""Flat records in Avro's binary encoding as columns. A field is a number, a text or a boolean, or null."""
 
 from __future__ import annotations
 

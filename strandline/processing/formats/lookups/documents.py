@@ -16,7 +16,7 @@ from strandline.processing.operators.lookups.lookup_table import LookupTable
 
 @dataclass(frozen=True)
 class ReadLookup:
-    """A lookup's document with its rows, all of which are right. Of one that is followed, the rows are read elsewhere."""
+    """A lookup's document with its rows, which have been checked. One that is followed has none here: its source gives them."""
 
     spec: LookupSpec
     text: bytes

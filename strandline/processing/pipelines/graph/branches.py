@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
-from strandline.processing.pipelines.stages import Derive, Enrich, JoinStage, MapRows, RowStep, Stage, dedupe_of
+from strandline.processing.pipelines.stages import Derive, Enrich, MapRows, RowStep, Stage, dedupe_of
 
 BRANCHES_MAX = 100
 """Each has a kind of rows of its own in the exchange (`source.slice_rows`)."""
@@ -109,7 +109,7 @@ def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
     several."""
     if by := _common_fields(stages):
         return by, False
-    if stages[-1].needs_whole_keys or isinstance(stages[-1], JoinStage):
+    if stages[-1].needs_whole_keys:
         return [], False
     by = _common_fields(stages[:-1])
     return by, len(stages) == 1 or bool(by)

@@ -51,7 +51,7 @@ class LookupFollower:
         self._reader = reader
         self._errors = RepeatedErrors(logger)
         self._old: set[str] = set()
-        """Those of which this service has said that they are too old."""
+        """The lookups that are too old, and that this service has told of."""
         self._reading: set[str] = set()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follow-lookups", daemon=True)
