@@ -239,7 +239,9 @@ class _Reader:
         kind = kinds[0]
         name = data[kind]
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            self._add(f"{name!r} is not a name; expected {NAME_FORM}", (kind,), lines.get((kind,)))
+            below = f"fields stand beside '{kind}: NAME', not below it"
+            sentence = below if isinstance(name, dict) else f"{name!r} is not a name; expected {NAME_FORM}"
+            self._add(sentence, (kind,), lines.get((kind,)))
             return None
         return YamlDocument(kind=kind, name=name, data=data, source=self.source, lines=lines)
 
@@ -257,8 +259,18 @@ class _Reader:
     def _mapping(self, node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict[str, object]:
         values: dict[str, object] = {}
         key_lines: dict[str, int] = {}
+        cut_off: set[Path] = set()
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
+            if (
+                values and value_node.start_mark.index == key_node.end_mark.index
+            ):  # no ':' behind it: the rest of a text
+                before = next(reversed(values))
+                cut = f'has a comma inside {{...}}, where it ends at the comma; put it in quotes: {before}: "..."'
+                if (*path, before) not in cut_off:
+                    self._add(cut, (*path, before), key_lines[before])
+                cut_off.add((*path, before))
+                continue
             if not isinstance(key_node, yaml.ScalarNode) or not key_node.value:
                 self._add("expected a name before the ':'", path, line)
                 continue

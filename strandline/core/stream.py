@@ -158,8 +158,8 @@ class DocumentModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, validate_default=False
     )
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {}
-    """Planned fields that this version does not support: name -> the sentence that refuses it."""
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {}
+    """Fields that people look for and that are not here: name -> the sentence that says what to write instead."""
 
     @classmethod
     def parse(cls, document: YamlDocument) -> Self:
@@ -466,7 +466,7 @@ _FROM_BESIDE = (
 class AvroSpec(DocumentModel):
     """By which schema the records of a stream of format avro were written."""
 
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {"schema_file": _FROM_BESIDE.format("schema")}
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {"schema_file": _FROM_BESIDE.format("schema")}
     written_by: Annotated[str, BeforeValidator(_schema_text)] | None = Field(
         default=None, alias="schema", json_schema_extra={"type": ["string", "object"]}
     )
@@ -489,7 +489,7 @@ class AvroSpec(DocumentModel):
 class ProtobufSpec(DocumentModel):
     """By which message type the records of a stream of format protobuf were written."""
 
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {"descriptor_file": _FROM_BESIDE.format("descriptor")}
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {"descriptor_file": _FROM_BESIDE.format("descriptor")}
     descriptor: str | None = None
     """A set of file descriptors in base64, as `protoc --include_imports --descriptor_set_out=FILE` writes it."""
     message: str | None = None
@@ -517,6 +517,11 @@ class ProtobufSpec(DocumentModel):
 class StreamSpec(DocumentModel):
     """A persistent stream: its topic, its schema, and how records come in."""
 
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
+        "event_time": "event time is said by each pipeline that reads the stream: 'event_time: {field: NAME, delay: 10s}' there",
+        "topic": "the topic has the stream's name",
+        "fields": "the fields of a record stand in 'schema: {NAME: TYPE, ...}'",
+    }
     stream: Name
     """The name, and the Kafka topic."""
     partitions: int = Field(default=4, ge=1, le=1000)
@@ -740,6 +745,17 @@ def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[s
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]
 
 
+_TYPES_ELSEWHERE = {
+    **dict.fromkeys(("int", "int32"), "integer"),
+    **dict.fromkeys(("int64", "bigint"), "long"),
+    **dict.fromkeys(("float", "float32", "float64", "real", "number"), "double"),
+    **dict.fromkeys(("str", "text", "varchar", "char"), "string"),
+    **dict.fromkeys(("bool",), "boolean"),
+    **dict.fromkeys(("date", "datetime", "time"), "timestamp"),
+}
+"""What other programs call our types, so that the message names ours."""
+
+
 def _normal_type(text: str) -> str:
     if text == JSON_TYPE:
         return text
@@ -748,7 +764,10 @@ def _normal_type(text: str) -> str:
     except ValueError as error:
         raise ValueError(f"'{text}': {error}") from None
     if found is None:
-        raise ValueError(f"'{text}' is not a type{did_you_mean(text, TYPE_NAMES)}")
+        meant = _TYPES_ELSEWHERE.get(text.lower())
+        raise ValueError(
+            f"'{text}' is not a type" + (f"; did you mean '{meant}'?" if meant else did_you_mean(text, TYPE_NAMES))
+        )
     return found
 
 
@@ -778,12 +797,12 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
         field = next((f for n, f in owner.model_fields.items() if (f.alias or n) == path[-1]), None) if owner else None
         return f"is missing; expected: {field.description}" if field and field.description else "is missing"
     if kind == "extra_forbidden" and owner:
-        if sentence := owner.NOT_YET_SUPPORTED.get(str(path[-1])):
+        if sentence := owner.NOT_SUPPORTED.get(str(path[-1])):
             return sentence
         known = [field.alias or name for name, field in owner.model_fields.items()]
         return f"unknown field '{path[-1]}'{did_you_mean(str(path[-1]), known)}"
     if kind in _EXPECTED:
-        return f"expected {_EXPECTED[kind]}, got {_shown(value)}"
+        return f"expected {_EXPECTED[kind]}, got {_shown(value)}{_remedy(model, path, kind, value)}"
     if kind == "too_short":
         return f"expected at least one entry, got {_shown(value)}"
     if kind == "too_long":
@@ -793,10 +812,20 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
     return f"{detail['msg'].replace('Input should', 'should')}, got {_shown(value)}"
 
 
+def _remedy(model: type[DocumentModel], path: Path, kind: str, value: object) -> str:
+    """How the value would be written, where it is clear what was meant."""
+    if kind == "list_type":
+        return f"; write [{value}]" if isinstance(value, str) else "; write it between [ and ]" if value else ""
+    if kind == "model_type" and isinstance(value, str) and (meant := _model_at(model, path)):
+        name, field = next(iter(meant.model_fields.items()))
+        return f"; write {{{field.alias or name}: {value}}}"
+    return ""
+
+
 def _shown(value: object) -> str:
     match value:
         case None:
-            return "no value (text with a comma inside {...} must stand in quotes)"
+            return "no value"
         case bool():
             return str(value).lower()
         case dict():

@@ -242,6 +242,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
     [
         ("turbine-health", "Health", "health.yaml:1: pipeline: 'Health' is not a name"),
         ("input: {stream: turbines}", "inputs: {stream: turbines}", ":2: inputs: expected a list, got a mapping"),
+        ("input: {stream: turbines}", "input: turbines", "names to values, got 'turbines'; write {stream: turbines}"),
         (
             "input: {stream: turbines}",
             "input: {files: a}",
@@ -308,12 +309,13 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ("load: power /", "2load: power /", ":5: steps[0].derive.2load: '2load' is not a field name"),
         ("load: power /", "window: power /", ":5: steps[0].derive.window: 'window' is reserved"),
         ("load: power / rated_power", "Power: power", ":5: steps[0].derive.Power: there is a column 'power' already"),
-        ("power / rated_power", "round(power, 2)", "with a comma inside {...} must stand in quotes"),
+        ("power / rated_power", "round(power, 2)", ":5: steps[0].derive.load: has a comma inside {...}"),
         (
             "tumbling: 1m\n",
             "tumblng: 1m\n",
             ":9: steps[2].window.tumblng: unknown field 'tumblng'; did you mean 'tumbling'?",
         ),
+        ("by: [turbine, site]", "by: turbine", "steps[2].window.by: expected a list, got 'turbine'; write [turbine]"),
         ("tumbling: 1m\n", "tumbling: 0s\n", ":9: steps[2].window.tumbling: a window of no length"),
         (
             "tumbling: 1m\n",
@@ -568,8 +570,11 @@ def test_what_is_wrong_in_a_pipeline_is_told_with_field_and_line(old: str, new: 
 
 
 def test_an_expression_with_a_comma_in_braces_is_explained() -> None:
-    found = problems(changed("{n: sum(n), peak: max(peak), share: avg(share)}", "{n: 'sum(n)', peak: least(1, 2)}"))
-    assert any("with a comma inside {...} must stand in quotes" in line for line in found)
+    found = problems(changed("{n: sum(n), peak: max(peak), share: avg(share)}", "{n: 'sum(n)', peak: least(1, 2, 3)}"))
+    assert len(found) == 1
+    assert found[0].endswith(
+        'aggregate.peak: has a comma inside {...}, where it ends at the comma; put it in quotes: peak: "..."'
+    )
 
 
 def test_a_pipeline_without_a_window_is_refused() -> None:

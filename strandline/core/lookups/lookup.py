@@ -20,7 +20,7 @@ def _as_list(value: object) -> object:
 class LookupSpec(DocumentModel):
     """A table whose rows are found by a key. Each version of it stays, for every replay that needs it."""
 
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
         "table": "rows of a SQL table come by 'source: {sql: {database: NAME, query: select ...}}'",
         "stream": "the latest records of a stream come by 'source: {stream: NAME}'",
         "refresh": "rows of a document stay until it is applied again; those of a 'source' are read anew, as 'every' says",

@@ -96,7 +96,7 @@ class Expected(DocumentModel):
 class CaseSpec(DocumentModel):
     """A `test:` document."""
 
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {}
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {}
 
     test: Name
     """What is shown, as a name."""

@@ -48,9 +48,7 @@ from strandline.results.records.partition_labels import INPUTS_MAX
 def _expression_text(value: object) -> object:
     if not isinstance(value, str) or not value.strip():
         shown = "no value" if value is None else repr(value)
-        raise ValueError(
-            f"expected an expression as text, got {shown}; one with a comma inside {{...}} must stand in quotes"
-        )
+        raise ValueError(f"expected an expression as text, got {shown}")
     return value
 
 
@@ -61,7 +59,7 @@ ExpressionText = Annotated[str, BeforeValidator(_expression_text), WithJsonSchem
 class InputSpec(DocumentModel):
     """Where records come from."""
 
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
         "files": "files are read by way of a stream: strandline batch run FILE --input DATA puts them into it, or strandline "
         "ingest; name the stream, with 'end: latest'",
         "query": "a query over several streams is not supported; name them in 'inputs', and unite them with 'from: [a, b]'",
@@ -589,9 +587,10 @@ class StepSpec(DocumentModel):
         },
     )
 
-    NOT_YET_SUPPORTED: ClassVar[dict[str, str]] = {
-        "lookup": "'lookup' is not supported; only derive, where, map, select, drop, enrich, dedupe, distinct, window, join and "
-        "emit are",
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
+        "lookup": "fields of a lookup come by 'enrich: {lookup: NAME, key: FIELD}'",
+        "filter": "to keep some records, write 'where: CONDITION'",
+        "aggregate": "aggregates stand in a window: 'window: {name: NAME, tumbling: 1m, by: [...], aggregate: {...}}'",
         "sort": "results have no order in an index, a table or a stream: sort where they are read, or at the desk with pipeline "
         "run --sort; for the first few of a window, top_n(x, n)",
         "cogroup": "to group the records of several streams by one key, unite them with 'from: [a, b]', and let each aggregate "
