@@ -26,6 +26,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from tests.support.topic_reader import read_messages
+from tests.support.warm_processes import MODULES, WarmProcess
 
 DEADLINE_S = 60
 JSON = {"content-type": "application/json"}
@@ -66,10 +67,7 @@ class Gateway:
             **settings,
         }
         environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
-        with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "strandline.ingest.http.gateway"], env=environment, stdout=log, stderr=log
-            )
+        self.process = WarmProcess(MODULES["http"], environment, self.log_file)
         self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
         wait_until(self.is_healthy, self)
 
