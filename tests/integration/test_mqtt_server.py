@@ -574,9 +574,10 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (before, files_max))
 
 
-def test_ten_thousand_that_never_connect_hinder_nobody(kafka, tmp_path, many_files):
+@pytest.mark.parametrize("slow_max", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_thousands_that_never_connect_hinder_nobody(kafka, tmp_path, many_files, slow_max):
     """They hold every connection there may be, or send a byte now and then; sensors get in, and the memory stays bounded."""
-    count = min(10_000, many_files)
+    count = min(slow_max, many_files)
     listener = Listener(kafka, tmp_path, mqtt_listener_connections_max=count // 2)
     try:
         stream, topic = listener.register()
