@@ -1,8 +1,9 @@
-"""Gateways as processes that begin with their modules imported.
+"""Processes that begin with their modules imported: gateways, and those that race for a row of the ledger.
 
 Importing is most of what a start costs, and the tests start a hundred gateways. So one process imports them all (the fork server
 of `multiprocessing`), and each gateway is a child of it: a process of its own, with its own signals, files and environment, that
-runs the module as `python -m` does. What `python -m` itself does with them is shown by the tests that start a whole stack.
+runs the module as `python -m` does. The fault tests, which measure how soon a gateway is back, and those of whole stacks start
+theirs by the command.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ MODULES = {
     "mqtt_listener": "strandline.ingest.mqtt.server",
 }
 """The gateway of each protocol."""
-_WARM = multiprocessing.get_context("forkserver")
-_WARM.set_forkserver_preload([__name__, *MODULES.values()])
+WARM = multiprocessing.get_context("forkserver")
+WARM.set_forkserver_preload([__name__, "pytest", *MODULES.values()])
 
 
 class WarmProcess:
@@ -38,7 +39,7 @@ class WarmProcess:
         `host_name`: what it takes for this host's name."""
         # A daemon: what a test leaves behind ends with the tests.
         arguments = (module, dict(environment), str(log), host_name)
-        self._process = _WARM.Process(target=_run, args=arguments, daemon=True)
+        self._process = WARM.Process(target=_run, args=arguments, daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid

@@ -62,8 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
-    """A module is one worker's, and so are all that are costly together. With the long tests these are most of the work: then each
-    goes to whoever is free."""
+    """A module is one worker's, and so are all that are costly together. With the long tests these are most of the work: then
+    each goes to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
         module: str = super()._split_scope(nodeid)

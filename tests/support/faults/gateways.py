@@ -6,6 +6,8 @@ import importlib.util
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +23,6 @@ from tests.support.faults.mqtt_load import MqttLoad, topic_of
 from tests.support.faults.tcp_load import TcpLoad
 from tests.support.faults.udp_load import UdpLoad
 from tests.support.waiting import wait_until
-from tests.support.warm_processes import WarmProcess
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class GatewayProcess:
         for setting, port in ((kind.port_setting, self.port), (kind.pages_setting, self.pages_port)):
             if setting:
                 self._environment[setting] = str(port)
-        self._process: WarmProcess | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -124,8 +125,16 @@ class GatewayProcess:
     def start(self) -> None:
         """Start it, without waiting. `started_s` is that moment."""
         assert not self.is_running
-        self.started_s = time.monotonic()
-        self._process = WarmProcess(self.kind.module, self._environment, self.log_file)
+        with self.log_file.open("ab") as log:
+            self.started_s = time.monotonic()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self.kind.module],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self.starts += 1
 
     def wait_until_listening(self) -> None:
