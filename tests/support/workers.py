@@ -62,13 +62,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
-    """A module is one worker's, and so are all that are costly together. With the long tests these are most of the work: then
-    each goes to whoever is free."""
+    """A module is one worker's, and so are all that are costly together, and the fault tests, which share a broker of their own.
+    With the long tests these are most of the work: then each goes to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
         module: str = super()._split_scope(nodeid)
-        is_together = self.config.getvalue("markexpr") == "not long" and is_costly(self.config.rootpath / module)
-        return "costly" if is_together else module
+        if self.config.getvalue("markexpr") != "not long":
+            return module
+        path = self.config.rootpath / module
+        return "costly" if is_costly(path) else "fault" if path.parent.name == "fault" else module
 
 
 @pytest.hookimpl(optionalhook=True)
