@@ -223,7 +223,7 @@ def test_what_is_called_away_and_answers_fails_the_job_in_the_end(stage: Stage) 
 
 
 def test_an_outage_between_two_ends_begins_the_count_anew(stage: Stage) -> None:
-    """Only ends in a row count, at all of which everything answered. Here the last one before the limit is an outage, each time."""
+    """Only ends in a row count, at all of which everything answered. Here the last one before the limit is always an outage."""
     stage.behave("away")
     asked: list[int] = []
 
