@@ -76,7 +76,7 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     else:
-        template = request.getfixturevalue("migrated_database") if "contract" in request.path.parts else ""
+        template = request.getfixturevalue("migrated_database") if request.path.parent.name == "contract" else ""
         with new_database(request.getfixturevalue("postgresql_url"), template) as url:
             yield url
 
