@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState, LeaseRow
 from tests.support.ledgers import a_checkpoint, a_slice, run_sql
 from tests.support.waiting import wait_until
+from tests.support.warm_processes import WARM
 
 JOBS_A_MEETING = 10
 LONG_MS = 60_000
@@ -273,13 +273,12 @@ def test_two_claimers_race_for_each_lease(ledger_url: str, jobs: int, tmp_path: 
     columns = "name, version, desired, state, message, epoch, created_ms, updated_ms"
     rows = ", ".join(f"('job-{number:04}', 1, 'running', 'created', '', 0, 1, 1)" for number in range(jobs))
     run_sql(ledger_url, f"INSERT INTO jobs ({columns}) VALUES {rows}")
-    spawn = multiprocessing.get_context("spawn")
     for epoch in (1, 2):
         meeting = tmp_path / f"meeting-{epoch}"
         meeting.mkdir()
         reports = {me: tmp_path / f"{me}-{epoch}.json" for me in ("one", "other")}
         claimers = [
-            spawn.Process(target=_claim_all, args=(ledger_url, me, meeting, report)) for me, report in reports.items()
+            WARM.Process(target=_claim_all, args=(ledger_url, me, meeting, report)) for me, report in reports.items()
         ]
         for claimer in claimers:
             claimer.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import mmap
-import multiprocessing
 import os
 import signal
 import time
@@ -19,6 +18,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceStatus
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import wait_until
+from tests.support.warm_processes import WARM
 
 FENCED_EACH = 10
 SLICES_A_TURN = 4
@@ -72,12 +72,11 @@ def test_two_processes_race_for_one_job(ledger_url: str, tmp_path: Path) -> None
     """Every slice is planned once and committed once, epochs never fall, and the loser of each takeover is fenced."""
     ledger = Ledger.open(ledger_url)
     ledger.submit_job("power", "", {})
-    spawn = multiprocessing.get_context("spawn")
     counts = tmp_path / "counts"
     counts.write_bytes(bytes(8))
     reports = [tmp_path / "one.json", tmp_path / "other.json"]
     contenders = [
-        spawn.Process(target=_contend, args=(ledger_url, me, counts, report)) for me, report in enumerate(reports)
+        WARM.Process(target=_contend, args=(ledger_url, me, counts, report)) for me, report in enumerate(reports)
     ]
     for contender in contenders:
         contender.start()
@@ -135,9 +134,8 @@ def test_a_run_that_was_paused_is_fenced_when_it_wakes(ledger_url: str, place: s
     """
     ledger = Ledger.open(ledger_url)
     ledger.submit_job("power", "", {})
-    spawn = multiprocessing.get_context("spawn")
     reached, released, report = tmp_path / "reached", tmp_path / "released", tmp_path / "report"
-    old = spawn.Process(target=_hold, args=(ledger_url, place, reached, released, report))
+    old = WARM.Process(target=_hold, args=(ledger_url, place, reached, released, report))
     old.start()
     assert old.pid is not None
     wait_until(reached.exists, bool, f"in the third slice, {place}", TIMEOUT_S)

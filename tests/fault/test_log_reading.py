@@ -90,8 +90,12 @@ def test_a_broker_that_is_away_or_silent_for_too_long(cluster: KafkaCluster):
         assert read(reader, "silent") == RECORDS
 
 
+@pytest.mark.long
 def test_a_login_over_tls(tmp_path: Path):
-    """The first of the settings that a Kafka outside would ask for: SASL/PLAIN over TLS, and both refusals."""
+    """The first of the settings that a Kafka outside would ask for: SASL/PLAIN over TLS, and both refusals.
+
+    tests/integration/test_secured_servers.py has the same with all that a Kafka may ask for, on a server that others use, too.
+    """
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
         [

@@ -247,6 +247,7 @@ def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit
     assert whole["incomplete"].rpartition("--from ")[2] > from_time
 
 
+@pytest.mark.long
 def test_results_that_cannot_be_used_are_accounted_for(audit_lab: AuditLab) -> None:
     """A sum that does not fit has a dead letter and no document; a result that the next window can't use has both. Clean."""
     name = "unusable"

@@ -38,8 +38,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def archive(servers: Stack, cache: Path) -> Path:
-    """A copy of the one that was made for this run of the tests."""
+def archive(servers: Stack, class_archive: None, cache: Path) -> Path:
+    """A copy of the one that was made for these tests."""
     made = find_archive(servers.settings.cache_dir)
     assert made is not None
     copy = cache / made.parent.name / made.name

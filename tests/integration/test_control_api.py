@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,22 +94,38 @@ class Control:
         return found
 
 
-@pytest.fixture
-def control(tmp_path: Path, kafka: str, elasticsearch: str) -> Iterator[Control]:
+@contextmanager
+def a_directory(directory: Path, kafka: str, elasticsearch: str) -> Iterator[Control]:
+    """A data directory of its own; what is started there is ended."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {
-        "STRANDLINE_DATA_DIR": str(tmp_path),
-        "STRANDLINE_LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.sqlite'}",
+        "STRANDLINE_DATA_DIR": str(directory),
+        "STRANDLINE_LEDGER_URL": f"sqlite:///{directory / 'ledger.sqlite'}",
         "STRANDLINE_KAFKA_BOOTSTRAP": kafka,
         "STRANDLINE_ELASTICSEARCH_URL": elasticsearch,
         "STRANDLINE_CONTROL_PORT": str(port),
         "STRANDLINE_STANDBYS": "0",
     }
-    control = Control(tmp_path, environment, port)
+    control = Control(directory, environment, port)
     with ExitStack() as closing:
         for_all = control.processes
         closing.callback(lambda: [_end(process) for process in for_all])
+        yield control
+
+
+@pytest.fixture
+def control(tmp_path: Path, kafka: str, elasticsearch: str) -> Iterator[Control]:
+    """One on which nothing runs yet."""
+    with a_directory(tmp_path, kafka, elasticsearch) as control:
+        yield control
+
+
+@pytest.fixture(scope="module")
+def running_control(tmp_path_factory: pytest.TempPathFactory, kafka: str, elasticsearch: str) -> Iterator[Control]:
+    """One on which a service runs, for the tests that leave it alone."""
+    with a_directory(tmp_path_factory.mktemp("control"), kafka, elasticsearch) as control:
+        control.start_and_wait()
         yield control
 
 
@@ -126,15 +142,12 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture
-def client(control: Control) -> Iterator[ControlClient]:
-    control.start_and_wait()
-    with ControlClient(control.url) as client:
+def client(running_control: Control) -> Iterator[ControlClient]:
+    with ControlClient(running_control.url) as client:
         yield client
 
 
-def test_apply_makes_topics_template_and_job(
-    control: Control, client: ControlClient, elasticsearch: str, kafka: str
-) -> None:
+def test_apply_makes_topics_template_and_job(client: ControlClient, elasticsearch: str, kafka: str) -> None:
     """The job's own runner is left to fail or run as it can: what is looked at is what applying made."""
     text = DOCUMENTS.format(stream="made", job="made-job").encode()
     assert [one["outcome"] for one in client.apply(text, "made.yaml")] == ["created", "created"]
@@ -148,9 +161,10 @@ def test_apply_makes_topics_template_and_job(
     assert mapping["properties"]["peak"] == {"type": "double"}
     _produce(kafka, "made", [(b"{}", {})] * 7)
     assert client.job("made-job")["lag_records"] == 7
+    client.order("made-job", "stop")
 
 
-def test_dead_letters_come_from_their_stream(control: Control, client: ControlClient, kafka: str) -> None:
+def test_dead_letters_come_from_their_stream(client: ControlClient, kafka: str) -> None:
     client.apply(DOCUMENTS.format(stream="letters", job="letters-job").encode(), "letters.yaml")
     client.order("letters-job", "stop")
     assert client.dead_letters("letters-job")["dead_letters"] == []
@@ -193,9 +207,9 @@ def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka
         assert (job.desired.value, job.state.value) == ("running", "running")
 
 
-def test_second_service_on_a_data_directory_is_refused(control: Control) -> None:
-    first = control.start_and_wait()
-    second = control.start()
+def test_second_service_on_a_data_directory_is_refused(running_control: Control) -> None:
+    first = running_control.processes[0]
+    second = running_control.start()
     assert "another control service uses" in second.communicate(timeout=60)[0]
     assert second.returncode == 1
     assert first.poll() is None

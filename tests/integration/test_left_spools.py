@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-import sys
 import uuid
 from pathlib import Path
 
 from strandline.core.stream import StreamSpec
 from strandline.log.topics import Topics
-from tests.support.gateways import DEADLINE_S, MODULES, RECORD_BYTES_MAX, GatewayProcess, free_port, wait_until
+from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess, free_port, wait_until
 
 RECORDS = 300
 
@@ -48,7 +47,7 @@ def test_what_a_gateway_of_another_host_name_spooled_gets_into_the_log_before_wh
         gateway.kill()
 
         # The volume is kept, and the host's name is another one.
-        gateway.command = [sys.executable, "-m", "tests.support.other_host", "made-anew", MODULES["tcp"]]
+        gateway.host_name = "made-anew"
         gateway.environment["STRANDLINE_KAFKA_BOOTSTRAP"] = gateway.kafka = kafka
         gateway.start()
         wait_until(is_open, gateway.log_file.read_text)

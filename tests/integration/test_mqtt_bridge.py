@@ -189,7 +189,7 @@ def test_gateways_of_a_group_share_the_messages(kafka, tmp_path, mosquitto):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("version", "cuts_max"),
-    [("5", 40), *(pytest.param(*one, marks=pytest.mark.long) for one in (("5", 200), ("3.1.1", 50)))],
+    [("5", 15), *(pytest.param(*one, marks=pytest.mark.long) for one in (("5", 200), ("3.1.1", 50)))],
 )
 def test_cut_before_puback_again_and_again_nothing_is_lost_and_nothing_is_ours_twice(
     kafka, tmp_path, mosquitto, version, cuts_max
@@ -225,7 +225,7 @@ def test_cut_before_puback_again_and_again_nothing_is_lost_and_nothing_is_ours_t
 
 
 def test_killed_under_load_nothing_is_lost(kafka, tmp_path, mosquitto):
-    top, kills = farm(), 5
+    top, kills = farm(), 3
     with running(kafka, tmp_path, mosquitto.port) as gateway, publisher(mosquitto) as sensor:
         stream = gateway.register(mqtt={"topics": [f"{top}/+"]})
         sent = 0

@@ -143,10 +143,14 @@ def time_of(text: str) -> object:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"stream": "nothing-there"}, "nothing-there"),
+        pytest.param({"stream": "nothing-there"}, "nothing-there", marks=pytest.mark.long),
         ({"job": NAME, "slices": "999"}, "and 999 to 999 were asked for"),
-        ({"job": NAME, "what": "results"}, "several stages that emit"),
-        ({"job": NAME, "what": "results", "stage": "minute", "store": "stream"}, "emits to no stream"),
+        pytest.param({"job": NAME, "what": "results"}, "several stages that emit", marks=pytest.mark.long),
+        pytest.param(
+            {"job": NAME, "what": "results", "stage": "minute", "store": "stream"},
+            "emits to no stream",
+            marks=pytest.mark.long,
+        ),
         ({"stream": STREAM, "mode": "FAILFAST"}, "decode at decode: notebook-in/"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from strandline.ledger.models import metadata
 from strandline.ledger.states import EventTimeRule, Place
 from strandline.processing.slices.watermark import closes_after, watermark_after
 from tests.support.waiting import wait_until
+from tests.support.warm_processes import WARM
 
 MIGRATIONS = Path(schema.__file__).parent / "migrations"
 OPENERS = 6
@@ -232,10 +232,9 @@ def _open(url: str, meeting: Path, me: int) -> None:
 
 
 def test_many_processes_open_a_new_ledger_at_once(ledger_url: str, tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
     meeting = tmp_path / "meeting"
     meeting.mkdir()
-    openers = [spawn.Process(target=_open, args=(ledger_url, meeting, me)) for me in range(OPENERS)]
+    openers = [WARM.Process(target=_open, args=(ledger_url, meeting, me)) for me in range(OPENERS)]
     for opener in openers:
         opener.start()
     for opener in openers:

@@ -149,8 +149,12 @@ class AuditLab:
     def documents(self, alias: str) -> dict[str, dict[str, Any]]:
         """Every document behind the alias, by its id."""
         url = self.settings.elasticsearch_url
-        pages = read_documents(url, open_snapshot(url, alias), EndRange(), 0, 1)
-        return {one.id: self.index.get(f"/{one.index}/_source/{one.id}").json() for page in pages for one in page}
+        found = {}
+        for page in read_documents(url, open_snapshot(url, alias), EndRange(), 0, 1):
+            wanted = [{"_index": one.index, "_id": one.id} for one in page]
+            for one in self.index.post("/_mget", json={"docs": wanted}).json()["docs"]:
+                found[one["_id"]] = one["_source"]
+        return found
 
 
 @pytest.fixture(scope="module")

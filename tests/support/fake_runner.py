@@ -29,7 +29,6 @@ from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_TRY_AGAIN
-from tests.support.ledgers import a_checkpoint, a_slice
 
 _ENDS = {
     Desired.STOPPED: (JobState.STOPPING, JobState.STOPPED),
@@ -59,6 +58,9 @@ def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) ->
         return 1
     os.write(int(alive_fd), b".")
     if behaviour.endswith("_stepping"):
+        # It imports pytest, and each start of a runner would take that much longer.
+        from tests.support.ledgers import a_checkpoint, a_slice
+
         number = ledger.slice_count(name) + 1
         ledger.plan_slice(a_slice(number, run.epoch, name))
         ledger.commit_checkpoint(a_checkpoint(number, run.epoch, name))

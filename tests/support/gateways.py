@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from tests.support.topic_reader import read_messages
+from tests.support.warm_processes import MODULES, WarmProcess
 
 DEADLINE_S = 60
 RECORD_BYTES_MAX = 100_000
@@ -53,16 +53,6 @@ def wait_until(is_so: Callable[[], object], told: Callable[[], object] = str, de
         time.sleep(0.02)
 
 
-MODULES = {
-    "http": "strandline.ingest.http.gateway",
-    "mqtt": "strandline.ingest.mqtt.bridge",
-    "tcp": "strandline.ingest.sockets.tcp_gateway",
-    "poll": "strandline.ingest.poll.gateway",
-    "udp": "strandline.ingest.sockets.udp_gateway",
-    "mqtt_listener": "strandline.ingest.mqtt.server",
-}
-
-
 class GatewayProcess:
     """The gateway of one protocol as a process, over a ledger of its own."""
 
@@ -83,18 +73,15 @@ class GatewayProcess:
             "confirm_timeout_s": 10,  # a busy machine is no reason to spool
             **settings,
         }
-        self.command = [sys.executable, "-m", MODULES[protocol]]
+        self.host_name = ""
+        """What it takes for this host's name from its next start on; empty: its real name."""
         self.environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.pages_port}", timeout=DEADLINE_S, trust_env=False)
         self.start()
 
     def start(self) -> None:
         """Start the process; also after it was killed."""
-        with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                env=self.environment, stdout=log, stderr=log,
-            )  # fmt: skip
+        self.process = WarmProcess(MODULES[self.protocol], self.environment, self.log_file, self.host_name)
         wait_until(self.is_healthy, self.log_file.read_text)
 
     def is_healthy(self) -> bool:

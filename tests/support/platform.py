@@ -108,7 +108,7 @@ class Platform:
 
 
 @pytest.fixture(scope="session")
-def platform(servers: Stack, kafka: str, elasticsearch: str) -> Iterator[Platform]:
+def platform(servers: Stack, kafka: str, elasticsearch: str, class_archive: None) -> Iterator[Platform]:
     """The running platform, shared by all tests of a run: each uses names of its own."""
     servers.migrate_ledger()
     servers.start_control()

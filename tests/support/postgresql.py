@@ -19,6 +19,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from strandline.ledger.ledger import Ledger
+
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 PORT_ATTEMPTS_MAX = 5
@@ -56,22 +58,36 @@ def running_postgresql() -> Iterator[str]:
         shutil.rmtree(home)
 
 
+@pytest.fixture(scope="session")
+def migrated_database(postgresql_url: str) -> Iterator[str]:
+    """The name of a database with the ledger's present schema and nothing in it."""
+    with new_database(postgresql_url) as url:
+        Ledger.migrate(url)
+        yield url.rpartition("/")[2]
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a ledger that does not exist yet: the test runs once on each database."""
+    """The URL of a ledger with nothing in it: the test runs once on each database.
+
+    What the contract tests get on PostgreSQL is a copy of a database that was migrated once. For the others there is no ledger
+    yet. Files are copied by `ledgers_are_copied`.
+    """
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'ledger.sqlite'}"
     else:
-        with new_database(request.getfixturevalue("postgresql_url")) as url:
+        template = request.getfixturevalue("migrated_database") if request.path.parent.name == "contract" else ""
+        with new_database(request.getfixturevalue("postgresql_url"), template) as url:
             yield url
 
 
 @contextmanager
-def new_database(server_url: str) -> Iterator[str]:
-    """Make an empty database on the server and hand out its URL; at the end it is dropped, whoever is connected."""
+def new_database(server_url: str, template: str = "") -> Iterator[str]:
+    """Make a database on the server, empty or a copy of another one of it, and hand out its URL; at the end it is dropped,
+    whoever is connected."""
     name = f"ledger_{uuid.uuid4().hex}"
     with psycopg.connect(server_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute(f"CREATE DATABASE {name}{f' TEMPLATE {template}' if template else ''}".encode())
         try:
             yield server_url.rsplit("/", 1)[0] + f"/{name}"
         finally:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from strandline.core.settings import Settings
 from strandline.processing.spark import class_archive_maker
+from strandline.processing.spark.class_archive import find_archive
 from strandline.services.embedded.addresses import Ports
 from strandline.services.embedded.preflight import is_free
 from strandline.services.embedded.stack import Stack
@@ -43,20 +44,23 @@ def schema_registry() -> Iterator[RegistryServer]:
 
 @pytest.fixture(scope="session")
 def servers(schema_registry: RegistryServer) -> Iterator[Stack]:
-    """A stack of which nothing runs yet; what the tests start of it is stopped at the end.
-
-    The class archive is made first, by a process that yields to none: most of what takes long here is JVMs that start. Where that
-    fails, the archive's own tests say so.
-    """
+    """A stack of which nothing runs yet; what the tests start of it is stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
-        environment = {**os.environ, "STRANDLINE_DATA_DIR": directory}
-        subprocess.run([sys.executable, "-m", class_archive_maker.__name__], env=environment, check=False)
         settings = Settings(standbys=0, schema_registry_url=schema_registry.url)
         stack = Stack(settings, Path(directory), free_port_offset(), Console())
         try:
             yield stack
         finally:
             stack.stop()
+
+
+@pytest.fixture(scope="session")
+def class_archive(servers: Stack) -> None:
+    """The class archive is there, for the tests that start Spark. It is made once in a clone, by a process that yields to none:
+    most of what takes long there is JVMs that start. Where that fails, the archive's own tests say so."""
+    environment = {**os.environ, "STRANDLINE_DATA_DIR": str(servers.data_dir)}
+    if find_archive(servers.settings.cache_dir) is None:
+        subprocess.run([sys.executable, "-m", class_archive_maker.__name__], env=environment, check=False)
 
 
 @pytest.fixture(scope="session")

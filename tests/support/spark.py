@@ -12,7 +12,7 @@ from strandline.processing.spark.session import start_spark
 
 
 @pytest.fixture(scope="session")
-def spark_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_of_the_run(class_archive: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Started by the first test that asks. Tests take `spark`, which forgets what they set."""
     directory = tmp_path_factory.mktemp("spark")
     session = start_spark(Settings(data_dir=directory), "tests", directory)

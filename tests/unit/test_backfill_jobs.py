@@ -85,7 +85,7 @@ class Lab:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("STRANDLINE_LEDGER_URL", f"sqlite:///{tmp_path / 'ledger.sqlite'}")
-    monkeypatch.setattr("strandline.services.supervision.deaths.DEATHS_MAX", ATTEMPTS)
+    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.DEATHS_MAX", ATTEMPTS)
     ledger = Ledger.open(os.environ["STRANDLINE_LEDGER_URL"])
     made = Lab(ledger, tmp_path)
     yield made
@@ -182,7 +182,7 @@ def test_while_something_outside_does_not_answer_it_waits(lab: Lab, monkeypatch:
 
 
 def test_one_that_calls_away_what_answers_has_failed_in_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.services.supervision.deaths.AWAY_DEATHS_MAX", 3)
+    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.AWAY_DEATHS_MAX", 3)
     lab.backfills.start()
     lab.ask()
     end_away(lab, 3)

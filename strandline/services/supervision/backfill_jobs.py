@@ -27,7 +27,7 @@ from strandline.processing.backfill.plan import plan_backfill, stores_of
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
 from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.worker_process import WorkerProcess
-from strandline.services.supervision.deaths import DEATHS_MAX, Blame, JobDeaths
+from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 
 logger = structlog.get_logger()
@@ -216,7 +216,7 @@ class BackfillJobs:
         deaths = self._deaths.get((row.job, row.generation))
         if deaths is None or deaths.progress != row.done_ms:
             deaths = self._deaths[row.job, row.generation] = JobDeaths(row.done_ms)
-        too_often = deaths.note(blame)
+        too_often = deaths.note(blame, DEATHS_MAX, AWAY_DEATHS_MAX)
         if blame is Blame.JOB:
             deaths.add(self._pause_first_s, PAUSE_MAX_S if deaths.held <= DEATHS_MAX else SWAP_PAUSE_S)
         else:

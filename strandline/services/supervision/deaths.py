@@ -68,18 +68,19 @@ class JobDeaths(Deaths):
     unstarted: int = 0
     """Those in a row in which no process came to life."""
 
-    def note(self, blame: Blame) -> str:
-        """Count one death by who is to blame. Returns how often the runner died, once that is too often; empty before."""
+    def note(self, blame: Blame, held_max: int, away_max: int) -> str:
+        """Count one death by who is to blame. Returns how often the runner died, once that is too often; empty before.
+        The limits are those of DEATHS_MAX and AWAY_DEATHS_MAX."""
         if blame is Blame.JOB:
             self.held += 1
         elif blame is not Blame.MACHINE:
             self.away = self.away + 1 if blame is Blame.OUTSIDE_WRONGLY else 0
         self.unstarted = self.unstarted + 1 if blame is Blame.MACHINE else 0
-        if self.held >= DEATHS_MAX:
+        if self.held >= held_max:
             return f"died {self.held} times without progress"
-        if self.away >= AWAY_DEATHS_MAX:
+        if self.away >= away_max:
             return f"ended {self.away} times without progress, although Kafka, Elasticsearch and the ledger answer"
-        if self.unstarted >= AWAY_DEATHS_MAX:
+        if self.unstarted >= away_max:
             return f"could not be started {self.unstarted} times in a row"
         return ""
 

@@ -45,7 +45,7 @@ from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
-from strandline.services.supervision.deaths import Blame, JobDeaths, was_sound
+from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths, was_sound
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 from strandline.services.supervision.runner_process import (
@@ -80,7 +80,7 @@ class _Runner:
 
 @dataclass(frozen=True)
 class SupervisionTimes:
-    """How long the supervisor waits."""
+    """How long the supervisor waits, and how often it tries again."""
 
     lease_s: float = 8.0
     """How long the lease of a job lasts, and how long a runner may be silent."""
@@ -95,6 +95,8 @@ class SupervisionTimes:
     rewinds."""
     close_patience_s: float = 15.0
     """The same when the control service itself ends, for all runners together."""
+    deaths_max: int = DEATHS_MAX
+    away_deaths_max: int = AWAY_DEATHS_MAX
 
 
 TIMES = SupervisionTimes()
@@ -393,7 +395,7 @@ class Supervisor:
         if deaths is None or deaths.progress != slice_done:
             deaths = self._deaths[job.name] = JobDeaths(slice_done)
         deaths.restarts = job.restarts
-        if too_often := deaths.note(blame):
+        if too_often := deaths.note(blame, self._times.deaths_max, self._times.away_deaths_max):
             del self._deaths[job.name]
             message = (
                 f"the runner {too_often}; the last time it {how}. Look at the end of {self._log(job.name)}, mend the cause, "

@@ -1,0 +1,78 @@
+"""How the tests are shared by workers: in which order modules begin, and which of them stay together."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+LONGEST = (
+    "test_failover",
+    "test_rejected_records",
+    "test_cluster",
+    "test_same_slices",
+    "test_snapshots",
+    "test_upgrade",
+    "test_job_faults",
+    "test_ingest_faults",
+    "test_embedded_stack",
+    "test_http_gateway",
+    "test_mqtt_server",
+    "test_supervisor",
+    "test_mqtt_bridge",
+    "test_secured_servers",
+    "test_log_reading",
+    "test_kafka_proxy",
+)
+"""The modules that take longest. They begin first, so that no worker ends with one of them while others have nothing left to do.
+A module that is not named here costs some time and nothing else."""
+_KINDS_WITH_SERVERS = {"contract", "integration", "fault"}
+_COSTLY = re.compile(
+    r"[\s(](?:elasticsearch|platform|audit_lab|spark|class_archive)[:,)]|getfixturevalue\(\"elasticsearch\"\)"
+)
+"""A test that takes one of these fixtures: behind them stand Elasticsearch and Spark."""
+
+
+@cache
+def is_costly(module: Path) -> bool:
+    """Whether tests of the module need Elasticsearch or Spark. All these modules are one worker's: another node and session take
+    longer to start than they save, and much memory. A wrong answer costs time and nothing else."""
+    return module.parent.name in _KINDS_WITH_SERVERS and _COSTLY.search(module.read_text(encoding="utf-8")) is not None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the costly modules first, and then the longest, unless a random order is asked for; and the tests of each module that
+    is marked `in_order` back into the order of the file, in the places that they have."""
+    if not config.pluginmanager.hasplugin("randomly"):
+        ranks = {name: rank for rank, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: (not is_costly(item.path), ranks.get(item.path.stem, len(ranks))))
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(items):
+        if item.get_closest_marker("in_order"):
+            places.setdefault(str(item.path), []).append(place)
+    for of_module in places.values():
+        in_order = sorted((items[place] for place in of_module), key=lambda item: item.location[1] or 0)
+        for place, item in zip(of_module, in_order, strict=True):
+            items[place] = item
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
+    """A module is one worker's, and so are all that are costly together, and the fault tests, which share a broker of their own.
+    With the long tests these are most of the work: then each goes to whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module: str = super()._split_scope(nodeid)
+        if self.config.getvalue("markexpr") != "not long":
+            return module
+        path = self.config.rootpath / module
+        return "costly" if is_costly(path) else "fault" if path.parent.name == "fault" else module
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling | None:
+    return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
