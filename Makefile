@@ -7,6 +7,8 @@ RANDOM ?=
 SBOM ?= build/sbom.json
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKECMDGOALS)),10,50))
 .DEFAULT_GOAL := help
+# Without bytecode on the disk, each of the hundreds of processes of a test run compiles what it imports, and each worker rewrites all tests.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate sbom lock clean
 
 help:

@@ -1,9 +1,11 @@
 """Fixtures for every kind of test. The servers behind them start once for a whole run, on the first test that asks."""
 
+import functools
 import logging
 import os
 
 import structlog
+import typer.main
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
@@ -32,6 +34,9 @@ structlog.configure(
     logger_factory=structlog.stdlib.LoggerFactory(),
 )
 logging.getLogger("strandline").setLevel(logging.INFO)
+
+# A command line under test runs in this process, once for each verb, and to build all commands takes longer than most verbs.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

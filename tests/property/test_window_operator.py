@@ -699,11 +699,11 @@ def test_state_holds_no_more_than_what_is_open(checked: CheckedPipeline) -> None
     cascade = Cascade(checked.stages, checked.stream.types, 1)
     state: bytes | None = None
     sizes = []
-    for second in range(0, 2_400, 5):
-        rows = [Record(0, (second + at) * 1000, f"m{(second + at) % 7}", "north", 1.0, 1, None) for at in range(5)]
+    for second in range(0, 2_400, 10):
+        rows = [Record(0, (second + at) * 1000, f"m{(second + at) % 7}", "north", 1.0, 1, None) for at in range(10)]
         event_us = pa.array([row.ts_ms * 1000 for row in rows], pa.int64())
         chunks = [chunk for _, chunk in cascade.cut(0, 0, event_us, chunk_columns(rows))]
-        state = cascade.step(state, chunks, Closing(second * 1000 - 5000, second * 1000)).state
+        state = cascade.step(state, chunks, Closing(second * 1000 - 10_000, second * 1000)).state
         sizes.append(len(state))
     assert max(sizes[len(sizes) // 2 :]) <= max(sizes[: len(sizes) // 10])
 

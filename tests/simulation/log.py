@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_left
 from typing import NamedTuple
 
@@ -67,9 +66,9 @@ class Log:
         return {partition: len(records) for partition, records in enumerate(self.records)}
 
     def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
-        """Of the record at each offset that is there."""
+        """Of the record at each offset that is there. No two records have the same number."""
         return {
-            partition: zlib.crc32(repr(self.records[partition][offset]).encode())
+            partition: self.records[partition][offset].number
             for partition, offset in offsets.items()
             if 0 <= offset < len(self.records[partition])
         }

@@ -70,6 +70,7 @@ class JobRun:
         self._ledger, self._log, self._chance, self._broken = world.ledger, world.log, world.chance, world.broken
         self._run = run
         self._pipeline = world.pipeline(run.version)
+        self._windows = self._pipeline.windows
 
     def steps(self) -> Step:
         """The run from its beginning to its end. Raises Fenced, LedgerUnavailable and LogUnavailable as a real one ends with."""
@@ -94,7 +95,7 @@ class JobRun:
         self._ledger.set_run_slots(JOB, epoch, slots)
         operators = Operators(self._world.versions[version - 1])
         rows_max = self._chance.choice([15, 60, 10_000])
-        settings = PlannerSettings(JOB, version, epoch, STREAM, "earliest", rows_max, rule, pipeline.windows)
+        settings = PlannerSettings(JOB, version, epoch, STREAM, "earliest", rows_max, rule, self._windows)
         meter = SilenceMeter(monotonic_ms)
         planner = SlicePlanner(settings, self._ledger, self._log, self._world.wall_clock, meter, continuity=continuity)  # type: ignore[arg-type]
         done = plan.slice_first - 1
@@ -105,7 +106,7 @@ class JobRun:
             if job.epoch != epoch and self._broken != "is not fenced":
                 raise Fenced("a newer run")
             if last is None or last.status is SliceStatus.COMMITTED:
-                is_drained_now = is_drained(last, self._ledger.last_checkpoint(JOB), pipeline.windows)
+                is_drained_now = is_drained(last, self._ledger.last_checkpoint(JOB), self._windows)
                 is_over = job.desired is Desired.DRAINED and is_drained_now
                 if is_over or job.version != version:
                     return
@@ -193,7 +194,7 @@ class JobRun:
                 epoch=epoch,
                 version=version,
                 emitted=emitted_up_to(
-                    [(stage.name, stage.shape) for stage in pipeline.stages],
+                    [(stage.name, shape) for stage, shape in zip(pipeline.stages, self._windows, strict=True)],
                     closes_ms,
                     before.emitted if before else {},
                 ),

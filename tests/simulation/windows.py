@@ -17,6 +17,9 @@ Sums = dict[Key, list[int]]
 def windows_holding(shape: WindowShape, event_ms: int) -> list[tuple[int, int]]:
     """(start, end) of each, the first one first."""
     size_ms, every_ms = shape.size_ms, shape.every_ms
+    if size_ms == every_ms:
+        start = event_ms - event_ms % every_ms
+        return [(start, start + size_ms)]
     first = (event_ms - size_ms) // every_ms * every_ms + every_ms
     return [(start, start + size_ms) for start in range(first, event_ms + 1, every_ms)]
 

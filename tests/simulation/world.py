@@ -170,7 +170,7 @@ class World:
         elif not self.runs:
             self.start()
         else:
-            epoch = self.chance.choice(sorted(self.runs))
+            epoch = self.chance.choice(list(self.runs))  # in the order of their epochs
             if self.asleep.get(epoch, 0) > 0:
                 self.asleep[epoch] -= 1
             else:

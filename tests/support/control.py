@@ -218,9 +218,9 @@ class IdleSupervisor(Supervisor):
 
 
 @cache
-def _app_of_all() -> FastAPI:
-    """One app for all that ask without a server: FastAPI builds its routes at the first request, and that takes longer than most
-    tests."""
+def _app_of_all(*, is_served: bool) -> FastAPI:
+    """One app for all that ask without a server, and one for all that serve it, one after the other: FastAPI builds its routes
+    at the first request, and that takes longer than most tests."""
     return create_app(None)
 
 
@@ -290,11 +290,15 @@ class Api:
 
     @cached_property
     def app(self) -> FastAPI:
-        """An app of its own, for who serves it."""
-        return create_app(self._dependencies, self._names, self._doorkeeper)
+        """For who serves it. Where it has names or asks for tokens, an app of its own."""
+        if self._names or self._doorkeeper:
+            return create_app(self._dependencies, self._names, self._doorkeeper)
+        app = _app_of_all(is_served=True)
+        app.state.dependencies = self._dependencies
+        return app
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        app = self.app if self._names or self._doorkeeper else _app_of_all()
+        app = self.app if self._names or self._doorkeeper else _app_of_all(is_served=False)
         app.state.dependencies = self._dependencies
 
         async def ask() -> httpx.Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from strandline.results.charts.saved_objects import as_ndjson, saved_objects
 from strandline.results.dead_letters.documents import DEAD_LETTER_MAPPING
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping
+from strandline.services.cli import commands as command_line
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import check_documents
 from strandline.services.rest.result_views import kibana_objects
@@ -172,10 +172,21 @@ def test_the_same_pipeline_gives_the_same_bytes() -> None:
     assert as_ndjson(kibana_objects(pipeline_of(text))).count("\n") == 7
 
 
+def end_of_export(monkeypatch: pytest.MonkeyPatch, file: Path) -> int | None:
+    """The exit code of `strandline kibana export`."""
+    monkeypatch.setattr(sys, "argv", ["strandline", "kibana", "export", str(file)])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert not isinstance(ended.value.code, str)
+    return ended.value.code
+
+
 @pytest.mark.parametrize("job", FILES)
-def test_the_dashboards_of_the_examples_are_what_the_command_makes(job: str) -> None:
-    command = [sys.executable, "-m", "strandline.services.cli.commands", "kibana", "export", str(ROOT / FILES[job])]
-    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_the_dashboards_of_the_examples_are_what_the_command_makes(
+    job: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not end_of_export(monkeypatch, ROOT / FILES[job])
+    made = capsys.readouterr().out
     kept = ROOT / "examples" / "kibana" / f"{job}.ndjson"
     assert made == kept.read_text(), f"make it anew: strandline kibana export {FILES[job]} > {kept}"
 
@@ -209,19 +220,14 @@ def test_documents_link_to_what_the_api_says_of_them() -> None:
     assert shown["strandline-turbine-hour-results"][-1] == "_id"
 
 
-def test_a_file_without_a_pipeline_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_a_pipeline_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "stream.yaml").write_text("stream: things\nschema: {n: long}\n")
-    command = [
-        sys.executable,
-        "-m",
-        "strandline.services.cli.commands",
-        "kibana",
-        "export",
-        str(tmp_path / "stream.yaml"),
-    ]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert "no pipeline stands here" in ran.stderr
+    assert end_of_export(monkeypatch, tmp_path / "stream.yaml") == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no pipeline stands here" in said.err
 
 
 def test_the_time_is_the_windows_start_and_sums_of_windows_that_overlap_are_not_added_up() -> None:

@@ -33,7 +33,7 @@ from strandline.frontends.client.sending import Sender
 from strandline.frontends.document_text import write_documents
 from strandline.frontends.joined_texts import JoinedTexts, Place
 from strandline.frontends.python.pipeline import Documents, Record
-from strandline.services.client import ControlClient, Trust, authorization, job_path
+from strandline.services.client import ControlClient, Trust, authorization, certificates_for, job_path
 
 _ATTEMPTS = 4
 _WAIT_S = 0.2
@@ -72,7 +72,7 @@ class Client:
                 timeout=timeout_s,
                 trust_env=False,
                 headers=authorization(token),
-                verify=trust.context() if trust is not None else True,
+                verify=certificates_for(ingest_url, trust),
             )
         self._timeout_s = timeout_s
 

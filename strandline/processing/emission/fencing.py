@@ -8,6 +8,7 @@ A task asks, before and after it fences the producer whose id it uses, whether i
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,6 @@ from strandline.processing.source.opened_ledger import open_ledger
 
 if TYPE_CHECKING:
     from strandline.ledger.ledger import Ledger
-    from strandline.processing.pipelines.model import PipelineSpec
 
 log = structlog.get_logger()
 
@@ -73,6 +73,7 @@ def slots_of_older_runs(ledger: Ledger, run: RunRow) -> list[tuple[str, str]]:
     """
     # Imported here: the workers load this module too, and need no pipeline model.
     from strandline.processing.pipelines.model import PipelineSpec
+    from strandline.processing.pipelines.result_streams import emissions_to_streams
 
     last = ledger.last_checkpoint(run.job)
     counts: dict[int, int] = {}
@@ -82,17 +83,15 @@ def slots_of_older_runs(ledger: Ledger, run: RunRow) -> list[tuple[str, str]]:
     topics: dict[str, str] = {}
     for version, count in counts.items():
         pipeline = PipelineSpec.from_document(ledger.job_version(run.job, version).document)
+        stages, streams = pipeline.stage_names(), list(emissions_to_streams(pipeline))
         for task in range(count):
-            topics |= _topics_of_task(run.job, pipeline, task)
+            topics |= _topics_of_task(run.job, stages, streams, task)
     return list(topics.items())
 
 
-def _topics_of_task(job: str, pipeline: PipelineSpec, task: int) -> dict[str, str]:
-    """Transactional id -> topic, of all that the task of this number may write to."""
-    from strandline.processing.pipelines.result_streams import emissions_to_streams
-
-    stages = pipeline.stage_names()
+def _topics_of_task(job: str, stages: Sequence[str], streams: Sequence[tuple[str, str]], task: int) -> dict[str, str]:
+    """Transactional id -> topic, of all that the task of this number may write to. `streams`: stage and stream of each emission
+    to one."""
     ids = [id_of_rejected_records(job, task), *(id_of_refused_results(job, stage, task) for stage in stages)]
     topics = dict.fromkeys(ids, dead_letter_topic(job))
-    streams = emissions_to_streams(pipeline)
     return topics | {id_of_result_stream(job, stage, stream, task): stream for stage, stream in streams}

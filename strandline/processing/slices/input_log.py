@@ -77,10 +77,12 @@ class InputLog:
         return any(not offsets[one].keys() >= set(self._index.partitions(one)) for one in self.streams)
 
     def _of_each(self, ask: Callable[[str], Mapping[int, int]]) -> dict[int, int]:
+        if len(self.streams) == 1:
+            return dict(ask(self.streams[0]))
         found: dict[int, int] = {}
         for place, stream in enumerate(self.streams):
             answer = ask(stream)
-            if len(self.streams) > 1 and any(partition >= PARTITIONS_MAX for partition in answer):
+            if any(partition >= PARTITIONS_MAX for partition in answer):
                 raise PermanentError(
                     f"stream {stream} has more than {PARTITIONS_MAX:,} partitions, and a pipeline that reads several streams "
                     "takes no more of each; read it in a pipeline of its own"

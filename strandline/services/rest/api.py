@@ -56,6 +56,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        dependencies: Dependencies | None = app.state.dependencies
         assert dependencies is not None
         await run_in_threadpool(dependencies.supervisor.start)
         dependencies.backfills.start()

@@ -107,7 +107,7 @@ def _short(
 ) -> Result:
     rows = [one.member for one in members if one.member is not None]
     load = load_of(members, pace.short_ms) / len(rows)
-    exact = mean(Fraction(row["load"]) for row in rows)
+    exact = mean_of_doubles([row["load"] for row in rows])
     powers = [float(row["power"]) for row in rows]
     values = {
         "n": len(rows),
@@ -171,6 +171,14 @@ def added(values: Iterable[float]) -> float:
     for value in values:
         total += value
     return total
+
+
+def mean_of_doubles(values: Sequence[float]) -> Fraction:
+    """Without any rounding. Their denominators are powers of two, so each divides the largest: to add fractions would take ten
+    times as long."""
+    ratios = [value.as_integer_ratio() for value in values]
+    whole = max(denominator for _, denominator in ratios)
+    return Fraction(sum(one * (whole // denominator) for one, denominator in ratios), whole * len(ratios))
 
 
 def mean(values: Iterable[Fraction]) -> Fraction:

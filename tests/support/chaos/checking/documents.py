@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tests.support.chaos.checking.cascade import Closers, Hundredths, Key, Result
@@ -35,7 +36,7 @@ class Expected:
     emission_last: int = 0
     """The last slice under whose number a backfill may write it; the first is the one that closes its window."""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """As the docs of a document's id tell it: a hash over the lengths and texts of what names a result."""
         end_ms, by = self.result.end_ms, self.result.by
@@ -44,7 +45,7 @@ class Expected:
         text = b"".join(f"{kind}{len(str(part).encode())}:{part}".encode() for kind, part in parts)
         return base64.urlsafe_b64encode(hashlib.sha256(text).digest()[:16]).decode().rstrip("=")
 
-    @property
+    @cached_property
     def index(self) -> str:
         end = iso(self.result.end_ms)
         generation = f".g{self.generation}" if self.generation > 1 else ""
@@ -109,5 +110,6 @@ def is_same(held: Any, expected: Any) -> bool:
     return type(held) is type(expected) and held == expected
 
 
+@lru_cache(maxsize=10_000)
 def iso(moment_ms: int) -> str:
     return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment_ms % 1000:03d}Z"

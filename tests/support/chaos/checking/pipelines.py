@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from fractions import Fraction
 
-from tests.support.chaos.checking.cascade import Hundredths, Key, Result, cascade, load_of, mean
+from tests.support.chaos.checking.cascade import Hundredths, Key, Result, cascade, load_of, mean_of_doubles
 from tests.support.chaos.checking.judging import Judge, Judged, judge_reading
 from tests.support.chaos.checking.pace import AGAIN, ALL, DELAY_MS, IDLE_MS, LONG, MAX_AHEAD_MS, SHORT, Pace, Windows
 from tests.support.chaos.checking.versions import Version
@@ -116,7 +115,7 @@ def _all(judged: list[Judged], shape: Windows, version: Version) -> dict[Key, Re
         values = {
             "n": len(rows),
             "load": load,
-            "mean": Hundredths(mean(Fraction(row["load"]) for row in rows), load),
+            "mean": Hundredths(mean_of_doubles([row["load"] for row in rows]), load),
             "peak": max(float(row["power"]) for row in rows),
             "total": sum(row["count"] * version.times for row in rows),
             "cost": sum((Decimal(row["cost"]) for row in rows), Decimal(0)),
