@@ -1,0 +1,225 @@
+"""The checker of the graph job has teeth: right runs pass, and each platform that goes wrong in a session, a window that counts,
+a join or a lookup is found out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import pytest
+
+from strandline.services.rest.apply_documents import check_documents
+from tests.support.chaos.checker import JobVerdict, check_job
+from tests.support.chaos.checking.graph.lookups import LOOKUP, rows_of
+from tests.support.chaos.checking.graph.pipeline import STAGES
+from tests.support.chaos.checking.pace import PACES, Pace, Windows
+from tests.support.chaos.dump import Record, Row
+from tests.support.chaos.graph_job import graph_document, graph_job, lookup_document
+from tests.support.chaos.made_up_graph import MadeUpGraph, made_up_graph
+from tests.support.chaos.planted.in_ledger import JOB, STREAM
+from tests.support.chaos.work import stream_document
+
+GRAPH = graph_job(JOB, STREAM)
+
+
+def run(kind: type[MadeUpGraph], seed: int, pace: Pace = PACES[20]) -> JobVerdict:
+    dump = made_up_graph(seed, JOB, STREAM, pace, kind)
+    return check_job(dump, JOB, STREAM, GRAPH.pipeline)
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: f"{pace.speed}x")
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))])
+def test_a_right_run_passes(seed: int, pace: Pace) -> None:
+    dump = made_up_graph(seed, JOB, STREAM, pace)
+    verdict = check_job(dump, JOB, STREAM, GRAPH.pipeline)
+    assert verdict.violations == []
+    assert verdict.records == verdict.accepted + verdict.late + verdict.refused
+    stages = Counter(one["_source"]["strandline"]["stage"] for one in dump.documents)
+    assert stages.keys() == {*STAGES} and min(stages.values()) > 10
+    assert min(verdict.late, verdict.refused) > 10 and verdict.epochs > 2
+    assert sum(letter.headers["reason"] == "lookup" for letter in dump.dead_letters) > 10
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: f"{pace.speed}x")
+def test_the_checker_knows_the_windows_and_the_rule_of_the_document(pace: Pace) -> None:
+    text = "---\n".join([stream_document(STREAM), lookup_document(1), graph_document(GRAPH, pace, 1)])
+    (document,) = check_documents(text, "chaos.yaml", {}).pipelines
+    known = GRAPH.pipeline(pace)
+    assert [one.name for one in document.stages] == list(known.windows) == list(GRAPH.stages)
+    for stage in document.stages:
+        shape = stage.shape
+        expected = Windows(1, 1) if shape.ends_move else Windows(shape.size_ms, shape.every_ms)
+        assert known.windows[stage.name] == expected
+    rule = {name: value for name, value in asdict(document.event_time_rule).items() if name != "by_stream"}
+    assert known.rule == rule
+
+
+def test_no_two_versions_of_the_lookup_say_the_same() -> None:
+    versions = [repr(rows_of(version)) for version in range(1, 40)]
+    assert len(set(versions)) == len(versions)
+    assert {len(rows_of(version)) for version in range(1, 7)} == {2, 3}
+
+
+class MergesSessionsTooFar(MadeUpGraph):
+    """A gap of one and a half."""
+
+    def begins_chain(self, before: Row | None, one: Row) -> bool:
+        return before is None or one["ts"] - before["ts"] >= self.pace.short_ms * 3 // 2
+
+
+class SplitsSessionsBetweenSlices(MadeUpGraph):
+    """A session knows nothing of what came in slices before."""
+
+    def begins_chain(self, before: Row | None, one: Row) -> bool:
+        return super().begins_chain(before, one) or (before is not None and before["slice"] != one["slice"])
+
+
+class NeverCutsSessions(MadeUpGraph):
+    def cuts(self, first_ms: int, last_ms: int) -> list[int]:
+        return []
+
+
+class CutsSessionsByTheClockAlone(MadeUpGraph):
+    """Also the first time."""
+
+    def cuts(self, first_ms: int, last_ms: int) -> list[int]:
+        length_ms = self.pace.long_ms
+        return [*range(first_ms - first_ms % length_ms, last_ms + 2 * length_ms, length_ms)]
+
+
+class CountsByArrival(MadeUpGraph):
+    def counted(self, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
+        yield from super().counted(sorted(rows, key=lambda one: (one["partition"], one["offset"])))
+
+
+class CountsOnFromPeriodToPeriod(MadeUpGraph):
+    def counted(self, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
+        for number, first in enumerate(range(0, len(rows) - 4, 5)):
+            window = rows[first : first + 5]
+            yield number, window[-1]["ts"] + 1, window
+
+
+class LosesPairsAcrossSlices(MadeUpGraph):
+    """Of two rows that came in different slices: what was held is gone."""
+
+    def are_partners(self, left: Row, right: Row) -> bool:
+        return super().are_partners(left, right) and left["slice"] == right["slice"]
+
+
+class JoinsNulls(MadeUpGraph):
+    def are_partners(self, left: Row, right: Row) -> bool:
+        is_null = left.get("client") is None and right.get("client") is None
+        near_ms = right["ts"] - left["ts"]
+        return super().are_partners(left, right) or (is_null and 0 <= near_ms <= self.pace.short_ms)
+
+
+class JoinsAtTheBorderNoMore(MadeUpGraph):
+    """What lies before the left row is forgotten."""
+
+    def are_partners(self, left: Row, right: Row) -> bool:
+        return super().are_partners(left, right) and right["ts"] >= left["ts"]
+
+
+class MakesPairsTwice(MadeUpGraph):
+    """Each side makes the pair, as its own."""
+
+    def pairs(self, rows: list[Row]) -> Iterator[tuple[Row, Row | None, int, int]]:
+        for one in super().pairs(rows):
+            yield one
+            if one[1] is not None:
+                yield one[1], one[0], one[2], one[3]
+
+
+class WritesPairsTwice(MadeUpGraph):
+    """What a run that died had written is written again."""
+
+    def pairs(self, rows: list[Row]) -> Iterator[tuple[Row, Row | None, int, int]]:
+        for one in super().pairs(rows):
+            yield from [one] * (1 + (self.epoch > self.dump.tables["slices"][-1]["epoch"]))
+
+
+class TellsThatOneWithAPartnerHasNone(MadeUpGraph):
+    def pairs(self, rows: list[Row]) -> Iterator[tuple[Row, Row | None, int, int]]:
+        for left, right, start_ms, end_ms in super().pairs(rows):
+            yield left, right, start_ms, end_ms
+            if right is not None:
+                yield left, None, left["ts"], left["ts"] + self.pace.short_ms + 1
+
+
+class ReplaysByTheNewestVersion(MadeUpGraph):
+    """Each start enriches what it reads again by the rows that are there now."""
+
+    def begin_run(self) -> None:
+        super().begin_run()
+        for _, _, reading in self.taken:
+            if "slice" in reading:
+                self.enrich(reading, self.lookup)
+
+
+class GoesByTheVersionOfTheFirstSlice(MadeUpGraph):
+    def take(self, records: list[Record], row: Row) -> Counter[str]:
+        recorded = row["lookup_versions"]
+        row["lookup_versions"] = {LOOKUP: 1}
+        rejected = super().take(records, row)
+        row["lookup_versions"] = recorded
+        return rejected
+
+
+class IsSlowToSeeNewVersions(MadeUpGraph):
+    """And says so: all follows from the version that it records."""
+
+    def lookup_versions(self) -> dict[str, int]:
+        newest = super().lookup_versions()[LOOKUP]
+        self.seen = [*getattr(self, "seen", [1] * 5), newest]
+        return {LOOKUP: self.seen[-6]}
+
+
+class GoesBackToAnOldVersion(MadeUpGraph):
+    def lookup_versions(self) -> dict[str, int]:
+        newest = super().lookup_versions()[LOOKUP]
+        return {LOOKUP: 1 if len(self.dump.tables["slices"]) == 30 else newest}
+
+
+class RefusesForAllBranches(MadeUpGraph):
+    """A record that one branch can't use comes to none."""
+
+    def take(self, records: list[Record], row: Row) -> Counter[str]:
+        before = len(self.taken)
+        rejected = super().take(records, row)
+        self.taken[before:] = [one for one in self.taken[before:] if one[2]["plan"] is not None]
+        return rejected
+
+
+MUTANTS: dict[type[MadeUpGraph], str] = {
+    MergesSessionsTooFar: "lost",
+    SplitsSessionsBetweenSlices: "foreign",
+    NeverCutsSessions: "lost",
+    CutsSessionsByTheClockAlone: "foreign",
+    CountsByArrival: "lost",
+    CountsOnFromPeriodToPeriod: "lost",
+    LosesPairsAcrossSlices: "lost",
+    JoinsNulls: "foreign",
+    JoinsAtTheBorderNoMore: "lost",
+    MakesPairsTwice: "foreign",
+    WritesPairsTwice: "repeated",
+    TellsThatOneWithAPartnerHasNone: "foreign",
+    ReplaysByTheNewestVersion: "wrong",
+    GoesByTheVersionOfTheFirstSlice: "wrong",
+    IsSlowToSeeNewVersions: "ledger",
+    GoesBackToAnOldVersion: "ledger",
+    RefusesForAllBranches: "wrong",
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+def test_a_platform_that_goes_wrong_is_found_out(seed: int, mutant: type[MadeUpGraph]) -> None:
+    assert getattr(run(mutant, seed), MUTANTS[mutant]) != []
+
+
+def test_a_dead_letter_that_names_other_branches_is_found() -> None:
+    dump = made_up_graph(0, JOB, STREAM)
+    letter = next(one for one in dump.dead_letters if one.headers.get("taken-by"))
+    letter.headers["taken-by"] = "plans"
+    assert check_job(dump, JOB, STREAM, GRAPH.pipeline).wrong
