@@ -72,7 +72,7 @@ class MadeUpGraph(MadeUpJob):
         reading |= {"tariff": None, "plan": None} | rows_of(version).get(reading.get("site"), {})
 
     def taken_by(self, reading: Row) -> list[str]:
-        if reading["load"] >= self.version.load_below:
+        if not self.is_chosen(reading):
             return []
         return ["sessions", "counted", *["pairs"] * (reading["busy"] > 1)]
 
@@ -80,42 +80,51 @@ class MadeUpGraph(MadeUpJob):
         return [(self.latest_ms or 0) + self.pace.long_ms]
 
     def emit(self, row: Row, closes_ms: int, epoch: int) -> Counter[str]:
-        back_to_ms = self.closed_ms - 3 * self.pace.long_ms
-        near = [reading for _, _, reading in self.taken if reading["ts"] >= back_to_ms]
-        near.sort(key=lambda one: (one["ts"], one["partition"], one["offset"]))
         results: Counter[str] = Counter()
-        for stage, start_ms, end_ms, by, values, beside in self.results(near):
-            if self.closed_ms < end_ms <= closes_ms:
-                document = self.document(stage, end_ms, by, values, row, epoch)
-                document["_source"]["window"]["start"] = iso(start_ms)
-                document["_id"] = document_id(self.job, stage, start_ms, end_ms, (*by.values(), *beside))
-                self.dump.documents.append(document)
-                results[stage] += 1
-        self.closed_ms = max(self.closed_ms, closes_ms)
+        if closes_ms <= self.closed_ms:
+            return results
+        for stage, start_ms, end_ms, by, values, beside in self.results(closes_ms):
+            document = self.document(stage, end_ms, by, values, row, epoch)
+            document["_source"]["window"]["start"] = iso(start_ms)
+            document["_id"] = document_id(self.job, stage, start_ms, end_ms, (*by.values(), *beside))
+            self.dump.documents.append(document)
+            results[stage] += 1
+        self.closed_ms = closes_ms
         return results
 
-    def results(self, near: list[Row]) -> Iterator[Emitted]:
-        chosen = [one for one in near if one["load"] < self.version.load_below]
-        short_ms = self.pace.short_ms
-        for site, rows in _split(chosen, lambda one: one.get("site")):
+    def results(self, closes_ms: int) -> Iterator[Emitted]:
+        """Those that end behind what is closed, up to there."""
+        short_ms, long_ms, closed_ms = self.pace.short_ms, self.pace.long_ms, self.closed_ms
+        far = self.used_since(closed_ms - 3 * long_ms)
+        near = [one for one in far if one["ts"] >= closed_ms // long_ms * long_ms - long_ms]
+        chosen = [one for one in near if self.is_chosen(one)]
+        for site, rows in _split([one for one in far if self.is_chosen(one)], lambda one: one.get("site")):
             for start_ms, end_ms, inside in self.sessions(rows):
-                yield "sessions", start_ms, end_ms, {"site": site}, self.of_window(inside), ()
+                if closed_ms < end_ms <= closes_ms:
+                    yield "sessions", start_ms, end_ms, {"site": site}, self.of_window(inside), ()
         for client, rows in _split(chosen, lambda one: one.get("client")):
             for number, end_ms, inside in self.counted(rows):
-                load = 0.0
-                for one in inside:
-                    load += one["load"]
-                values = self.of_window(inside) | {"latest": inside[-1]["count"], "load": load / len(inside)}
-                yield "counted", inside[0]["ts"], end_ms, {"client": client}, values, (number,)
+                if closed_ms < end_ms <= closes_ms:
+                    load = self.added(one["load"] for one in inside) / len(inside)
+                    values = self.of_window(inside) | {"latest": inside[-1]["count"], "load": load}
+                    yield "counted", inside[0]["ts"], end_ms, {"client": client}, values, (number,)
         for left, right, start_ms, end_ms in self.pairs(chosen):
-            client, places = left.get("client"), "|".join(self.place(one) for one in (left, right))
-            yield "pairs", start_ms, end_ms, {"client": client}, self.of_pair(left, right), (places,)
-        planned = [one for one in near if one["plan"] is not None]
-        for (site, plan, number), rows in _split(
-            planned, lambda one: (one["site"], one["plan"], one["ts"] // short_ms)
-        ):
-            start_ms, by = number * short_ms, {"site": site, "plan": plan}
-            yield "plans", start_ms, start_ms + short_ms, by, self.of_window(rows), ()
+            if closed_ms < end_ms <= closes_ms:
+                client, places = left.get("client"), "|".join(self.place(one) for one in (left, right))
+                yield "pairs", start_ms, end_ms, {"client": client}, self.of_pair(left, right), (places,)
+        closing = [one for one in near if one["plan"] and closed_ms < self.short_end(one) <= closes_ms]
+        for (site, plan, end_ms), rows in _split(closing, lambda one: (one["site"], one["plan"], self.short_end(one))):
+            yield "plans", end_ms - short_ms, end_ms, {"site": site, "plan": plan}, self.of_window(rows), ()
+
+    def used_since(self, from_ms: int) -> list[Row]:
+        found = [reading for _, _, reading in self.taken if reading["ts"] >= from_ms]
+        return sorted(found, key=lambda one: (one["ts"], one["partition"], one["offset"]))
+
+    def is_chosen(self, one: Row) -> bool:
+        return bool(one["load"] < self.version.load_below)
+
+    def short_end(self, one: Row) -> int:
+        return int(one["ts"] // self.pace.short_ms + 1) * self.pace.short_ms
 
     def sessions(self, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
         """Of one key, its records by time: chains first, and then their cuts."""
@@ -151,7 +160,8 @@ class MadeUpGraph(MadeUpJob):
     def pairs(self, rows: list[Row]) -> Iterator[tuple[Row, Row | None, int, int]]:
         rights = [one for one in rows if one["busy"] == 2]
         for left in [one for one in rows if one["busy"] == 3]:
-            partners = [right for right in rights if self.are_partners(left, right)]
+            partners = [one for one in rights if abs(one["ts"] - left["ts"]) <= self.pace.short_ms]
+            partners = [one for one in partners if self.are_partners(left, one)]
             for right in partners:
                 yield left, right, min(left["ts"], right["ts"]), max(left["ts"], right["ts"]) + 1
             if not partners:
@@ -202,9 +212,9 @@ def _split(rows: list[Row], key: Callable[..., Any]) -> list[tuple[Any, list[Row
 def made_up_graph(
     seed: int, job: str, stream: str, pace: Pace = PACES[20], kind: type[MadeUpGraph] = MadeUpGraph
 ) -> Dump:
-    """60 slices with some thousand records."""
+    """50 slices with some hundred records."""
     made_up = kind(seed, job, stream, pace)
-    for _ in range(60):
-        made_up.slice(made_up.chance.choice((0, 1, 10, 60)))
+    for _ in range(50):
+        made_up.slice(made_up.chance.choice((0, 1, 10, 40)))
     made_up.drain()
     return made_up.finish()
