@@ -45,7 +45,7 @@ from tests.support.faults.history import History
 from tests.support.faults.topic_dump import dump_topic
 from tests.support.kafka_storage import provide_storage
 from tests.support.servers import free_port_offset
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 START_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 600.0
@@ -260,7 +260,7 @@ class JobStack:
             self.postgresql.start()
             return
         wait_until(lambda: self.named(part), lambda pids: not pids, f"gone: {part}")
-        deadline_s = time.monotonic() + MEND_TIMEOUT_S
+        deadline_s = time.monotonic() + stretched(MEND_TIMEOUT_S)
         while True:
             try:
                 self._starters[part]()
