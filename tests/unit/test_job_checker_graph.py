@@ -3,22 +3,29 @@ a join or a lookup is found out."""
 
 from __future__ import annotations
 
+import json
+import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 
 import pytest
 
+from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk_pipeline import read_pipeline
+from strandline.processing.desk.records import DeskRecords
 from strandline.services.rest.apply_documents import check_documents
 from tests.support.chaos.checker import JobVerdict, check_job
+from tests.support.chaos.checking.documents import Expected
 from tests.support.chaos.checking.graph.lookups import LOOKUP, rows_of
 from tests.support.chaos.checking.graph.pipeline import STAGES
 from tests.support.chaos.checking.pace import PACES, Pace, Windows
+from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.dump import Record, Row
 from tests.support.chaos.graph_job import graph_document, graph_job, lookup_document
 from tests.support.chaos.made_up_graph import MadeUpGraph, made_up_graph
 from tests.support.chaos.planted.in_ledger import JOB, STREAM
-from tests.support.chaos.work import stream_document
+from tests.support.chaos.work import NULL_SHARE, make_reading, stream_document
 
 GRAPH = graph_job(JOB, STREAM)
 
@@ -53,6 +60,53 @@ def test_the_checker_knows_the_windows_and_the_rule_of_the_document(pace: Pace) 
         assert known.windows[stage.name] == expected
     rule = {name: value for name, value in asdict(document.event_time_rule).items() if name != "by_stream"}
     assert known.rule == rule
+
+
+def at_the_desk(values: list[bytes], version: int) -> tuple[dict[str, tuple[str, Row]], dict[tuple[int, int], str]]:
+    """Of records in two partitions: index and document by id, and why records were refused, by partition and offset. The job is
+    killed now and then."""
+    pace = PACES[20]
+    text = "---\n".join([stream_document(STREAM), lookup_document(version), graph_document(GRAPH, pace, version)])
+    desk = Desk(read_pipeline(text.encode(), "chaos.yaml"), 40, restarts=True)
+    outcomes: list[Outcome] = []
+    for first in range(0, len(values), 200):
+        few = values[first : first + 200]
+        outcomes += desk.feed(DeskRecords(few, [at % 2 for at in range(len(few))]))
+        desk.restart()
+    outcomes += desk.drain()
+    results = [one.document for one in outcomes if isinstance(one, DeskResult)]
+    letters = [one for one in outcomes if isinstance(one, DeskLetter)]
+    documents = {one.id: (one.index, json.loads(one.source)) for one in results}
+    return documents, {(int(one.place["partition"]), int(one.place["offset"])): one.reason for one in letters}
+
+
+@pytest.mark.parametrize("version", [2, pytest.param(1, marks=pytest.mark.long)])
+def test_operators_give_what_the_checker_works_out_from_the_log(version: int) -> None:
+    """To the last bit, though they share no code, and through restarts."""
+    chance, now_ms, values = random.Random(version), 1_793_490_000_000, list[bytes]()
+    while len(values) < 800:
+        client = f"made-{chance.randrange(4)}"
+        key = None if chance.random() < NULL_SHARE else client
+        _, value, reason = make_reading(chance, f"{client}-{len(values)}", key, now_ms, now_ms)
+        if reason not in ("future_event", "schema", "decode"):
+            values.append(value)
+        now_ms += chance.choice((0, 100, 500, 1_000)) + 20_000 * (chance.random() < 0.01)
+    documents, reasons = at_the_desk(values, version)
+    known = GRAPH.pipeline(PACES[20])
+    row = {"number": 1, "version": version, "watermark_ms": None, "lookup_versions": {LOOKUP: version}}
+    judged = [known.judge(Record(at % 2, at // 2, now_ms, None, value, {}), row) for at, value in enumerate(values)]
+    in_order = sorted(judged, key=lambda one: (one.record.partition, one.record.offset))
+    in_time = [one for one in in_order if reasons.get((one.record.partition, one.record.offset)) != "late"]
+    assert 10 < len(in_time) < len(judged)
+    assert all(reasons.get((one.record.partition, one.record.offset)) == one.reason for one in in_time)
+    results = known.results(in_time, Version(version))
+    expected = [
+        Expected(JOB, key[0], known.windows[key[0]].size_ms, result, 1, 1, (1, 1), emission_last=10**6)
+        for key, result in results.items()
+    ]
+    assert {one.id for one in expected} == documents.keys()
+    assert {key[0] for key in results} == {*STAGES}
+    assert [problem for one in expected for problem in one.differences(*documents[one.id])] == []
 
 
 def test_no_two_versions_of_the_lookup_say_the_same() -> None:
