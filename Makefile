@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 KIND ?=
 RANDOM ?=
+GRAPH ?=
 SBOM ?= build/sbom.json
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKECMDGOALS)),10,50))
 .DEFAULT_GOAL := help
@@ -23,6 +24,7 @@ help:
 	@echo "             then what each query of NEXMark costs at the desk"
 	@echo "             (BENCH='--repetitions 1 --side strandline --side jet --work W1': a part of it)"
 	@echo "make chaos KILLS=100   break every part of a running job and what it stands on, some at a time; check every result"
+	@echo "             (GRAPH=1: of a job with branches, sessions, windows that count, a join and a lookup that changes)"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
 	@echo "make bench-failover   seconds without results when a runner, its JVM or the leading control service is killed"
@@ -97,7 +99,7 @@ bench: $(VENV)/.test-ready
 	@$(if $(BENCH),:,$(BIN)/python -m benchmarks.decoder --formats)
 
 chaos: $(VENV)/.test-ready
-	@$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS)
+	@$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS) $(if $(GRAPH),--graph,)
 
 chaos-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS)

@@ -96,13 +96,14 @@ def run(
     faults_max_s: float = math.inf,
     services: int = 1,
     jobs: int = 1,
+    graph: bool = False,
 ) -> Outcome:
     """One run: start, break at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
 
     `kills`: None for every kind of fault once. `speed`: seconds of event time in a second; drawn by the seed where it is None.
     `rate`: records/s.
     `rounds`, `only`, `together_max`: as the nemesis takes them. `faults_max_s`: no fault is begun later than so long after the
-    first results. `services`: how many control services there are; `jobs`: how many jobs.
+    first results. `services`: how many control services there are; `jobs`: how many jobs; `graph`: the graph job instead of them.
     """
     outcome = Outcome()
     speed = draw_speed(seed) if speed is None else speed
@@ -117,6 +118,7 @@ def run(
         kinds=only,
         services=services,
         jobs=jobs,
+        graph=graph,
     )
     outcome.left_out = stack.left_out
     for name, why in stack.left_out.items():
@@ -200,7 +202,13 @@ def main() -> int:
     parser.add_argument("--ledger", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--recovery", choices=["rewind", "snapshot"], default="rewind", help="the job's")
     parser.add_argument("--services", type=int, default=1, metavar="N", help="control services over the one ledger")
-    parser.add_argument("--jobs", type=int, default=1, choices=range(1, JOBS_MAX + 1), help="jobs at once")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--jobs", type=int, default=1, choices=range(1, JOBS_MAX + 1), help="jobs at once")
+    which.add_argument(
+        "--graph",
+        action="store_true",
+        help="instead, one job with branches, sessions, a join and a lookup that changes",
+    )
     parser.add_argument(
         "--faults-max-s", type=float, default=math.inf, metavar="S", help="begin no fault after so long"
     )
@@ -236,6 +244,7 @@ def main() -> int:
             faults_max_s=options.faults_max_s,
             services=options.services,
             jobs=options.jobs,
+            graph=options.graph,
         )
     finally:
         if options.keep:

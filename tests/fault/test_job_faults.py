@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from strandline.core.failpoints import FAILPOINTS
 from tests.fault.job_ladder import run
+from tests.support.chaos.checking.graph.pipeline import STAGES
+from tests.support.chaos.dump import Dump
 
 TARGETS = ["runner-jvm", "python-worker", "control", "kafka", "elasticsearch"]
 KINDS = [
@@ -60,3 +63,19 @@ def test_under_every_kind_of_fault_some_at_a_time_every_result_is_there_once_and
     left_out = {name.replace("-", " ") for name in outcome.left_out}
     assert {"kill", *(name.replace("-", " ") for name in KINDS)} <= done | left_out
     assert any(len(one.faults) > 1 for one in outcome.rounds)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_500)
+def test_of_a_job_with_branches_sessions_a_join_and_a_lookup_that_changes_every_result_is_there_once_and_right(
+    tmp_path: Path,
+) -> None:
+    """Kafka and a worker are killed, answers are lost, and the lookup changes in both rounds: 0 violations."""
+    outcome = run(tmp_path, math.inf, 12, print, rounds=2, graph=True)
+    assert outcome.violations == []
+    assert outcome.job is not None and min(outcome.job.late, outcome.job.refused, outcome.job.expected) > 0
+    kinds = [fault.kind for one in outcome.rounds for fault in one.faults]
+    assert kinds.count("lookup change") == 2 and "kill" in kinds
+    dump = Dump.load(tmp_path / "dump-chaos.json.gz")
+    assert {row["lookup_versions"]["chaos-plans"] for row in dump.tables["slices"]} >= {1, 2, 3}
+    assert {one["_source"]["strandline"]["stage"] for one in dump.documents} == {*STAGES}

@@ -15,6 +15,7 @@ from strandline.core.errors import StrandlineError
 from strandline.services.client import ControlClient
 from tests.support.chaos.checking.pace import PACES
 from tests.support.chaos.faults import End, Fault, send_signal
+from tests.support.chaos.graph_job import lookup_document
 from tests.support.chaos.job_stack import JobStack
 from tests.support.waiting import wait_until
 
@@ -58,6 +59,29 @@ class Upgrade(Fault):
         self._applied = self._applying.submit(
             ask, stack, "to upgrade", lambda control: control.apply(text, "chaos.yaml")
         )
+
+    def end(self, stack: JobStack) -> None:
+        assert self._applied is not None
+        self._applying.shutdown()
+        self._applied.result()
+
+
+class LookupChange(Fault):
+    """Somebody applies the next version of the lookup of the graph job, while the other faults of the round go on."""
+
+    def __init__(self) -> None:
+        super().__init__("lookup change", "", 0.0, End.WHEN_OTHERS_ENDED, touches=frozenset({"version"}))
+        self._applying = ThreadPoolExecutor(1, "lookup")
+        self._applied: Future[None] | None = None
+
+    def begin(self, stack: JobStack) -> None:
+        version = stack.lookups_applied[-1][0] + 1
+        self._applied = self._applying.submit(self._apply, stack, version)
+
+    def _apply(self, stack: JobStack, version: int) -> None:
+        text = lookup_document(version).encode()
+        ask(stack, "to change the lookup", lambda control: control.apply(text, "lookup.yaml"))
+        stack.note_lookup_applied(version)
 
     def end(self, stack: JobStack) -> None:
         assert self._applied is not None

@@ -1,8 +1,9 @@
 """Says whether a job kept its word, from a dump of all it left behind. Shares no code with the platform: it has its own
 reading of a record, its own lateness, watermarks, windows and cascade, its own document ids.
 
-It knows the pipelines of `work.py` and `more_jobs.py` (`checking/pipelines.py`), and from the docs: how a slice decides lateness
-(docs/ledger.md), what a dead letter and a document are, and that a document's id is a hash of job, stage, window and key.
+It knows the pipelines of `work.py` and `more_jobs.py` (`checking/pipelines.py`) and of `graph_job.py` (`checking/graph`), and
+from the docs: how a slice decides lateness (docs/ledger.md), what a dead letter and a document are, and that a document's id is a
+hash of job, stage, window and key.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tests.support.chaos.checking.accounts import check_accounts
 from tests.support.chaos.checking.backfills import check_backfilled, check_shown, expected_backfills, of_all
 from tests.support.chaos.checking.cascade import Closers, results_of_closed
 from tests.support.chaos.checking.documents import expected_documents
+from tests.support.chaos.checking.graph.lookups import check_lookups
 from tests.support.chaos.checking.judging import judge_all
 from tests.support.chaos.checking.lateness import check_lateness, check_nothing_is_late
 from tests.support.chaos.checking.letters import check_dead_letters
@@ -32,8 +34,8 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     1. The slices: one chain over the log from its beginning, committed in order, by epochs that only rise, and by versions that
        only rise; the log still holds all that they hold.
     2. Each record, by its slice: used, or refused and why.
-    3. The silences, within what the log's times allow; the watermarks and what each slice closes, from the records used; those
-       that are late, by what the load intended.
+    3. The silences, within what the log's times allow; by which version of its lookup each slice goes; the watermarks and what
+       each slice closes, from the records used; those that are late, by what the load intended.
     4. Windows and cascade over those used, as the version has them that closed the window.
     5. The dead letters: of records refused and of results that can't be used, each once, with its bytes. The documents: each
        result of a closed window, once, right, at its place; those of each backfill as well. Of both the alias shows each
@@ -47,6 +49,8 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     check_log(dump, slices, stream, verdict)
     judged = list(judge_all(dump.records, slices, stream, pipeline.judge, verdict))
     check_silences(dump, slices, stream, verdict)
+    if pipeline.lookup is not None:
+        check_lookups(dump, judged, slices, verdict)
     closers = Closers(check_watermarks(judged, slices, checkpoints, stream, pipeline.rule, verdict))
     if pipeline.reads_results:
         check_nothing_is_late(judged, verdict)
@@ -67,7 +71,7 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     check_backfilled(dump, backfills, checkpoints, verdict)
     check_shown(dump, documents, backfills, checkpoints, windows, verdict)
     if dump.results is not None:
-        check_stream(dump.results, dump.documents, verdict)
+        check_stream(dump.results, dump.documents, pipeline.to_stream, verdict)
     check_accounts(judged, results, closers, checkpoints, windows, verdict)
     verdict.divergence += [event["message"] for event in dump.tables["events"] if "divergence" in str(event["facts"])]
     return verdict

@@ -46,6 +46,7 @@ _JSON_COLUMNS = frozenset(
         "silence_ms",
         "windows",
         "refused",
+        "lookup_versions",
     ]
 )
 _STALLED_S = 60.0
@@ -91,6 +92,8 @@ class Dump:
     """When the clock that counts silence ran fast: from, to, how many seconds in a second."""
     ledger_times_jump: bool = False
     """Whether the clock of the job's machine was set: the times in the ledger say nothing of what came first then."""
+    lookups_applied: list[tuple[int, int]] = field(default_factory=list)
+    """Of a job with a lookup: each version, and when the answer was there that it is applied, in ms of the wall clock."""
     backfilled: list[Row] = field(default_factory=list)
     """The documents of backfills."""
     shown: dict[str, list[str]] | None = None
@@ -112,7 +115,7 @@ class Dump:
                 )
                 for row in fields[topic]
             ]
-        for name in ("kafka_away", "log_time_steps", "silence_drifts"):
+        for name in ("kafka_away", "log_time_steps", "silence_drifts", "lookups_applied"):
             fields[name] = [tuple(one) for one in fields.get(name, [])]
         return cls(**fields)
 

@@ -31,6 +31,7 @@ from strandline.services.processes.pids import PidFile
 from tests.support.chaos.checking.pace import PACES
 from tests.support.chaos.clocks import CLOCK_KINDS, WallClock, WrongTime, make_clocks
 from tests.support.chaos.dump import Dump, Row, query, take_dump
+from tests.support.chaos.graph_job import graph_document, graph_job, lookup_document
 from tests.support.chaos.index_proxy import IndexProxy
 from tests.support.chaos.machine import SmallDisk
 from tests.support.chaos.more_jobs import ChaosJob, documents_of, jobs_of
@@ -38,13 +39,13 @@ from tests.support.chaos.postgresql_server import PostgresqlServer
 from tests.support.chaos.processes import descendants, name_of
 from tests.support.chaos.proxied_stack import ProxiedStack
 from tests.support.chaos.tcp_proxy import TcpProxy
-from tests.support.chaos.work import RATE, JobLoad, documents
+from tests.support.chaos.work import RATE, JobLoad, documents, stream_document
 from tests.support.faults.checker import Verdict, check_files
 from tests.support.faults.history import History
 from tests.support.faults.topic_dump import dump_topic
 from tests.support.kafka_storage import provide_storage
 from tests.support.servers import free_port_offset
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 START_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 600.0
@@ -68,19 +69,24 @@ class JobStack:
         kinds: Sequence[str] = (),
         services: int = 1,
         jobs: int = 1,
+        graph: bool = False,
     ) -> None:
         """`speed`: seconds of event time in a second. `rate`: records/s. `ledger`: `sqlite` or `postgresql`. `recovery`: the
         jobs', `rewind` or `snapshot`. `kinds`: the kinds of faults that it has to be made ready for; none: all. `services`: how
-        many control services there are. `jobs`: how many jobs (`more_jobs.py`)."""
+        many control services there are. `jobs`: how many jobs (`more_jobs.py`). `graph`: instead of them the graph job
+        (`graph_job.py`)."""
         self.directory = directory
         self.speed, self.rate = speed, rate
         self.recovery = recovery
         self.failpoints = directory / "failpoints"
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
         self.job, self.stream = "chaos", "chaos-readings"
-        self.jobs = jobs_of(self.job, self.stream, jobs)
+        self.is_graph = graph
+        self.jobs = [graph_job(self.job, self.stream)] if graph else jobs_of(self.job, self.stream, jobs)
         self.versions: dict[str, int] = defaultdict(lambda: 1)
         """Of each job's document, the newest that was applied, or is to be."""
+        self.lookups_applied: list[tuple[int, int]] = []
+        """Each version of the lookup, and when the answer was there that it is applied, in ms of the wall clock."""
         self.stack = ProxiedStack(Settings(), directory, free_port_offset(), Console(quiet=True))
         self.stack.of_control["STRANDLINE_FAILPOINTS"] = f"@{self.failpoints}"  # which the runners inherit
         self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
@@ -166,6 +172,7 @@ class JobStack:
             starter()
         with ControlClient(self.stack.addresses.api_url) as control:
             control.apply(self.text().encode(), "chaos.yaml")
+        self.note_lookup_applied(1)
         self.load = JobLoad(
             self.history,
             lambda: self.stack.ports.http,
@@ -180,9 +187,16 @@ class JobStack:
     def text(self) -> str:
         """The documents of stream and jobs, in their present versions."""
         pace = PACES[self.speed]
+        if self.is_graph:
+            lookup = lookup_document(max((version for version, _ in self.lookups_applied), default=1))
+            graph = graph_document(self.jobs[0], pace, self.versions[self.job])
+            return "---\n".join([stream_document(self.stream), lookup, f"{graph}recovery: {self.recovery}\n"])
         first = documents(self.stream, self.job, pace, self.versions[self.job])
         texts = [first, *documents_of(self.jobs, pace, self.versions)]
         return "---\n".join(f"{text}recovery: {self.recovery}\n" for text in texts)
+
+    def note_lookup_applied(self, version: int) -> None:
+        self.lookups_applied.append((version, time.time_ns() // 1_000_000))
 
     def close(self) -> None:
         """End everything, whatever state it is in. What is held is let go on first, or it could not end."""
@@ -246,7 +260,7 @@ class JobStack:
             self.postgresql.start()
             return
         wait_until(lambda: self.named(part), lambda pids: not pids, f"gone: {part}")
-        deadline_s = time.monotonic() + MEND_TIMEOUT_S
+        deadline_s = time.monotonic() + stretched(MEND_TIMEOUT_S)
         while True:
             try:
                 self._starters[part]()
@@ -365,6 +379,7 @@ class JobStack:
         )
         dump.kafka_away = self.kafka_away
         dump.speed = self.speed
+        dump.lookups_applied = self.lookups_applied
         of_runner = [one for kind in ("clock-step", "runner-clock") for one in self._wrong(kind)]
         dump.ledger_times_jump = bool(of_runner)
         dump.silence_drifts = [(one.from_ms, one.to_ms, one.rate) for one in of_runner if one.rate > 1]

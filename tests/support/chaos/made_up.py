@@ -157,6 +157,7 @@ class MadeUpJob:
             "silence_ms": {self.stream: self.silences({record.partition for record in records})},
             "kind": kind,
             "status": "committed",
+            "lookup_versions": self.lookup_versions(),
         }
         row["watermark_ms"] = self.watermark(row, before)
         slices.append(row)
@@ -194,6 +195,10 @@ class MadeUpJob:
             }
         )
         self.event_ms += self.chance.randint(0, 12_000)
+
+    def lookup_versions(self) -> dict[str, int]:
+        """By which version of each lookup the slice goes that is cut now."""
+        return {}
 
     def now_reached(self) -> Row:
         return {self.stream: dict(self.reached)} if self.reached else {}
@@ -358,10 +363,7 @@ class MadeUpJob:
 
     def document(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> Row:
         start_ms = end_ms - self.windows[stage].size_ms
-        start, end = (
-            datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            for at_ms in (start_ms, end_ms)
-        )
+        start, end = iso(start_ms), iso(end_ms)
         origin = {"job": self.job, "stage": stage, "epoch": epoch, "emission": row["number"]}
         origin["version"] = self.version.number
         source = {"@timestamp": end, "window": {"start": start, "end": end}, **by, **values, "strandline": origin}
@@ -371,3 +373,7 @@ class MadeUpJob:
             "_version": 1,
             "_source": source,
         }
+
+
+def iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

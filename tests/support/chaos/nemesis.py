@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from strandline.core.failpoints import BACKFILL_FAILPOINTS
-from tests.support.chaos.acts import Backfill
+from tests.support.chaos.acts import Backfill, LookupChange
 from tests.support.chaos.faults import PAUSE_S, End, Fault, Kill, LoseAnswers, Maker, Pause, Target, targets
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.kinds import makers
@@ -26,8 +26,8 @@ FLOW_LIMIT_MORE_S = 30.0
 """So much longer for each fault that came with it."""
 FLOW_TIMEOUT_S = 600.0
 """So long, and they are given up for lost."""
-PAUSE_SHARE, LOSS_SHARE = 0.15, 0.1
-"""Of all faults; the others are kills, and what else there is."""
+PAUSE_SHARE, LOSS_SHARE, LOOKUP_SHARE = 0.15, 0.1, 0.25
+"""Of all faults; the others are kills, and what else there is. Lookups change under the graph job only."""
 TOGETHER_MAX = 3
 DRAWS_MAX = 20
 """For a round; those that touch the same as another are put back."""
@@ -84,21 +84,22 @@ class Nemesis:
         self._targets = [one for one in victims if not only or one.name in only]
         others = {name: make for name, make in makers(stack).items() if not only or name in only}
         self._makers: dict[str, Maker] = {one.name: _killing(one) for one in self._targets} | others
-        known = {one.name for one in victims} | makers(stack).keys() | {"index-answers"}
+        known = {one.name for one in victims} | makers(stack).keys() | {"index-answers", "lookup-change"}
         if unknown := [name for name in only if name not in known | stack.left_out.keys()]:
             raise ValueError(f"{', '.join(unknown)}: unknown here; there are {', '.join(sorted(known))}")
         self._loses = not only or "index-answers" in only
+        self._changes = stack.is_graph and (not only or "lookup-change" in only)
         self._began_s = time.monotonic()
         self._bag: list[str] = []
 
     @property
     def names(self) -> list[str]:
-        """What is drawn, beside pauses and lost answers."""
+        """What is drawn, beside pauses, lost answers and changes of a lookup."""
         return list(self._makers)
 
     def break_things(self, kills: float, rounds: float = math.inf) -> Iterator[Round]:
-        """Yield each round when it is overcome, until so many faults are done, or so many rounds; pauses and lost answers come
-        in between and don't count as faults.
+        """Yield each round when it is overcome, until so many faults are done, or so many rounds; pauses, lost answers and
+        changes of a lookup come in between and don't count as faults.
 
         Raises AssertionError when results don't flow again in time.
         """
@@ -162,6 +163,8 @@ class Nemesis:
                 fault: Fault = LoseAnswers(self._chance.randint(1, 3))
             elif kind < LOSS_SHARE + PAUSE_SHARE and self._targets:
                 fault = Pause(self._chance.choice(self._targets), round(self._chance.uniform(*PAUSE_S), 1))
+            elif kind >= 1 - LOOKUP_SHARE and self._changes:
+                fault = LookupChange()
             else:
                 name = self._next_name()
                 fault = self._makers[name](self._chance)

@@ -18,6 +18,7 @@ from strandline.services.processes.child_process import Program
 from strandline.services.processes.process_tree import kill_tree, tree_mark
 from tests.support.faults.kafka_cluster import free_ports
 from tests.support.faults.kafka_proxy import KafkaProxy
+from tests.support.waiting import stretched
 
 
 @dataclass(frozen=True)
@@ -99,4 +100,4 @@ class ProxiedStack(Stack):
             protocols = ",".join(f"{name}:PLAINTEXT" for name in names)
             properties.write_text(f"{text}listener.security.protocol.map={protocols}\n")
             program = replace(program, environment={**program.environment, **self.of_kafka})
-        super()._start(program)
+        super()._start(replace(program, ready_timeout_s=stretched(program.ready_timeout_s)))

@@ -37,7 +37,7 @@ RATE, PAUSE_S = 65, 0.8
 BEGIN_BEFORE_S = 3 * 86_400
 """Event time begins so long before now, that it stays behind the clock for hours."""
 
-_DOCUMENTS = """\
+_STREAM = """\
 stream: {stream}
 partitions: 4
 schema:
@@ -53,7 +53,8 @@ schema:
   note: string?
 key: client
 retention: 7d
----
+"""
+_JOB = """\
 pipeline: {job}
 input: {{stream: {stream}}}
 event_time: {{field: ts, delay: {delay}, idle_timeout: {idle}, max_ahead: {ahead}}}
@@ -96,7 +97,7 @@ steps:
 def documents(stream: str, job: str, pace: Pace, version: int = 1) -> str:
     """The stream and a version of the job, as YAML. More fields of the job may follow."""
     this = Version(version)
-    return _DOCUMENTS.format(
+    pipeline = _JOB.format(
         stream=stream,
         job=job,
         short=SHORT,
@@ -109,6 +110,12 @@ def documents(stream: str, job: str, pace: Pace, version: int = 1) -> str:
         load_below=this.load_below,
         times=this.times,
     )
+    return f"{stream_document(stream)}---\n{pipeline}"
+
+
+def stream_document(stream: str) -> str:
+    """The stream, as YAML."""
+    return _STREAM.format(stream=stream)
 
 
 def draw_speed(seed: int) -> int:

@@ -63,6 +63,10 @@ class Result:
     """The mean load without any rounding."""
     failed_in: str | None = None
     """The step behind the window that has no value for it."""
+    start_ms: int | None = None
+    """Of a window that begins where a record says; None: its stage's windows have one size."""
+    beside: tuple[str | int, ...] = ()
+    """What tells it apart from others of its window and key, and is in its id."""
 
 
 def results_of_closed(results: dict[int, dict[Key, Result]], slices: list[Row], closers: Closers) -> dict[Key, Result]:

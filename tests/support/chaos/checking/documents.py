@@ -39,13 +39,18 @@ class Expected:
     @cached_property
     def id(self) -> str:
         """As the docs of a document's id tell it: a hash over the lengths and texts of what names a result."""
-        end_ms, by = self.result.end_ms, self.result.by
-        parts = [("s", self.job), ("s", self.stage), ("i", end_ms - self.size_ms), ("i", end_ms), ("i", len(by))]
-        parts += [("n", "") if value is None else ("s", value) for value in by.values()]
+        key = (*self.result.by.values(), *self.result.beside)
+        parts = [("s", self.job), ("s", self.stage), ("i", self.start_ms), ("i", self.result.end_ms), ("i", len(key))]
+        parts += [("n", "") if one is None else ("i" if isinstance(one, int) else "s", one) for one in key]
         text = b"".join(f"{kind}{len(str(part).encode())}:{part}".encode() for kind, part in parts)
         return base64.urlsafe_b64encode(hashlib.sha256(text).digest()[:16]).decode().rstrip("=")
 
     @cached_property
+    def start_ms(self) -> int:
+        start_ms = self.result.start_ms
+        return self.result.end_ms - self.size_ms if start_ms is None else start_ms
+
+    @property
     def index(self) -> str:
         end = iso(self.result.end_ms)
         generation = f".g{self.generation}" if self.generation > 1 else ""
@@ -69,7 +74,7 @@ class Expected:
         if not is_of_slice or not self.epochs[0] <= origin.get("epoch", -1) <= self.epochs[1]:
             yield f"says that it comes from {origin}; slice {self.closer} closed its window, under epochs {self.epochs}"
         end_ms = self.result.end_ms
-        window = {"start": iso(end_ms - self.size_ms), "end": iso(end_ms)}
+        window = {"start": iso(self.start_ms), "end": iso(end_ms)}
         expected: Row = {"@timestamp": iso(end_ms), "window": window, **self.result.by, **self.result.values}
         for name in sorted(expected.keys() | source.keys()):
             if name not in expected or name not in source or not is_same(source[name], expected[name]):

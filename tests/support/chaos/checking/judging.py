@@ -26,12 +26,14 @@ class Judged:
     event_ms: int | None = None
     """Known where the record could be read."""
     member: Row | None = None
-    """The record, with its load; None where it is refused."""
+    """The record, with its load; None where no branch has it."""
+    taken_by: str | None = None
+    """The stages that have it, where it is refused by others."""
 
     @property
     def is_used(self) -> bool:
         """Whether its event time counts."""
-        return self.event_ms is not None and self.reason in (None, "expression")
+        return self.event_ms is not None and self.reason in (None, "expression", "lookup")
 
 
 Judge = Callable[[Record, Row], Judged]

@@ -40,7 +40,8 @@ def check_dead_letters(
             continue
         one = records[key]
         coordinates = "/".join(letter.headers.get(name, "") for name in ("stream", "partition", "offset"))
-        if letter.value != one.record.value or letter.headers.get("reason") != one.reason or coordinates != key:
+        said = letter.headers.get("reason"), letter.headers.get("taken-by")
+        if letter.value != one.record.value or said != (one.reason, one.taken_by) or coordinates != key:
             verdict.wrong.append(f"{name} ({one.reason}) says {letter.headers} of {_shown(letter.value)}")
     for key in records.keys() - seen.keys():
         if records[key].slice in checkpoints:

@@ -36,6 +36,10 @@ class Pipeline:
     """From the records, by partition and offset, every result as a version has it, closed or not."""
     reads_results: bool = False
     """Whether its records are the results of another job."""
+    to_stream: str = SHORT
+    """The stage that emits to a stream, if one does."""
+    lookup: str | None = None
+    """By which its records are enriched."""
 
 
 def first(pace: Pace) -> Pipeline:

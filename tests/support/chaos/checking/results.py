@@ -6,7 +6,6 @@ import json
 from collections import Counter
 
 from tests.support.chaos.checking.documents import Expected
-from tests.support.chaos.checking.pace import SHORT
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Record, Row
 
@@ -38,10 +37,11 @@ def check_documents(
             )
 
 
-def check_stream(results: list[Record], documents: list[Row], verdict: JobVerdict) -> None:
-    """Against the documents of the index, which were held against the log before. Both were written before any checkpoint."""
+def check_stream(results: list[Record], documents: list[Row], stage: str, verdict: JobVerdict) -> None:
+    """Those of one stage, against the documents of the index, which were held against the log before. Both were written before
+    any checkpoint."""
     expected = {
-        one["_id"]: one["_source"] for one in documents if one["_source"].get("strandline", {}).get("stage") == SHORT
+        one["_id"]: one["_source"] for one in documents if one["_source"].get("strandline", {}).get("stage") == stage
     }
     seen: Counter[str] = Counter()
     for record in results:

@@ -84,7 +84,7 @@ def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdi
     for record in dump.records:
         offsets, times_ms = logged[record.partition]
         offsets.append(record.offset)
-        times_ms.append(_appended_ms(record.log_time_ms, dump.log_time_steps))
+        times_ms.append(appended_ms(record.log_time_ms, dump.log_time_steps))
     for row in slices:
         verdict.idle += any(ms >= IDLE_MS for ms in silences(row, stream).values())
         for partition, ms in silences(row, stream).items():
@@ -104,7 +104,7 @@ def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdi
                 )
 
 
-def _appended_ms(log_time_ms: int, steps: list[tuple[int, int, int, float]]) -> int:
+def appended_ms(log_time_ms: int, steps: list[tuple[int, int, int, float]]) -> int:
     """When a record was appended: its log time by a clock that is right."""
     for from_ms, to_ms, ahead_ms, rate in steps:
         appended_ms = from_ms + int((log_time_ms - ahead_ms - from_ms) / rate)
