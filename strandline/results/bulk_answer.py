@@ -19,8 +19,9 @@ from strandline.results.names import write_alias
 
 class ItemOutcome(Enum):
     CREATED = "created"
+    """Or, of one with a version, put in the place of a lower one."""
     EXISTS = "exists"
-    """The id is taken; compare the two documents."""
+    """The id is taken, by as high a version at least; compare the two documents."""
     RETRY = "retry"
     """The store could not accept it now; the document may be right."""
     NO_INDEX = "no index"
@@ -40,6 +41,7 @@ class BulkItem:
     reason: str = ""
 
 
+_WRITTEN = frozenset({200, 201})
 _PASSING_STATUSES = frozenset({408, 429})
 """A full queue, a disk above its flood stage: with all that is 500 or more, what may pass by itself."""
 _DOCUMENT_TYPES = frozenset(
@@ -69,13 +71,13 @@ def read_bulk_answer(answer: Any, documents: Sequence[Document]) -> list[BulkIte
 
 def _read_item(item: Any, document: Document) -> BulkItem:
     try:
-        result = item["create"]
+        result = item["create" if document.version is None else "index"]
         status = int(result["status"])
         identity, index = result["_id"], result["_index"]
     except (TypeError, KeyError, ValueError) as error:
         raise IndexUnavailable(f"a bulk answer has an item that is not readable: {item!r:.200}") from error
     # What does not come as far as the index tells of the alias that it was sent to.
-    places = (document.index,) if status == 201 else (document.index, write_alias(document.index))
+    places = (document.index,) if status in _WRITTEN else (document.index, write_alias(document.index))
     if identity != document.id or index not in places:
         raise PermanentError(
             f"document {document.id} was sent to index {document.index} but the answer tells of {identity} in {index}; "
@@ -87,7 +89,7 @@ def _read_item(item: Any, document: Document) -> BulkItem:
 
 
 def _outcome(status: int, error_type: str, reason: str) -> ItemOutcome:
-    if status == 201:
+    if status in _WRITTEN:
         return ItemOutcome.CREATED
     if status == 409:
         return ItemOutcome.EXISTS

@@ -94,7 +94,9 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
             if stage not in span.windows:
                 continue
             ends = plan.scope[stage]
-            for store in (RESULT_LETTERS + stage, *stores):
+            # Which results had no value before they were revised is in no recomputation.
+            is_revised = any(one.name == stage and one.revise_ms for one in span.pipeline.stages)
+            for store in stores if is_revised else (RESULT_LETTERS + stage, *stores):
                 known = scopes[store].generations if store in scopes else {}
                 shown = stores if store.startswith(RESULT_LETTERS) else (store,)
                 scopes[store] = StoreScope(
@@ -105,6 +107,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                     last.number,
                     {**known, **{name: plan.stores.get(name, ()) for name in shown}},
                     plan.generation,
+                    is_revised or (store in scopes and scopes[store].is_revised),
                 )
     return scopes
 
@@ -134,7 +137,10 @@ def make_report(
     rejected = {reason: count for reason, count in sorted(totals.rejected.items()) if count}
     # A backfill's refusals are in no slice's totals.
     refused = totals.refused if plan.is_whole and not any(plan.stores.values()) else None
-    results = totals.results if plan.is_whole else {}
+    # How often results were revised is in no recomputation.
+    revised = {scope.stage for scope in reconciler.stores.values() if scope.is_revised}
+    results = {stage: count for stage, count in totals.results.items() if plan.is_whole and stage not in revised}
+    refused = None if refused is None or revised else refused
     ledger = Totals(totals.records, totals.accepted, rejected, results, refused)
     computed = replace(computed, refused=None if refused is None else _refused(reconciler, found.counts))
     totals_differences = _compare_totals(computed, ledger)
