@@ -6,21 +6,58 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
+from strandline.ledger.states import CheckpointRow, SliceRow
+from strandline.log.reader import OffsetRange
+from strandline.processing.audit import recomputation
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.parts import run_parts
+from strandline.processing.audit.plan import VersionSpan
+from strandline.processing.audit.recomputation import Recomputation
+from strandline.processing.audit.stores import ROWS_SCHEMA
+from strandline.processing.audit.table import Database, Table
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.records import DeskRecords
+from strandline.processing.emission.result_shapes import document_shape
+from strandline.processing.emission.stage_emission import StageEmission
+from strandline.processing.formats.decoder import NEVER_LATE
+from strandline.processing.operators.cascade import Cascade, Chunk, StageResults
+from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.slices.rewind import RewindPlan, plan_rewind
+from strandline.processing.slices.watermark import (
+    closes_after,
+    emitted_up_to,
+    first_records,
+    greatest,
+    reached_after,
+    watermark_after,
+)
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
+from strandline.processing.source.recorded_slices import LogTask
+from strandline.processing.source.slice_rows import branch_of
+from strandline.processing.source.source_config import Piece, TaskConfig
+from strandline.processing.source.source_task import SourceTask
+from strandline.results.document import Document
 from tests.support.examples import examples
+from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = StreamSpec.from_document(
     {
@@ -191,3 +228,222 @@ def test_the_last_revision_holds_all_records_whatever_the_slices(seed: int) -> N
     restarted = at_the_desk(case, slices, edges, restarts=True)
     assert restarted == at_the_desk(case, slices, edges), "each revision, to the last bit"
     assert last_documents(restarted) == last
+
+
+# What a job does: slices that are recorded, kills, replays, a store that takes higher versions only, and the audit.
+
+
+@dataclass
+class Store:
+    """Elasticsearch, as the writer uses it."""
+
+    documents: dict[str, Document] = field(default_factory=dict)
+    overwritten: int = 0
+
+    def write(self, one: Document) -> None:
+        assert one.version is not None
+        held = self.documents.get(one.id)
+        if held is not None and held.version == one.version:
+            assert body(held) == body(one), "what is found again is equal"
+            return
+        assert held is None or held.version < one.version, "nothing older comes later"
+        self.overwritten += held is not None
+        self.documents[one.id] = one
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        return {identity: body(one) for identity, one in self.documents.items()}
+
+
+def body(one: Document) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(one.source)
+    del document["strandline"]
+    return document
+
+
+class Job:
+    """A job over slices of the case's records, with so many buckets."""
+
+    def __init__(self, case: Case, cuts: list[int], revises_after_ms: int | None = None) -> None:
+        self.pipeline = case.pipeline
+        stage = self.pipeline.stages[0]
+        self.stage, self.kept = stage, self.pipeline.kept
+        self.store, self.rejected = Store(), 0
+        self.config = TaskConfig(
+            decoding=decoding_of(self.pipeline, ""),
+            stages=self.pipeline.stages,
+            types=tuple(STREAM.types.items()),
+            bucket_keys=(0, 1),
+            late_is_dropped=False,
+            crashes=False,
+        )
+        self.lines: dict[Piece, tuple[list[bytes], list[int]]] = {}
+        self.slices: list[tuple[SliceRow, list[Piece]]] = []
+        self.checkpoints: list[CheckpointRow] = []
+        self.shape = document_shape(self.pipeline, stage, stage.emits[0], 1)
+        self.decoder = decoder_of(self.config.decoding)
+        self.parts = [case.records[first:end] for first, end in pairwise([0, *cuts, len(case.records)])]
+        self.rule = replace(self.pipeline.event_time_rule, revises_after_ms=revises_after_ms)
+
+    def plan(self, number: int) -> None:
+        """Record the slice; the one behind the last part closes all."""
+        before = self.slices[-1][0] if self.slices else None
+        checkpoint = self.checkpoints[-1] if self.checkpoints else None
+        firsts = before.offsets["turbines"] if before else {0: 0, 1: 0}
+        part = self.parts[number - 1] if number <= len(self.parts) else []
+        ends = {at: firsts[at] + sum(one.partition == at for one in part) for at in firsts}
+        row = a_slice(
+            number,
+            rule=self.rule,
+            offsets_first={"turbines": firsts},
+            offsets={"turbines": ends},
+            reached=checkpoint.reached if checkpoint else {},
+        )
+        first = first_records(row.reached, row.offsets_first, row.offsets)
+        watermark_ms = watermark_after(row.rule, checkpoint, {}, first_records=first)
+        if number > len(self.parts):
+            watermark_ms = END_MS
+        row = replace(row, watermark_ms=watermark_ms)
+        pieces = []
+        for at, offset in firsts.items():
+            some = [one for one in part if one.partition == at]
+            if some:
+                piece = Piece.of_slice(row, OffsetRange("turbines", at, offset, ends[at]))
+                lines = [
+                    json.dumps({"turbine": one.turbine, "ts": one.ts_ms, "power": one.power}).encode() for one in some
+                ]
+                self.lines[piece] = lines, list(range(offset, ends[at]))
+                pieces.append(piece)
+        self.slices.append((row, pieces))
+
+    def decoded(self, piece: Piece) -> DecodedChunk:
+        lines, offsets = self.lines[piece]
+        found = self.decoder.decode(lines, [0] * len(lines), piece.watermark_ms)
+        chunk = DecodedChunk("turbines", piece.offsets.partition, offsets, [0] * len(lines), found, lines.__getitem__)
+        limit_ms = NEVER_LATE if piece.revised_below_ms is None else piece.revised_below_ms
+        return chunk.with_late(np.full(len(lines), limit_ms))
+
+    def step(
+        self, states: dict[int, bytes], numbers: Sequence[int], closing: Closing, cascade: Cascade
+    ) -> list[StageResults]:
+        """One batch in all buckets."""
+        task = SourceTask(replace(self.config, bucket_keys=tuple(range(cascade.buckets))))
+        chunks: dict[int, list[Chunk]] = defaultdict(list)
+        for number in numbers:
+            for chunk in map(self.decoded, self.slices[number - 1][1]):
+                for bucket, kind, partition, sequence, blob in task.rows([chunk], is_new=False, work=None):
+                    if (branch := branch_of(kind)) is not None:
+                        chunks[bucket].append(Chunk(partition, sequence, blob, branch))
+        found = []
+        for bucket in range(cascade.buckets):
+            stepped = cascade.step(states.get(bucket), chunks[bucket], closing)
+            states[bucket] = stepped.state
+            assert not stepped.parts
+            found += stepped.results
+        return found
+
+    def run(self, *, until: int, dies: bool, buckets: int, batch: int) -> None:
+        """One run: rewind, finish the slice that is planned, and go on up to a slice; `dies` before that one's checkpoint."""
+        cascade = Cascade(self.pipeline.stages, STREAM.types, buckets)
+        checkpoint = self.checkpoints[-1] if self.checkpoints else None
+        plan = plan_rewind(checkpoint, self.first_slice_reaching, self.kept)
+        states: dict[int, bytes] = {}
+        emission = StageEmission(
+            (), (), self.shape, "", self.stage.name, 1, plan.emitted.get(self.stage.name), "", "", 0
+        )
+        committed = plan.slice_committed
+        for first in range(plan.slice_first, committed + 1, batch):
+            last = min(first + batch - 1, committed)
+            closes_ms = plan.closed_ms(self.checkpoints[last - 1])
+            self.step(states, range(first, last + 1), Closing(self.from_ms(plan, first), closes_ms), cascade)
+        for number in range(committed + 1, until + 1):
+            if len(self.slices) < number:
+                self.plan(number)
+            row, pieces = self.slices[number - 1]
+            before = self.checkpoints[-1] if self.checkpoints else None
+            latest = {
+                piece.offsets.partition: ms
+                for piece in pieces
+                if (ms := self.decoded(piece).decoded.latest_event_ms) is not None
+            }
+            reached = reached_after(row.reached, {"turbines": latest} if latest else {})
+            closes_ms = closes_after(row, reached)
+            emitted_ms = plan.closed_ms(before) if before else None
+            closing = Closing(self.from_ms(plan, number), closes_ms, emitted_ms)
+            for results in self.step(states, [number], closing, cascade):
+                rows = emission._new(results.rows)
+                if results.revised is not None:
+                    rows = pa.concat_batches([rows, results.revised])
+                for one in self.shape.documents(rows.filter(rows.column("@problem").is_null()), 1, number):
+                    assert isinstance(one, Document)
+                    self.store.write(one)
+            if dies and number == until:
+                return
+            emitted = emitted_up_to([(self.stage.name, self.stage.shape)], closes_ms, before.emitted if before else {})
+            latest_ms = greatest(before.latest_event_ms if before else None, *latest.values())
+            self.checkpoints.append(
+                a_checkpoint(number, closes_ms=closes_ms, emitted=emitted, latest_event_ms=latest_ms, reached=reached)
+            )
+
+    def from_ms(self, plan: RewindPlan, first: int) -> int | None:
+        before = self.checkpoints[first - 2] if first > 1 else None
+        begins_empty = first == plan.slice_first and plan.reaches_back_to_ms is not None
+        return plan.closed_ms(before) if before and not begins_empty else None
+
+    def first_slice_reaching(self, event_ms: int) -> int | None:
+        return next((row.slice for row in self.checkpoints if (row.latest_event_ms or 0) >= event_ms), None)
+
+    def computed_anew(self, numbers: Sequence[int]) -> dict[str, dict[str, Any]]:
+        """As a backfill does it: all slices at once, from nothing."""
+        closing = Closing(None, END_MS)
+        results = self.step({}, numbers, closing, Cascade(self.pipeline.stages, STREAM.types, 1))
+        documents = [one for some in results for one in self.shape.documents(some.rows, 1, 1)]
+        return {one.id: body(one) for one in documents if isinstance(one, Document)}
+
+    def audited(self) -> dict[str, dict[str, Any]]:
+        """What the audit computes."""
+        with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recomputation, "decode_pieces", lambda _, pieces: map(self.decoded, pieces))
+            span = VersionSpan(1, self.pipeline, 1, 1, len(self.slices), {self.stage.name: EndRange(None, END_MS)})
+            compared = Table(Path(directory) / "compared", ROWS_SCHEMA)
+            compared.create()
+            tasks = [LogTask([piece], own=True) for _, pieces in self.slices for piece in pieces]
+            again = Recomputation(span, self.config.decoding, tasks, Path(directory) / "span", compared)
+            list(run_parts(again.parts))
+            database = Database(Path(directory) / "spilled", 256)
+            try:
+                again.compute(database)
+            finally:
+                database.close()
+            rows = pq.read_table(Path(directory) / "compared").to_pylist()
+        found = {row["id"]: json.loads(row["body"]) for row in rows if row["store"] == "some"}
+        for one in found.values():
+            del one["strandline"]
+        return found
+
+
+END_MS = 10**9
+
+
+@examples(40)
+@given(st.integers(0, 10**9))
+def test_kills_change_nothing_and_audit_and_backfill_agree(seed: int) -> None:
+    """Killed before a checkpoint, when the slice's documents are written, and begun anew with other buckets and batches."""
+    case, random = a_case(seed), Random(seed)
+    cuts = sorted(random.sample(range(1, len(case.records)), min(random.choice([1, 4, 9]), len(case.records) - 1)))
+    after_ms = random.choice([None, None, 20_000])
+    job, killed = Job(case, cuts, after_ms), Job(case, cuts, after_ms)
+    last = len(job.parts) + 1
+    job.run(until=last, dies=False, buckets=1, batch=1)
+    for number in range(1, last + 1):
+        if random.random() < 0.5 or number == last:
+            killed.run(until=number, dies=True, buckets=random.choice([1, 2, 3]), batch=random.choice([1, 2, 100]))
+    killed.run(until=last, dies=False, buckets=2, batch=3)
+    assert killed.slices == job.slices
+    assert killed.checkpoints == job.checkpoints
+    assert killed.store == job.store, "to the last bit, and each as often revised"
+    assert job.computed_anew(range(1, last + 1)) == job.store.results
+    differences = job.audited()
+    assert differences.keys() == job.store.results.keys()
+    for identity, one in differences.items():
+        assert {**one, "power": 0} == {**job.store.results[identity], "power": 0}

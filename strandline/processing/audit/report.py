@@ -77,6 +77,7 @@ class AuditReport(Described):
 def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
     """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at."""
     scopes: dict[str, StoreScope] = {}
+    revised = {one.name for span in plan.spans for one in span.pipeline.stages if one.revise_ms}
     for span in plan.spans:
         if not span.is_backfill:
             for records in span.pipeline.record_stages:
@@ -95,7 +96,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                 continue
             ends = plan.scope[stage]
             # Which results had no value before they were revised is in no recomputation.
-            is_revised = any(one.name == stage and one.revise_ms for one in span.pipeline.stages)
+            is_revised = stage in revised
             for store in stores if is_revised else (RESULT_LETTERS + stage, *stores):
                 known = scopes[store].generations if store in scopes else {}
                 shown = stores if store.startswith(RESULT_LETTERS) else (store,)
@@ -107,7 +108,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                     last.number,
                     {**known, **{name: plan.stores.get(name, ()) for name in shown}},
                     plan.generation,
-                    is_revised or (store in scopes and scopes[store].is_revised),
+                    is_revised,
                 )
     return scopes
 

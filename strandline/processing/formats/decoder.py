@@ -134,7 +134,8 @@ class Decoder:
         """Return the accepted records as columns, and the others with the reason.
 
         `watermarks_ms`: a record with an earlier event time is late (where late records revise results: too late for that).
-        `max_ahead_ms`: how far it may be ahead of its log time. Each is one number for all records, or one for each record; None, NEVER_LATE and NEVER_AHEAD stand for no limit.
+        `max_ahead_ms`: how far it may be ahead of its log time. Each is one number for all records, or one for each record; None,
+        NEVER_LATE and NEVER_AHEAD stand for no limit.
 
         1. Read each record into a row; one that cannot be read goes to the validator.
         2. Read the timestamps and decimals of all rows.

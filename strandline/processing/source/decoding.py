@@ -198,13 +198,15 @@ def _decode_runs(
             row_reader.begin(sessions_of_process(config.ledger_url).unpack(run[0].sessions))
         begun = whole
         ends = np.array([piece.offsets.offset_next for piece in run])
-        limits_ms = np.array([NEVER_LATE if piece.late_below_ms is None else piece.late_below_ms for piece in run])
-        marks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
+        watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
+        revised_ms = np.array(
+            [NEVER_LATE if piece.revised_below_ms is None else piece.revised_below_ms for piece in run]
+        )
         ahead_ms = np.array([NEVER_AHEAD if piece.max_ahead_ms is None else piece.max_ahead_ms for piece in run])
         for rows in row_reader.parts(records.values, records.header_values):
             offsets, log_times_ms = rows.of_each(records.offsets), rows.of_each(records.log_times_ms)
             of_piece = np.searchsorted(ends, offsets, "right")
-            decoded = decode(rows.texts, log_times_ms, limits_ms[of_piece], ahead_ms[of_piece])
+            decoded = decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
             value_at = partial(row_reader.dead_letter_value, records.values, rows)
             chunk = DecodedChunk(
                 whole.stream,
@@ -218,7 +220,7 @@ def _decode_runs(
                 tables,
                 place,
             )
-            yield chunk if (marks_ms == NEVER_LATE).all() else chunk.with_late(marks_ms[of_piece])
+            yield chunk if (revised_ms == NEVER_LATE).all() else chunk.with_late(revised_ms[of_piece])
 
 
 def _whole(run: Sequence[Piece]) -> OffsetRange:

@@ -93,8 +93,8 @@ class Piece:
     """A range of one partition, the part of one slice, with what is in force for it."""
 
     offsets: OffsetRange
-    late_below_ms: int | None
-    """Records with an earlier event time are left out."""
+    watermark_ms: int | None
+    """Records with an earlier event time are left out: below the watermark in force, or so far below that they revise nothing."""
     max_ahead_ms: int | None
     format: RecordFormat | None = None
     """How its records are decoded, where it is not the readers' own way: by another version of the stream's document."""
@@ -102,8 +102,8 @@ class Piece:
     """What the records of the partition before the slice have declared, packed; of a piece that begins with its slice."""
     lookups: tuple[LookupRef, ...] = ()
     """By which versions of lookups they are enriched."""
-    watermark_ms: int | None = None
-    """Where results are revised, the watermark in force: a record below it that is not left out counts as late."""
+    revised_below_ms: int | None = None
+    """Where results are revised, the watermark in force: a record below it that is not left out counts as late there."""
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
