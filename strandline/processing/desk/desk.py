@@ -286,7 +286,8 @@ class Desk:
             limits = np.where(marks == NEVER_LATE, NEVER_LATE, marks - self._pipeline.spec.revise_ms)
             is_late = is_usable[here] & (events_ms[here] < limits)
             judged.late |= stream.late(rows.texts, log_ms, first + np.flatnonzero(is_late), limits[is_late])
-            judged.marks_ms[here] = marks
+            if self._pipeline.spec.revise_ms:
+                judged.marks_ms[here] = marks
             chunks = [judged.chunk(partition, at) for partition, at in _by_partition(partitions, first, stop)]
             yield _Part(chunks, ends_slice, self._clock.watermark_ms)
             first = stop
@@ -366,7 +367,7 @@ class _JudgedRows:
 
     def __post_init__(self) -> None:
         self.marks_ms = np.full(len(self.is_usable), NEVER_LATE)
-        """The watermark in force for each, as far as that is known."""
+        """The watermark in force for each, where late rows revise results."""
         self._rejects = {one.index: one for one in self.decoded.rejects}
         self._accepted_before = np.concatenate([[0], np.cumsum(self.is_usable)])
 
@@ -400,7 +401,8 @@ class _JudgedRows:
             tables=self.tables,
             place=self.place,
         )
-        return chunk.with_late(self.marks_ms[places])
+        marks_ms = self.marks_ms[places]
+        return chunk if (marks_ms == NEVER_LATE).all() else chunk.with_late(marks_ms)
 
 
 class _Emission:

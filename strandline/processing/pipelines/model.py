@@ -10,9 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import (
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
+    Tag,
     WithJsonSchema,
     model_serializer,
     model_validator,
@@ -26,6 +28,8 @@ from strandline.core.field_types import TYPE_NAMES, normal_type
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import (
     FIELD_NAMES_SCHEMA,
+    MAPPING,
+    WORD,
     DocumentModel,
     Duration,
     FieldName,
@@ -34,6 +38,7 @@ from strandline.core.stream import (
     StreamSpec,
     check_name,
     names_alike,
+    word_or_mapping,
 )
 from strandline.ledger.states import WatermarkPolicy
 from strandline.processing.pipelines.calendars import DAY_MS, zone_names
@@ -732,7 +737,10 @@ class PipelineSpec(DocumentModel):
     """Instead of `input` and `event_time`: several streams, each {stream, start, event_time}."""
     steps: list[StepSpec] = Field(min_length=1)
     """What is done, in order: each step takes what the one before it gives, or the one that it names in `from`."""
-    late: Literal["dead_letter", "drop"] | LateSpec = "dead_letter"
+    late: Annotated[
+        Annotated[Literal["dead_letter", "drop"], Tag(WORD)] | Annotated[LateSpec, Tag(MAPPING)],
+        Discriminator(word_or_mapping),
+    ] = "dead_letter"
     """What becomes of a late record: one whose event time is below the watermark. Or `{revise: DURATION}`: one that is no further
     below it revises the results that it belongs to."""
     on_error: Literal["dead_letter", "crash"] = "dead_letter"
