@@ -337,6 +337,14 @@ class EventTimeRule(Described):
             found["by_stream"] = {stream: rule.written for stream, rule in self.by_stream}
         return found
 
+    def late_below_ms(self, watermark_ms: int | None) -> int | None:
+        """Records with an earlier event time are left out while this watermark is in force: those below it, or, where results are
+        revised, so far below that no result that may be revised can hold them. Null: no record can be late yet."""
+        if watermark_ms is None or not self.revise_ms:
+            return watermark_ms
+        kept_ms = watermark_ms - self.revise_ms
+        return kept_ms if self.revises_after_ms is None else max(kept_ms, self.revises_after_ms)
+
     def of(self, stream: str) -> EventTimeRule:
         """The rule of this stream."""
         return next((rule for name, rule in self.by_stream if name == stream), self)
@@ -385,12 +393,8 @@ class SliceRow(Described):
 
     @property
     def late_below_ms(self) -> int | None:
-        """Records with an earlier event time are left out: those below the watermark, or, where results are revised, so far below
-        that no result that the slice may revise can hold them. Null: no record can be late yet."""
-        if self.watermark_ms is None or not self.rule.revise_ms:
-            return self.watermark_ms
-        kept_ms = self.watermark_ms - self.rule.revise_ms
-        return kept_ms if self.rule.revises_after_ms is None else max(kept_ms, self.rule.revises_after_ms)
+        """Records with an earlier event time are left out. Null: no record can be late yet."""
+        return self.rule.late_below_ms(self.watermark_ms)
 
 
 @dataclass(frozen=True)

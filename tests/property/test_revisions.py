@@ -48,6 +48,7 @@ from strandline.processing.slices.watermark import (
     first_records,
     greatest,
     reached_after,
+    rule_after,
     watermark_after,
 )
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
@@ -92,6 +93,8 @@ class Case(NamedTuple):
     revise_ms: int
     by: list[str]
     records: list[Record]
+    more: bool = False
+    """Whether it computes one thing more, as a later version may."""
 
     @property
     def pipeline(self) -> CheckedPipeline:
@@ -100,6 +103,7 @@ class Case(NamedTuple):
     @property
     def document(self) -> dict[str, Any]:
         aggregate = {"n": "count(*)", "power": "sum(power)", "first": "first(power)", "most": "max(power)"}
+        aggregate |= {"least": "min(power)"} if self.more else {}
         return {
             "pipeline": "health",
             "input": {"stream": "turbines"},
@@ -256,16 +260,14 @@ class Store:
 
 
 def body(one: Document) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(one.source)
-    del document["strandline"]
-    return document
+    return without_origin(json.loads(one.source))
 
 
 class Job:
     """A job over slices of the case's records, with so many buckets."""
 
-    def __init__(self, case: Case, cuts: list[int], revises_after_ms: int | None = None) -> None:
-        self.pipeline = case.pipeline
+    def __init__(self, case: Case, cuts: list[int]) -> None:
+        self.cuts, self.pipeline = cuts, case.pipeline
         stage = self.pipeline.stages[0]
         self.stage, self.kept = stage, self.pipeline.kept
         self.store, self.rejected = Store(), 0
@@ -283,7 +285,17 @@ class Job:
         self.shape = document_shape(self.pipeline, stage, stage.emits[0], 1)
         self.decoder = decoder_of(self.config.decoding)
         self.parts = [case.records[first:end] for first, end in pairwise([0, *cuts, len(case.records)])]
-        self.rule = replace(self.pipeline.event_time_rule, revises_after_ms=revises_after_ms)
+
+    def upgraded(self, case: Case) -> Job:
+        """The job as another version of it goes on."""
+        later = Job(case, self.cuts)
+        later.lines, later.slices, later.checkpoints, later.store = (
+            self.lines,
+            self.slices,
+            self.checkpoints,
+            self.store,
+        )
+        return later
 
     def plan(self, number: int) -> None:
         """Record the slice; the one behind the last part closes all."""
@@ -294,7 +306,7 @@ class Job:
         ends = {at: firsts[at] + sum(one.partition == at for one in part) for at in firsts}
         row = a_slice(
             number,
-            rule=self.rule,
+            rule=rule_after(self.pipeline.event_time_rule, before, checkpoint),
             offsets_first={"turbines": firsts},
             offsets={"turbines": ends},
             reached=checkpoint.reached if checkpoint else {},
@@ -400,14 +412,14 @@ class Job:
         documents = [one for some in results for one in self.shape.documents(some.rows, 1, 1)]
         return {one.id: body(one) for one in documents if isinstance(one, Document)}
 
-    def audited(self) -> dict[str, dict[str, Any]]:
-        """What the audit computes."""
+    def audited(self, last: int, ends: EndRange) -> dict[str, dict[str, Any]]:
+        """What the audit computes of these windows from the slices up to the last one, without sums."""
         with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
             patch.setattr(recomputation, "decode_pieces", lambda _, pieces: map(self.decoded, pieces))
-            span = VersionSpan(1, self.pipeline, 1, 1, len(self.slices), {self.stage.name: EndRange(None, END_MS)})
+            span = VersionSpan(1, self.pipeline, 1, 1, last, {self.stage.name: ends})
             compared = Table(Path(directory) / "compared", ROWS_SCHEMA)
             compared.create()
-            tasks = [LogTask([piece], own=True) for _, pieces in self.slices for piece in pieces]
+            tasks = [LogTask([piece], own=True) for _, pieces in self.slices[:last] for piece in pieces]
             again = Recomputation(span, self.config.decoding, tasks, Path(directory) / "span", compared)
             list(run_parts(again.parts))
             database = Database(Path(directory) / "spilled", 256)
@@ -417,9 +429,16 @@ class Job:
                 database.close()
             rows = pq.read_table(Path(directory) / "compared").to_pylist()
         found = {row["id"]: json.loads(row["body"]) for row in rows if row["store"] == "some"}
-        for one in found.values():
-            del one["strandline"]
-        return found
+        return without_sums({identity: without_origin(one) for identity, one in found.items()})
+
+
+def without_sums(documents: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """For the audit, which adds in another order."""
+    return {identity: {**one, "power": 0} for identity, one in documents.items()}
+
+
+def without_origin(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != "strandline"}
 
 
 END_MS = 10**9
@@ -430,9 +449,8 @@ END_MS = 10**9
 def test_kills_change_nothing_and_audit_and_backfill_agree(seed: int) -> None:
     """Killed before a checkpoint, when the slice's documents are written, and begun anew with other buckets and batches."""
     case, random = a_case(seed), Random(seed)
-    cuts = sorted(random.sample(range(1, len(case.records)), min(random.choice([1, 4, 9]), len(case.records) - 1)))
-    after_ms = random.choice([None, None, 20_000])
-    job, killed = Job(case, cuts, after_ms), Job(case, cuts, after_ms)
+    cuts = some_cuts(case, random)
+    job, killed = Job(case, cuts), Job(case, cuts)
     last = len(job.parts) + 1
     job.run(until=last, dies=False, buckets=1, batch=1)
     for number in range(1, last + 1):
@@ -443,7 +461,31 @@ def test_kills_change_nothing_and_audit_and_backfill_agree(seed: int) -> None:
     assert killed.checkpoints == job.checkpoints
     assert killed.store == job.store, "to the last bit, and each as often revised"
     assert job.computed_anew(range(1, last + 1)) == job.store.results
-    differences = job.audited()
-    assert differences.keys() == job.store.results.keys()
-    for identity, one in differences.items():
-        assert {**one, "power": 0} == {**job.store.results[identity], "power": 0}
+    assert job.audited(last, EndRange(None, END_MS)) == without_sums(job.store.results)
+
+
+def some_cuts(case: Case, random: Random) -> list[int]:
+    return sorted(random.sample(range(1, len(case.records)), min(random.choice([1, 4, 9]), len(case.records) - 1)))
+
+
+@examples(20)
+@given(st.integers(0, 10**9))
+def test_no_version_revises_what_another_has_closed(seed: int) -> None:
+    """A later version takes over, and is killed once: each document is of one of them, with all records that it took in."""
+    case, random = a_case(seed), Random(seed)
+    job = Job(case, some_cuts(case, random))
+    last = len(job.parts) + 1
+    at = random.randint(1, last - 1)
+    job.run(until=at, dies=False, buckets=1, batch=1)
+    ends_ms = job.checkpoints[-1].emitted.get("some", 0)
+    first = dict(job.store.results)
+    longer = case._replace(more=True, revise_ms=random.choice([case.revise_ms, 300_000]))
+    later = job.upgraded(longer)
+    later.run(until=random.randint(at + 1, last), dies=True, buckets=2, batch=2)
+    later.run(until=last, dies=False, buckets=3, batch=100)
+    results = later.store.results
+    assert {identity: results[identity] for identity in first} == first
+    theirs = {identity: one for identity, one in results.items() if identity not in first}
+    assert all("least" in one for one in theirs.values())
+    assert job.audited(at, EndRange(None, ends_ms)) == without_sums(first)
+    assert later.audited(last, EndRange(ends_ms, END_MS)) == without_sums(theirs)

@@ -27,7 +27,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import earliest_event
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.upgrade import changes_between
-from strandline.processing.slices.planner import _rule_after
+from strandline.processing.slices.watermark import rule_after
 from tests.support.ledgers import a_checkpoint, a_slice
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_sql_and_python_say_the_same() -> None:
         create job `meter-minutes` with (event_time = 'ts', delay = '10s', late.revise = '30m') as
         insert into elasticsearch 'meter-minute'
         select meter, count(*) as n, sum(kwh) as kwh
-        from tumble(table meters, descriptor(ts), interval '1' minute) group by meter
+        from tumble(table meters, descriptor(ts), interval '1' minute) group by meter, window_start, window_end
     """
     (said,) = [one.data for one in translate(text, "x.sql").documents]
     assert said["late"] == {"revise": "30m"}
@@ -144,20 +144,20 @@ def test_an_upgrade_tells_what_is_not_revised_any_more() -> None:
 
 def test_a_slice_says_what_is_late_and_no_version_revises_what_another_has_closed() -> None:
     rule = EventTimeRule(0, None, revise_ms=1_000, revises="a")
-    assert _rule_after(rule, None, None).revises_after_ms is None
+    assert rule_after(rule, None, None).revises_after_ms is None
     first = a_slice(1, rule=rule, watermark_ms=5_000)
     assert first.late_below_ms == 4_000
     assert replace(first, watermark_ms=None).late_below_ms is None
     done = a_checkpoint(1, closes_ms=6_000)
-    assert _rule_after(rule, first, done) == rule, "the same pipeline goes on"
-    other = _rule_after(replace(rule, revises="b"), first, done)
+    assert rule_after(rule, first, done) == rule, "the same pipeline goes on"
+    other = rule_after(replace(rule, revises="b"), first, done)
     assert other.revises_after_ms == 6_000
     second = a_slice(2, rule=other, watermark_ms=6_500)
     assert second.late_below_ms == 6_000
-    assert _rule_after(replace(rule, revises="b"), second, a_checkpoint(2)) == other, "and stays so"
+    assert rule_after(replace(rule, revises="b"), second, a_checkpoint(2)) == other, "and stays so"
     assert replace(second, watermark_ms=9_000).late_below_ms == 8_000
     plain = EventTimeRule(0, None)
-    assert _rule_after(plain, first, done) == plain and a_slice(2, rule=plain, watermark_ms=7).late_below_ms == 7
+    assert rule_after(plain, first, done) == plain and a_slice(2, rule=plain, watermark_ms=7).late_below_ms == 7
 
 
 @pytest.fixture
