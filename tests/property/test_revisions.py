@@ -75,6 +75,7 @@ SHAPES: list[tuple[dict[str, Any], int, int]] = [
     ({"tumbling": "15s", "offset": "7s"}, 15_000, 15_000),
     ({"sliding": {"size": "20s", "every": "5s"}}, 20_000, 5_000),
     ({"sliding": {"size": "25s", "every": "10s"}}, 25_000, 10_000),
+    ({"cumulative": {"size": "30s", "step": "10s"}}, 30_000, 10_000),
 ]
 
 
@@ -172,11 +173,13 @@ def expected(case: Case) -> tuple[dict[tuple[Any, ...], dict[str, Any]], int]:
             continue
         is_late = in_force is not None and one.ts_ms < in_force
         offset_ms = 7_000 if "offset" in case.shape else 0
-        start_ms = (one.ts_ms - offset_ms) // case.every_ms * case.every_ms + offset_ms
-        while start_ms + case.size_ms > one.ts_ms:
+        last_ms = (one.ts_ms - offset_ms) // case.every_ms * case.every_ms + offset_ms + case.size_ms
+        first_ms = one.ts_ms + 1
+        if "cumulative" in case.shape:
+            last_ms = one.ts_ms // case.size_ms * case.size_ms + case.size_ms
+        for end_ms in range(last_ms, first_ms - 1, -case.every_ms):
             key = tuple(getattr(one, name) for name in case.by)
-            held[(start_ms + case.size_ms, *key)][one.partition].append((one, is_late))
-            start_ms -= case.every_ms
+            held[(end_ms, *key)][one.partition].append((one, is_late))
     found = {}
     for window, by_partition in held.items():
         rows = [row for partition in sorted(by_partition) for row in by_partition[partition]]

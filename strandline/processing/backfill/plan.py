@@ -100,8 +100,9 @@ def plan_backfill(
     for stage in pipeline.stages:
         if stage.name not in steps_ms:
             continue
-        # What may still be revised is left to the job, so that the two never write the same window.
-        up_to_ms = min(last.emitted.get(stage.name, 0), (last.closes_ms or 0) - stage.shape.revise_ms)
+        up_to_ms = last.emitted.get(stage.name, 0)
+        if stage.revise_ms:  # what may still be revised is left to the job, so that the two never write the same window
+            up_to_ms = min(up_to_ms, (last.closes_ms or 0) - stage.revise_ms)
         up_to_ms = up_to_ms if to_ms is None else min(up_to_ms, to_ms)
         step_ms = steps_ms[stage.name]
         window = WindowRange(stage.shape.last_start(from_ms // step_ms * step_ms), stage.shape.last_end(up_to_ms))

@@ -337,13 +337,12 @@ class WindowOperator:
     ) -> Iterator[ClosedWindows]:
         """The windows that end at or before `emitted_ms` of the keys that have new rows in them. `numbers`: of the rows' keys."""
         last, key_count = self._last_window_closed(emitted_ms), max(1, keys.num_rows)
-        panes = [one.panes for one in rows]
-        of_rows = [number[one.keys] for number, one in zip(numbers, rows, strict=True)]
-        new = [
-            window * key_count + key_of[places]
-            for pane_of, key_of in zip(panes, of_rows, strict=True)
-            for places, window in self._windows_of(pane_of)
-        ]
+        open_pane = self._panes.at(emitted_ms)
+        new = []
+        for number, one in zip(numbers, rows, strict=True):
+            old = np.flatnonzero(one.panes <= open_pane)  # no others are in a window that is closed
+            key_of_row = number[one.keys[old]]
+            new += [window * key_count + key_of_row[places] for places, window in self._windows_of(one.panes[old])]
         changed = np.unique(np.concatenate(new)) if new else np.zeros(0, np.int64)
         changed = changed[changed < (last + 1) * key_count]
         if not len(changed):

@@ -53,11 +53,11 @@ def revision_problems(
     if isinstance(stage, JoinStage):
         yield _REVISE, "needs a window, and joined rows are final at once; raise the delay instead"
         return
-    if stage.gap_ms is not None or stage.count is not None or stage.is_cumulative:
+    if stage.gap_ms is not None or stage.count is not None:
         yield (
             (*path, "window"),
-            "with 'late: {revise: ...}' a window is tumbling or sliding: in others a late record may move where they begin and "
-            "end, or change many of them; raise the delay instead",
+            "with 'late: {revise: ...}' a window is tumbling, sliding or cumulative: of others a late record may move where they "
+            "begin and end; raise the delay instead",
         )
     if stage.dedupe is not None:
         yield (
