@@ -86,7 +86,8 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
             Effect.SAFE,
             "counts from the next slice on; what is closed by then is not revised any more",
         )
-    elif (before.spec.late, before.spec.on_error) != (after.spec.late, after.spec.on_error):
+    said = [(one.spec.on_error, one.spec.late == "drop") for one in (before, after)]
+    if said[0] != said[1]:
         yield Change("late or on_error", Effect.SAFE, "counts from the next slice on")
     if before.spec.dead_letters != after.spec.dead_letters:
         yield Change("dead_letters", Effect.SAFE, "counts at once; without `index: true` what is in the index stays")
