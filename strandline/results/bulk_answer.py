@@ -41,7 +41,6 @@ class BulkItem:
     reason: str = ""
 
 
-_WRITTEN = frozenset({200, 201})
 _PASSING_STATUSES = frozenset({408, 429})
 """A full queue, a disk above its flood stage: with all that is 500 or more, what may pass by itself."""
 _DOCUMENT_TYPES = frozenset(
@@ -77,7 +76,8 @@ def _read_item(item: Any, document: Document) -> BulkItem:
     except (TypeError, KeyError, ValueError) as error:
         raise IndexUnavailable(f"a bulk answer has an item that is not readable: {item!r:.200}") from error
     # What does not come as far as the index tells of the alias that it was sent to.
-    places = (document.index,) if status in _WRITTEN else (document.index, write_alias(document.index))
+    is_written = status == 201 or (status == 200 and document.version is not None)
+    places = (document.index,) if is_written else (document.index, write_alias(document.index))
     if identity != document.id or index not in places:
         raise PermanentError(
             f"document {document.id} was sent to index {document.index} but the answer tells of {identity} in {index}; "
@@ -85,12 +85,11 @@ def _read_item(item: Any, document: Document) -> BulkItem:
         )
     cause = result.get("error") or {}
     error_type, reason = str(cause.get("type", "")), _reason(cause)
-    return BulkItem(document, _outcome(status, error_type, reason), status, error_type, reason)
+    outcome = ItemOutcome.CREATED if is_written else _outcome(status, error_type, reason)
+    return BulkItem(document, outcome, status, error_type, reason)
 
 
 def _outcome(status: int, error_type: str, reason: str) -> ItemOutcome:
-    if status in _WRITTEN:
-        return ItemOutcome.CREATED
     if status == 409:
         return ItemOutcome.EXISTS
     if status >= 500 or status in _PASSING_STATUSES:
