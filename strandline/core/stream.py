@@ -781,8 +781,18 @@ _EXPECTED = {
 }
 
 
+WORD, MAPPING = "[word]", "[mapping]"
+"""Tags of a field that is one or the other; its errors name them beside the path."""
+_NO_PLACES = ("[key]", WORD, MAPPING)
+
+
+def word_or_mapping(value: object) -> str:
+    """Which of these tags a value has."""
+    return WORD if isinstance(value, str) else MAPPING
+
+
 def _problems(model: type[DocumentModel], document: YamlDocument, detail: ErrorDetails) -> list[Problem]:
-    path = tuple(part for part in detail["loc"] if part != "[key]")
+    path = tuple(part for part in detail["loc"] if part not in _NO_PLACES)
     error = detail.get("ctx", {}).get("error")
     if isinstance(error, ContradictionError):
         return [document.problem((*path, *inner), message) for inner, message in error.found]
@@ -846,5 +856,6 @@ def _model_at(model: type[DocumentModel], path: Path) -> type[DocumentModel] | N
         else:  # an index of a list, or a key of a dict
             here = typing.get_args(here)[-1] if typing.get_args(here) else None
         while typing.get_origin(here) in (Annotated, typing.Union, types.UnionType):
-            here = typing.get_args(here)[0]
+            of_union = [one for one in typing.get_args(here) if one is not types.NoneType]
+            here = of_union[0 if typing.get_origin(here) is Annotated else -1]
     return here if isinstance(here, type) and issubclass(here, DocumentModel) else None

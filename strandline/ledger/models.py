@@ -131,13 +131,7 @@ class RuleText(sa.types.TypeDecorator[EventTimeRule]):
     def process_bind_param(self, value: EventTimeRule | None, dialect: sa.Dialect) -> str | None:
         if value is None:
             return None
-        written = {name: one for name, one in vars(value).items() if name != "by_stream"}
-        if value.by_stream:
-            rules = ((stream, vars(rule)) for stream, rule in value.by_stream)
-            written["by_stream"] = {
-                stream: {name: one for name, one in rule.items() if name != "by_stream"} for stream, rule in rules
-            }
-        return json.dumps(written, separators=(",", ":"))
+        return json.dumps(value.written, separators=(",", ":"))
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> EventTimeRule | None:
         return None if value is None else _rule(value)

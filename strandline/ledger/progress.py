@@ -225,6 +225,22 @@ class Progress(Compaction):
 
         return self.above_floor(job, first_above)
 
+    def first_slice_final(self, job: str, event_ms: int) -> int | None:
+        """A committed slice after which no result of windows that end up to `event_ms` changes any more, the lowest that is known
+        to be one: that which closed them, or, where late records revise results, one behind it. None if they may change yet."""
+        number, last = self.first_slice_closing(job, event_ms), self.last_checkpoint(job)
+        closed = self.slices(job, number, number) if number is not None else []
+        if not closed or not closed[0].rule.revise_ms or last is None:
+            return number
+        final = self.first_slice_closing(job, event_ms + closed[0].rule.revise_ms)
+        if final is not None:
+            return final
+        rule = self.slices(job, last.slice, last.slice)[
+            0
+        ].rule  # perhaps of a later version, which revises no such window
+        is_final = not rule.revise_ms or (rule.revises_after_ms is not None and rule.revises_after_ms >= event_ms)
+        return last.slice if is_final else None
+
     def closed_at_ms(self, job: str, event_ms: int) -> int | None:
         """When the slice was committed that closed windows that end at `event_ms`, by its runner's clock; None if none has yet,
         or if that slice may have been removed."""

@@ -316,6 +316,34 @@ class EventTimeRule(Described):
     """`partitions`: by the partition that is furthest behind. `newest`: by the latest event of all."""
     by_stream: tuple[tuple[str, EventTimeRule], ...] = ()
     """(stream, rule) of each stream, where a job reads several; then what stands beside it is that of the first."""
+    revise_ms: int = 0
+    """So far behind the watermark a record still counts, and revises results that are emitted. 0: it is late. Like the two that
+    follow, it is said once for all streams."""
+    revises: str = ""
+    """What the results depend on that are revised: the digest of the pipeline. Empty where none are."""
+    revises_after_ms: int | None = None
+    """Windows that end at or before it were closed by a pipeline of another digest, and are not revised. Null: none were."""
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """It as JSON, without what only a job says that revises: so an older release can read the rules of the others."""
+        unsaid = {"revise_ms": 0, "revises": "", "revises_after_ms": None}
+        found = {
+            name: one
+            for name, one in vars(self).items()
+            if name != "by_stream" and (name not in unsaid or self.revise_ms)
+        }
+        if self.by_stream:
+            found["by_stream"] = {stream: rule.written for stream, rule in self.by_stream}
+        return found
+
+    def late_below_ms(self, watermark_ms: int | None) -> int | None:
+        """Records with an earlier event time are left out while this watermark is in force: those below it, or, where results are
+        revised, so far below that no result that may be revised can hold them. Null: no record can be late yet."""
+        if watermark_ms is None or not self.revise_ms:
+            return watermark_ms
+        kept_ms = watermark_ms - self.revise_ms
+        return kept_ms if self.revises_after_ms is None else max(kept_ms, self.revises_after_ms)
 
     def of(self, stream: str) -> EventTimeRule:
         """The rule of this stream."""
@@ -362,6 +390,11 @@ class SliceRow(Described):
     """stream -> partition -> what the records before the slice have declared, of formats whose records depend on those before."""
     lookup_versions: LookupVersions = field(default_factory=dict)
     """By which version of each lookup its records are enriched, wherever and however often the slice is replayed."""
+
+    @property
+    def late_below_ms(self) -> int | None:
+        """Records with an earlier event time are left out. Null: no record can be late yet."""
+        return self.rule.late_below_ms(self.watermark_ms)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Bulk requests: documents as the lines that Elasticsearch's `_bulk` takes, cut to a bounded size.
 
+A document is created. One with a version is written in the place of a lower version of it, or created.
+
 They go to the write alias of their index (sent with `require_alias`), so that no request makes an index by itself: one that
 was deleted, or whose template was, would come back without its documents or without its mapping.
 """
@@ -18,6 +20,7 @@ from strandline.results.names import write_alias
 from strandline.results.text_columns import bytes_between, join_texts, text_ends
 
 _ACTION = b'{"create":{"_index":"'
+_VERSIONED, _VERSIONED_END = b'{"index":{"version_type":"external","version":', b',"_index":"'
 _BEFORE_ID = b'","_id":"'
 _WRITE_BEFORE_ID = write_alias("").encode() + _BEFORE_ID
 _CREATED = b',"status":201}},'
@@ -31,16 +34,18 @@ class Bulk:
     body: bytes
     created: bytes
     """The answer, to the byte, that tells of nothing but that each was created where it was asked. Elasticsearch may write it
-    in other bytes: then each item is read."""
+    in other bytes: then each item is read. So they are, where documents have versions; then it is empty."""
     read: Callable[[], list[Document]]
     """Gives each document, for when not all was created."""
 
     @staticmethod
     def of(documents: Sequence[Document]) -> Bulk:
         lines = [
-            b'%b%b%b%b"}}\n%b\n' % (_ACTION, one.index.encode(), _WRITE_BEFORE_ID, one.id.encode(), one.source)
+            b'%b%b%b%b"}}\n%b\n' % (_action(one), one.index.encode(), _WRITE_BEFORE_ID, one.id.encode(), one.source)
             for one in documents
         ]
+        if any(one.version is not None for one in documents):
+            return Bulk(len(documents), b"".join(lines), b"", lambda: list(documents))
         items = [
             b'%b%b%b%b"%b' % (_ACTION, one.index.encode(), _BEFORE_ID, one.id.encode(), _CREATED) for one in documents
         ]
@@ -51,7 +56,10 @@ def cut_bulks(columns: DocumentColumns, documents_max: int, bytes_max: int) -> I
     """Yield bulks of at most so many documents and bytes; a document larger than that goes alone. None of the rows may have a
     problem."""
     indices, ids = columns.indices(), columns.ids.cast(pa.binary())
-    lines = join_texts([_ACTION, indices, _WRITE_BEFORE_ID, ids, b'"}}\n', *columns.pieces, b"\n"])
+    actions: list[pa.BinaryArray | bytes] = [_ACTION]
+    if columns.versions is not None:
+        actions = [_VERSIONED, columns.versions.cast(pa.string()).cast(pa.binary()), _VERSIONED_END]
+    lines = join_texts([*actions, indices, _WRITE_BEFORE_ID, ids, b'"}}\n', *columns.pieces, b"\n"])
     items = join_texts([_ACTION, indices, _BEFORE_ID, ids, b'"', _CREATED])
     ends = text_ends(lines)
     first = 0
@@ -61,10 +69,14 @@ def cut_bulks(columns: DocumentColumns, documents_max: int, bytes_max: int) -> I
         yield Bulk(
             next_ - first,
             bytes_between(lines, first, next_),
-            _answer(bytes_between(items, first, next_)),
+            _answer(bytes_between(items, first, next_)) if columns.versions is None else b"",
             partial(_read, columns, range(first, next_)),
         )
         first = next_
+
+
+def _action(document: Document) -> bytes:
+    return _ACTION if document.version is None else b"%b%d%b" % (_VERSIONED, document.version, _VERSIONED_END)
 
 
 def _read(columns: DocumentColumns, rows: Sequence[int]) -> list[Document]:

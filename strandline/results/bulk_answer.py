@@ -19,8 +19,9 @@ from strandline.results.names import write_alias
 
 class ItemOutcome(Enum):
     CREATED = "created"
+    """Or, of one with a version, put in the place of a lower one."""
     EXISTS = "exists"
-    """The id is taken; compare the two documents."""
+    """The id is taken, by as high a version at least; compare the two documents."""
     RETRY = "retry"
     """The store could not accept it now; the document may be right."""
     NO_INDEX = "no index"
@@ -69,13 +70,14 @@ def read_bulk_answer(answer: Any, documents: Sequence[Document]) -> list[BulkIte
 
 def _read_item(item: Any, document: Document) -> BulkItem:
     try:
-        result = item["create"]
+        result = item["create" if document.version is None else "index"]
         status = int(result["status"])
         identity, index = result["_id"], result["_index"]
     except (TypeError, KeyError, ValueError) as error:
         raise IndexUnavailable(f"a bulk answer has an item that is not readable: {item!r:.200}") from error
     # What does not come as far as the index tells of the alias that it was sent to.
-    places = (document.index,) if status == 201 else (document.index, write_alias(document.index))
+    is_written = status == 201 or (status == 200 and document.version is not None)
+    places = (document.index,) if is_written else (document.index, write_alias(document.index))
     if identity != document.id or index not in places:
         raise PermanentError(
             f"document {document.id} was sent to index {document.index} but the answer tells of {identity} in {index}; "
@@ -83,12 +85,11 @@ def _read_item(item: Any, document: Document) -> BulkItem:
         )
     cause = result.get("error") or {}
     error_type, reason = str(cause.get("type", "")), _reason(cause)
-    return BulkItem(document, _outcome(status, error_type, reason), status, error_type, reason)
+    outcome = ItemOutcome.CREATED if is_written else _outcome(status, error_type, reason)
+    return BulkItem(document, outcome, status, error_type, reason)
 
 
 def _outcome(status: int, error_type: str, reason: str) -> ItemOutcome:
-    if status == 201:
-        return ItemOutcome.CREATED
     if status == 409:
         return ItemOutcome.EXISTS
     if status >= 500 or status in _PASSING_STATUSES:

@@ -36,6 +36,7 @@ from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.field_types import is_nested, normal_type
 from strandline.results.names import (
     KEYS_BESIDE,
+    REVISION,
     WINDOW_FIELDS,
     check_emit_name,
     check_field_name,
@@ -60,6 +61,8 @@ class Document:
     """The index; in a stream, the stream."""
     source: bytes
     """The JSON, on one line."""
+    version: int | None = None
+    """Of one that may be revised: it takes the place of a lower one. None: there is one at most."""
 
 
 def document_id(job: str, stage: str, window_start_ms: int, window_end_ms: int, key: tuple[KeyValue, ...]) -> str:
@@ -132,6 +135,8 @@ class DocumentShape:
     """Whether the alias shows an index from its beginning. Not of a backfill: it is shown when it is complete."""
     beside_by: tuple[str, ...] = ()
     """Columns of KEYS_BESIDE that tell results of one window and key apart: more key values in their ids, and no fields."""
+    is_revised: bool = False
+    """Whether late records revise results: then the aggregate REVISION tells which document of a window is the later one."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -206,7 +211,8 @@ class DocumentShape:
         problems = windows.problems()
         for column in columns:
             problems = column.problems | problems  # the first that has one tells of it
-        return DocumentColumns(ids, pieces, problems, [head.index for head in windows.heads], windows.codes)
+        versions = pc.add(batch.column(REVISION), 1) if self.is_revised else None
+        return DocumentColumns(ids, pieces, problems, [head.index for head in windows.heads], windows.codes, versions)
 
     def _of_run(self, ids: pa.StringArray, epoch: int) -> pa.StringArray:
         return ids if self.is_once else pc.binary_join_element_wise(ids, f".{epoch}", "")
@@ -296,6 +302,8 @@ class DocumentColumns:
     """None where no index can be named."""
     index_codes: npt.NDArray[np.int64]
     """Which of `index_names` is each row's."""
+    versions: pa.Int64Array | None = None
+    """Of each row, as of its Document."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -309,6 +317,7 @@ class DocumentColumns:
             {place: self.problems[row] for place, row in enumerate(rows) if row in self.problems},
             self.index_names,
             self.index_codes[places.to_numpy()],
+            None if self.versions is None else self.versions.take(places),
         )
 
     def indices(self) -> pa.BinaryArray:
@@ -327,13 +336,14 @@ class DocumentColumns:
     def rows(self) -> Iterator[Document | Refused]:
         """Yield each row's document or refusal."""
         codes, sources = self.index_codes.tolist(), join_texts(self.pieces).to_pylist()
+        versions = [None] * len(codes) if self.versions is None else self.versions.to_pylist()
         for row, (identity, code, source) in enumerate(zip(self.ids.to_pylist(), codes, sources, strict=True)):
             index, problem = self.index_names[code], self.problems.get(row)
             if problem is not None:
                 yield Refused(identity, index, None, *problem, source)
             else:
                 assert index is not None
-                yield Document(identity, index, source)
+                yield Document(identity, index, source, versions[row])
 
 
 def _has_mapping(type_name: str) -> bool:

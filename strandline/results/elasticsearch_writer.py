@@ -1,4 +1,5 @@
-"""Writes results into Elasticsearch, each once: created under an id that comes from the data, and never overwritten."""
+"""Writes results into Elasticsearch, each once: created under an id that comes from the data, and never overwritten, but where
+late records revise it: then by a higher version alone, which comes from the data, too."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ class ElasticsearchWriter:
         """Return when every document is durable in the index or refused, which `report` then tells.
 
         1. Send a bulk; read every item of its answer.
-        2. Where the id is taken, fetch what is there and compare: equal is done, different is an alarm.
+        2. Where the id is taken (by as high a version), fetch what is there and compare: equal is done, different is an alarm.
         3. Send again what the store could not take now, and only that, until the deadline.
 
         Raises IndexUnavailable, Divergence; IndexMisconfigured when an answer speaks neither of a document nor of something that
@@ -239,6 +240,8 @@ class ElasticsearchWriter:
                 unread.append(document)
             elif not held.get("found"):
                 gone.append(document)
+            elif document.version is not None and held["_version"] > document.version:
+                equal += 1  # it came too late: a later revision has taken its place
             elif different := differences(held["_source"], msgspec.json.decode(document.source)):
                 diverging.append(_describe_divergence(document, held["_source"], different))
             else:

@@ -25,6 +25,9 @@ ROWS_JOINED = "@rows_joined"
 there is not."""
 WINDOW_NUMBER = "@window_number"
 """A column of windows that count records: of several with one key and the same times, which it is."""
+REVISION = "revision"
+"""The field of a result that may be revised: how many late records it holds. Of two documents of one window the one with more is
+the later one."""
 KEYS_BESIDE = {ROWS_JOINED: "string", WINDOW_NUMBER: "long"}
 """The types of such columns, which tell results of one window and key apart."""
 METADATA_NAMES = frozenset(

@@ -9,7 +9,7 @@ from strandline.results.elasticsearch_client import RequestRefused
 _WHAT_NEXT = "No result was given up for it. Then start the job again."
 _RIGHT = (
     "give the user in STRANDLINE_ELASTICSEARCH_URL the rights create_doc, read, create_index and manage on the indices and "
-    "aliases {name}*"
+    "aliases {name}* (where late records revise results, index, too)"
 )
 _OF_TYPES = {
     "index_closed_exception": "open it: POST /{index}/_open",

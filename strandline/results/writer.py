@@ -13,6 +13,8 @@ PROBLEM = "@problem"
 """Why a result cannot be used; null for a good one."""
 EVENT_US, PARTITION, OFFSET, ELEMENT = "@event_us", "@partition", "@offset", "@element"
 """Of a record: its event time in microseconds since 1970 UTC, and where it stands in the log."""
+LATE = "@late"
+"""Of a record that comes to a window whose results are revised: true if it came behind the watermark, else null."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.core.errors import Conflict, IndexMisconfigured, IndexUnavailable
+from strandline.core.errors import Conflict, Divergence, IndexMisconfigured, IndexUnavailable
 from strandline.results.bulk import Bulk
 from strandline.results.document import Document, DocumentShape, document_id
 from strandline.results.elasticsearch_client import request
@@ -91,6 +91,25 @@ def new_emit(elasticsearch: str) -> Iterator[Callable[[str], Emit]]:
 @pytest.fixture
 def emit(new_emit: Callable[[str], Emit]) -> Emit:
     return new_emit(f"results-{uuid.uuid4().hex}")
+
+
+def test_a_revision_is_written_over_those_before_it_and_over_no_later_one(emit: Emit) -> None:
+    shape = replace(emit.shape(BY[:1], (("n", "long"), ("revision", "long"))), is_revised=True)
+    writer = emit.ensure(shape)
+
+    def write(n: int, revision: int) -> tuple[int, int]:
+        report = writer.write_batches([stage_batch(shape.fields, [("t-17", n, revision), ("t-18", 1, 0)])], 1, 1)
+        return report.created, report.already
+
+    assert write(1, 0) == (2, 0)
+    assert write(1, 0) == (0, 2)
+    assert write(3, 2) == (1, 1)
+    assert write(3, 2) == (0, 2), "the same after a kill"
+    assert write(2, 1) == (0, 2), "one that comes too late"
+    with pytest.raises(Divergence):
+        write(4, 2)
+    hits = emit.search({"version": True, "query": {"term": {"device": "t-17"}}})["hits"]["hits"]
+    assert [(one["_source"]["n"], one["_source"]["revision"], one["_version"]) for one in hits] == [(3, 2, 3)]
 
 
 def test_a_document_of_every_type_is_kept_exactly_and_found_by_each_field(emit: Emit) -> None:

@@ -30,7 +30,8 @@ class Fault(Enum):
 
 @dataclass
 class RefusingIndex:
-    """Serves `_bulk` (create) and `_mget` on loopback between `start` and `stop`; counts what it was sent."""
+    """Serves `_bulk` (create, or index with an external version) and `_mget` on loopback between `start` and `stop`; counts what
+    it was sent."""
 
     bulk_bytes_max: int = 1 << 30
     """A larger bulk request is answered with 413."""
@@ -42,6 +43,8 @@ class RefusingIndex:
     """Id -> (status, error type) for each attempt to come; then it is taken."""
     documents: dict[tuple[str, str], Item] = field(default_factory=dict)
     """(index, id) -> source."""
+    versions: dict[tuple[str, str], int] = field(default_factory=dict)
+    """(index, id) -> version, of those that have one."""
     sent: list[list[str]] = field(default_factory=list)
     """The ids of each bulk request that arrived."""
     indices: dict[str, Any] | None = None
@@ -105,7 +108,7 @@ class RefusingIndex:
             return 413, _error("too_large")
         lines = body.decode().split("\n")
         assert lines.pop() == "", "a bulk body ends with a newline"
-        actions = [json.loads(line)["create"] for line in lines[::2]]
+        verbs, actions = zip(*(next(iter(json.loads(line).items())) for line in lines[::2]), strict=True)
         self.sent.append([action["_id"] for action in actions])
         fault = self.faults.pop(0) if self.faults else None
         match fault:
@@ -116,8 +119,8 @@ class RefusingIndex:
             case Fault.STRANGER:
                 return 200, _OF_A_STRANGER
         items = [
-            {"create": self._create(action["_index"], action["_id"], json.loads(source), fault)}
-            for action, source in zip(actions, lines[1::2], strict=True)
+            {verb: self._create(action, json.loads(source), fault)}
+            for verb, action, source in zip(verbs, actions, lines[1::2], strict=True)
         ]
         match fault:
             case Fault.LOSE_ANSWER:
@@ -127,7 +130,9 @@ class RefusingIndex:
         answer = json.dumps({"items": items}, separators=(",", ":")).encode()
         return 200, answer[: len(answer) // 2] if fault is Fault.CUT_ANSWER else answer
 
-    def _create(self, index: str, identity: str, source: Item, fault: Fault | None) -> Item:
+    def _create(self, action: Item, source: Item, fault: Fault | None) -> Item:
+        index, identity, version = action["_index"], action["_id"], action.get("version")
+        assert (version is None) == ("version_type" not in action)
         if self.indices is not None and index.removesuffix(".write") not in self.indices:
             return {"_index": index, "_id": identity, "status": 404, "error": {"type": "index_not_found_exception"}}
         index = index.removesuffix(".write")
@@ -135,10 +140,13 @@ class RefusingIndex:
         if self.item_errors[identity]:
             status, error_type = self.item_errors[identity].pop(0)
             return {**item, "status": status, "error": {"type": error_type, "reason": "told to fail"}}
-        if (index, identity) in self.documents:
+        status = 200 if (index, identity) in self.documents else 201
+        if status == 200 and (version is None or version <= self.versions.get((index, identity), 1)):
             return {**item, "status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "taken"}}
         self.documents[index, identity] = source
-        return {**item, "status": 201, "_index": "elsewhere" if fault is Fault.REDIRECT else index}
+        if version is not None:
+            self.versions[index, identity] = version
+        return {**item, "status": status, "_index": "elsewhere" if fault is Fault.REDIRECT else index}
 
     def set_up(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """What a writer asks before it writes: which indices there are, a template, a new index."""
@@ -179,8 +187,9 @@ class RefusingIndex:
             return status, _error("told_to_fail")
         found = []
         for wanted in json.loads(body)["docs"]:
-            source = self.documents.get((wanted["_index"], wanted["_id"]))
-            found.append({**wanted, "found": True, "_source": source} if source else {**wanted, "found": False})
+            place = wanted["_index"], wanted["_id"]
+            held = {"found": True, "_source": self.documents.get(place), "_version": self.versions.get(place, 1)}
+            found.append({**wanted, **held} if held["_source"] else {**wanted, "found": False})
         return 200, json.dumps({"docs": found}).encode()
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from strandline.core.errors import Divergence, IndexMisconfigured, IndexUnavailable, PermanentError
@@ -191,3 +192,30 @@ def test_a_request_that_is_refused_names_the_remedy(index: RefusingIndex, writer
     index.read_statuses = [401]
     with pytest.raises(IndexMisconfigured, match="answered 401"):
         writer.write_batches([BATCH], 1, 1)
+
+
+REVISED = replace(SHAPE, aggregates=(("load", "double"), ("revision", "long")), is_revised=True)
+
+
+def revised(load: float, revision: int) -> pa.RecordBatch:
+    return stage_batch(REVISED.fields, [("t-1", load, revision)])
+
+
+def test_a_revision_takes_the_place_of_those_before_it_and_of_no_later_one(index: RefusingIndex) -> None:
+    writer = ElasticsearchWriter(index.url, REVISED, deadline_s=10, wait_first_s=0.001, wait_max_s=0.01)
+
+    def held() -> list[tuple[float, int]]:
+        return [(one["load"], one["revision"]) for one in index.documents.values()]
+
+    assert writer.write_batches([revised(0.5, 0)], 1, 1).created == 1
+    index.faults = [Fault.LOSE_ANSWER]
+    report = writer.write_batches([revised(0.75, 2)], 1, 2)
+    assert (report.created, report.already, held()) == (0, 1, [(0.75, 2)]), "the repeat finds what was done"
+    assert writer.write_batches([revised(0.75, 2)], 2, 2).already == 1, "after a kill the same again"
+    index.item_errors[next(iter(index.documents))[1]] = [(429, "es_rejected_execution_exception")]
+    assert writer.write_batches([revised(1.0, 3)], 2, 3).created == 1
+    assert held() == [(1.0, 3)]
+    assert writer.write_batches([revised(0.75, 2)], 1, 2).already == 1, "a write that comes too late"
+    assert held() == [(1.0, 3)]
+    with pytest.raises(Divergence, match="load"):
+        writer.write_batches([revised(2.0, 3)], 3, 3)

@@ -67,7 +67,8 @@ class PipelineFields(TypedDict, total=False):
     """Of `input`: where a new job begins: `earliest`, `latest` or a log time in ISO 8601."""
     end: str
     """Of `input`: where it ends, which makes it a batch: `latest`, or a log time."""
-    late: Literal["dead_letter", "drop"]
+    late: Literal["dead_letter", "drop"] | Mapping[str, Any]
+    """Or `{"revise": "30m"}`: for so long late records revise results."""
     on_error: Literal["dead_letter", "crash"]
     guarantee: Literal["exactly_once", "at_least_once", "none"]
     recovery: Literal["rewind", "snapshot"]

@@ -134,7 +134,7 @@ def plan_audit(
     offsets that Kafka still holds: of the input, the dead letters and each stream of results. `backfills` are the complete
     ones, the oldest first; `generation` is what the job itself writes.
 
-    1. Find the last slice: that of the last checkpoint, or the first one that closes all the windows asked for.
+    1. Find the last slice: that of the last checkpoint, or the first one that closes all the windows asked for, for good.
     2. Cut the slices up to it into spans by version, and add the backfills; for each find its windows, and the slices that
        can hold their records.
     3. Where the log, the ledger, the dead-letter stream or a stream of results has lost its beginning, keep only the windows that
@@ -147,7 +147,7 @@ def plan_audit(
         raise NotFound(f"job {job} has committed nothing yet; audit it once it has results")
     slice_last = last.slice
     if asked.up_to_ms is not None:
-        slice_last = min(slice_last, ledger.first_slice_closing(job, asked.up_to_ms) or slice_last)
+        slice_last = min(slice_last, ledger.first_slice_final(job, asked.up_to_ms) or slice_last)
     versions = _versions(ledger, job, load, slice_last)
     slice_of_letters = _first_slice_with_letters(ledger, job, slice_last, letter_starts)
     slice_of_results = _first_slice_with_results(ledger, job, slice_last, result_starts or {})
@@ -347,7 +347,7 @@ def _span_of_backfill(
         return None
     found = VersionSpan(backfill.version, backfill.pipeline, 1, 1, 1, windows, backfill.generation, True)
     slice_first = ledger.first_slice_reaching(job, found.events_from_ms)
-    slice_last = ledger.first_slice_closing(job, found.events_before_ms)
+    slice_last = ledger.first_slice_final(job, found.events_before_ms)
     if slice_first is None or slice_last is None:
         return None
     return replace(found, slice_first=slice_first, slice_own=slice_last + 1, slice_last=slice_last)

@@ -40,7 +40,7 @@ from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import Document, DocumentShape
 from strandline.results.names import KEYS_BESIDE
-from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM, WINDOW_END, Refused
+from strandline.results.writer import ELEMENT, EVENT_US, LATE, OFFSET, PARTITION, PROBLEM, WINDOW_END, Refused
 
 AUDITED = ("elasticsearch", "stream")
 """The kinds of places whose results are compared."""
@@ -129,6 +129,8 @@ class RecordsPart:
                     wanted = np.flatnonzero((event_ms >= self.events_from_ms) & (event_ms < self.events_before_ms))
                     columns = {name: column.take(pa.array(wanted)) for name, column in stepped.columns.items()}
                     chosen = stepped.rows[wanted]
+                    if query.stage.revise_ms:
+                        columns[LATE] = chunk.late_column(chosen)
                     whole = None if isinstance(query, JoinQuery) else 0
                     places = np.array(accepted, np.int64)[chosen]
                     stands = places_of(chunk, places, whole) if query.needs_places else ()

@@ -97,6 +97,12 @@ class StoreScope:
     """Alias -> the backfilled generations that it shows: of the store's own, for dead letters of each that the stage emits to."""
     generation: int = 1
     """What the job itself writes."""
+    is_revised: bool = False
+    """Whether late records revise its documents."""
+
+    def is_of_later_slice(self, row: Row) -> bool:
+        """Whether a slice wrote the document that is not audited."""
+        return row.emission is not None and self.slice_committed < row.emission <= self.slice_planned
 
     def is_shown(self, row: Row) -> bool:
         """Whether an alias would show the document of this dead letter: it must be of the generation that is shown for its
@@ -115,10 +121,9 @@ class StoreScope:
             return Kind.OUTSIDE
         if self.after_ms is not None and row.end_ms <= self.after_ms:
             return Kind.OUTSIDE
-        if self.up_to_ms is not None and row.end_ms <= self.up_to_ms:
+        if self.up_to_ms is not None and row.end_ms <= self.up_to_ms and not self.is_revised:
             return Kind.EXTRA
-        in_later_slice = row.emission is not None and self.slice_committed < row.emission <= self.slice_planned
-        return Kind.LATER if in_later_slice else Kind.EXTRA
+        return Kind.LATER if self.is_of_later_slice(row) else Kind.EXTRA
 
 
 @dataclass(frozen=True)
@@ -264,6 +269,11 @@ class Reconciler:
             return Kind.MISSING, f"belongs in {computed.place}" if computed.body else "has no dead letter either"
         if computed.store.startswith(RESULT_LETTERS):
             return Kind.SAME, ""  # they have nothing else in common than the id
+        if scope.is_revised and (held[0].body, held[0].place) != (computed.body, computed.place):
+            if scope.is_of_later_slice(held[0]):
+                return Kind.LATER, ""
+            if letters or computed.side == Side.UNUSABLE:
+                return Kind.REFUSED, ""  # what the window was before its last revision stays
         if computed.body is None:
             return Kind.EXTRA, f"{held[0].place} holds it, and no document can hold this result"
         if held[0].place != computed.place:

@@ -77,6 +77,7 @@ class AuditReport(Described):
 def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
     """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at."""
     scopes: dict[str, StoreScope] = {}
+    revised = {one.name for span in plan.spans for one in span.pipeline.stages if one.revise_ms}
     for span in plan.spans:
         if not span.is_backfill:
             for records in span.pipeline.record_stages:
@@ -94,7 +95,9 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
             if stage not in span.windows:
                 continue
             ends = plan.scope[stage]
-            for store in (RESULT_LETTERS + stage, *stores):
+            # Which results had no value before they were revised is in no recomputation.
+            is_revised = stage in revised
+            for store in stores if is_revised else (RESULT_LETTERS + stage, *stores):
                 known = scopes[store].generations if store in scopes else {}
                 shown = stores if store.startswith(RESULT_LETTERS) else (store,)
                 scopes[store] = StoreScope(
@@ -105,6 +108,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                     last.number,
                     {**known, **{name: plan.stores.get(name, ()) for name in shown}},
                     plan.generation,
+                    is_revised,
                 )
     return scopes
 
@@ -134,7 +138,10 @@ def make_report(
     rejected = {reason: count for reason, count in sorted(totals.rejected.items()) if count}
     # A backfill's refusals are in no slice's totals.
     refused = totals.refused if plan.is_whole and not any(plan.stores.values()) else None
-    results = totals.results if plan.is_whole else {}
+    # How often results were revised is in no recomputation.
+    revised = {scope.stage for scope in reconciler.stores.values() if scope.is_revised}
+    results = {stage: count for stage, count in totals.results.items() if plan.is_whole and stage not in revised}
+    refused = None if refused is None or revised else refused
     ledger = Totals(totals.records, totals.accepted, rejected, results, refused)
     computed = replace(computed, refused=None if refused is None else _refused(reconciler, found.counts))
     totals_differences = _compare_totals(computed, ledger)

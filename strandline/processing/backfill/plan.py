@@ -82,7 +82,7 @@ def plan_backfill(
 
     1. Take the job's present version. It must have committed a slice: before that, where it takes over is unknown.
     2. Choose each stage's windows: from a time at which windows of every version's size begin, so that no window is
-       replaced in part, up to the last emitted one.
+       replaced in part, up to the last emitted one that can't be revised any more.
     3. Find the slices that hold their records. The log must still hold them.
 
     `log_starts` returns the first offset that Kafka still holds of each partition of a stream. Raises Conflict when there is
@@ -101,6 +101,8 @@ def plan_backfill(
         if stage.name not in steps_ms:
             continue
         up_to_ms = last.emitted.get(stage.name, 0)
+        if stage.revise_ms:  # what may still be revised is left to the job, so that the two never write the same window
+            up_to_ms = min(up_to_ms, (last.closes_ms or 0) - stage.revise_ms)
         up_to_ms = up_to_ms if to_ms is None else min(up_to_ms, to_ms)
         step_ms = steps_ms[stage.name]
         window = WindowRange(stage.shape.last_start(from_ms // step_ms * step_ms), stage.shape.last_end(up_to_ms))
@@ -115,11 +117,12 @@ def plan_backfill(
         raise Conflict(
             f"job {job} has emitted no window yet that ends after {_time(from_ms)}"
             + (f", up to {_time(to_ms)}" if to_ms is not None else "")
+            + (", and that late records can't revise any more" if pipeline.spec.revise_ms else "")
             + "; there is nothing to compute anew"
         )
     log_starts_of = {stream: dict(log_starts(stream)) for stream in pipeline.streams}
     slice_first = require_records(ledger, job, load, pipeline, windows, last.slice, log_starts_of)
-    slice_last = ledger.first_slice_closing(job, max(one.up_to_ms for one in windows.values())) or last.slice
+    slice_last = ledger.first_slice_final(job, max(one.up_to_ms for one in windows.values())) or last.slice
     records = ledger.totals(job, slice_last).records - ledger.totals(job, slice_first - 1).records
     return BackfillPlan(version, windows, slice_first, last.slice, max(0, records))
 
@@ -207,7 +210,7 @@ def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, reco
         up_to_ms = min(end_ms, closes_ms // step_ms * step_ms)
     windows = _clip(row, after_ms, up_to_ms)
     events_from_ms = _events_from(windows, pipeline) if windows else up_to_ms
-    slice_last = ledger.first_slice_closing(row.job, up_to_ms) or row.slice
+    slice_last = ledger.first_slice_final(row.job, up_to_ms) or row.slice
     return Chunk(windows, events_from_ms, up_to_ms, _first_slice(ledger, row, events_from_ms), slice_last)
 
 

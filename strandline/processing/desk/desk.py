@@ -23,7 +23,7 @@ from strandline.processing.desk.event_clock import EventClock
 from strandline.processing.desk.log_times import LogTimes
 from strandline.processing.desk.records import DeskRecords, Offsets
 from strandline.processing.emission.result_shapes import document_shape, letter_shape, refusal_message, unusable_results
-from strandline.processing.formats.decoder import Decoded, RejectedRecord
+from strandline.processing.formats.decoder import NEVER_LATE, Decoded, RejectedRecord
 from strandline.processing.formats.json_rows import Rows
 from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RowReader
@@ -283,8 +283,11 @@ class Desk:
             clock_ms = None if given_ms is None and stream.log_times.are_event_times else log_ms[here]
             labels = [label_of(stream.place, partition) for partition in partitions[here]]
             marks = self._clock.watermarks(labels, events_ms[here], is_usable[here], clock_ms)
-            is_late = is_usable[here] & (events_ms[here] < marks)
-            judged.late |= stream.late(rows.texts, log_ms, first + np.flatnonzero(is_late), marks[is_late])
+            limits = np.where(marks == NEVER_LATE, NEVER_LATE, marks - self._pipeline.spec.revise_ms)
+            is_late = is_usable[here] & (events_ms[here] < limits)
+            judged.late |= stream.late(rows.texts, log_ms, first + np.flatnonzero(is_late), limits[is_late])
+            if self._pipeline.spec.revise_ms:
+                judged.marks_ms[here] = marks
             chunks = [judged.chunk(partition, at) for partition, at in _by_partition(partitions, first, stop)]
             yield _Part(chunks, ends_slice, self._clock.watermark_ms)
             first = stop
@@ -318,7 +321,7 @@ class Desk:
                 self.counts.rejected.update(facts.rejected)
         number = self.counts.slices + 1
         closes_ms = part.watermark_ms if part.ends_slice else None
-        stepped = self._cascade.step(self._state, chunks, Closing(self._closed_ms, closes_ms))
+        stepped = self._cascade.step(self._state, chunks, Closing(self._closed_ms, closes_ms, self._closed_ms))
         self._state = stepped.state
         if stepped.repeats:
             self.counts.rejected[REASON_DUPLICATE] += stepped.repeats
@@ -328,6 +331,9 @@ class Desk:
         for emission in self._record_emissions:
             if (rows := rows_of_stage.get(emission.stage)) is not None:
                 yield from emission.outcomes(rows, self.counts, number)
+        for one, results in zip(self._emissions, stepped.results, strict=True):
+            if results.revised is not None:
+                yield from one.outcomes(results.revised, self.counts, number)
         if not part.ends_slice:
             return
         self.counts.slices = number
@@ -360,6 +366,8 @@ class _JudgedRows:
     late: dict[int, RejectedRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.marks_ms = np.full(len(self.is_usable), NEVER_LATE)
+        """The watermark in force for each, where late rows revise results."""
         self._rejects = {one.index: one for one in self.decoded.rejects}
         self._accepted_before = np.concatenate([[0], np.cumsum(self.is_usable)])
 
@@ -382,7 +390,7 @@ class _JudgedRows:
             latest_event_ms=int(self.events_ms[good].max()) if len(good) else None,
         )
         chosen = places.tolist()
-        return DecodedChunk(
+        chunk = DecodedChunk(
             self.stream,
             partition,
             [self.offsets[at] for at in chosen],
@@ -393,6 +401,8 @@ class _JudgedRows:
             tables=self.tables,
             place=self.place,
         )
+        marks_ms = self.marks_ms[places]
+        return chunk if (marks_ms == NEVER_LATE).all() else chunk.with_late(marks_ms)
 
 
 class _Emission:

@@ -68,7 +68,7 @@ class EventClock:
             in_force = self._before(partition, log_ms)
             if in_force is not None:
                 found[at] = in_force
-            if in_force is None or event_ms >= in_force:
+            if in_force is None or event_ms >= in_force - self._rule.revise_ms:
                 self._reached[partition] = max(event_ms, self._reached.get(partition, event_ms))
             self.watermark_ms = greatest(in_force, self._by_rule())
         return found

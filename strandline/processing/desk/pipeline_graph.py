@@ -188,7 +188,7 @@ def _stage(
     stage: Stage, source: str, steps: Sequence[RowStep], operator: WindowOperator, delay_ms: int, *, is_split: bool
 ) -> Answer:
     """`steps`: those behind `source`, or behind its emission."""
-    panes = -(-(stage.size_ms + delay_ms) // operator.pane_ms) + 1
+    panes = -(-(stage.size_ms + delay_ms + stage.revise_ms) // operator.pane_ms) + 1
     row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
     return {
         "name": stage.name,
@@ -321,6 +321,11 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
             yield (
                 f"'{stage.name}' keeps each row until event time is {format_duration(_delay_ms(pipeline))} past it, since only "
                 f"then its place is known, and of each key one window until the next multiple of {format_duration(stage.size_ms)}"
+            )
+        if stage.revise_ms:
+            yield (
+                f"late records revise the results of '{stage.name}' for {format_duration(stage.revise_ms)}: for so long it keeps "
+                "what has closed, and a rewind reads back so much further"
             )
         if any(kind.startswith("list") for kind in told["state"]["partials"]):
             yield (

@@ -56,7 +56,11 @@ def document_shape(
         return RecordShape(by=(), aggregates=stage.fields, input_streams=tuple(pipeline.streams), **common)
     by = tuple(zip(stage.by, stage.by_types, strict=True))
     return DocumentShape(
-        by=by, aggregates=tuple(stage.value_types.items()), beside_by=stage.identifying[len(by) :], **common
+        by=by,
+        aggregates=tuple(stage.value_types.items()),
+        beside_by=stage.identifying[len(by) :],
+        is_revised=stage.revise_ms > 0,
+        **common,
     )
 
 

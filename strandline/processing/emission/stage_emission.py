@@ -65,18 +65,20 @@ class StageEmission:
 
     def prepare(self, windows: WindowShape) -> None:
         """Set up, in the driver, what the stage writes to. `windows`: its own. Raises StrandlineError."""
-        next_end_ms = None if self.emitted_ms is None else windows.first_end(self.emitted_ms)
+        next_end_ms = None if self.emitted_ms is None else windows.first_end(self.emitted_ms - windows.revise_ms)
         for writer in self.writers:
             writer.prepare(next_end_ms)
 
     def emit(self, results: StageResults, work: SliceWork, slot: int) -> Emitted:
-        """Write the new ones of a stage's results, and dead letters for those that can't be used. Returns when the stores have
-        confirmed them all.
+        """Write the new ones of a stage's results and those that are revised, and dead letters for those that can't be used.
+        Returns when the stores have confirmed them all.
 
         `slot`: the bucket; no other task writes under its transactional ids. Raises StrandlineError.
         """
         emitted = Emitted()
         new = self._new(results.rows)
+        if results.revised is not None:
+            new = pa.concat_batches([new, results.revised])
         whole = [one for one in self.writers if getattr(one, "takes_whole", False)]
         writers: list[ResultWriter] = [one for one in self.writers if one not in whole]
         writers += [self._stream_writer(stream, work, slot) for stream in self.streams]

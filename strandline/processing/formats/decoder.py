@@ -100,7 +100,10 @@ class Decoder:
         fields: Sequence[RecordField],
         event_time: EventTimeSource,
         columns_needed: Sequence[str],
+        late_limit: str = "the watermark",
     ) -> None:
+        """`late_limit`: what a late record is before, in the words of its dead letter."""
+        self._late_limit = late_limit
         names = [field.name for field in fields]
         event_time_fields = [] if event_time.field is None else [event_time.field]
         unknown = sorted({*event_time_fields, *columns_needed} - set(names))
@@ -130,8 +133,9 @@ class Decoder:
     ) -> Decoded:
         """Return the accepted records as columns, and the others with the reason.
 
-        `watermarks_ms`: a record with an earlier event time is late. `max_ahead_ms`: how far it may be ahead of its log time.
-        Each is one number for all records, or one for each record; None, NEVER_LATE and NEVER_AHEAD stand for no limit.
+        `watermarks_ms`: a record with an earlier event time is late (where late records revise results: too late for that).
+        `max_ahead_ms`: how far it may be ahead of its log time. Each is one number for all records, or one for each record; None,
+        NEVER_LATE and NEVER_AHEAD stand for no limit.
 
         1. Read each record into a row; one that cannot be read goes to the validator.
         2. Read the timestamps and decimals of all rows.
@@ -315,8 +319,8 @@ class Decoder:
             limits_ms = np.broadcast_to(np.asarray(watermarks_ms, np.int64), len(log_times_ms))[: len(keep)]
             for at in np.flatnonzero(keep & (event_micros // 1000 < limits_ms)).tolist():
                 keep[at] = False
-                watermark = format_timestamp(limits_ms[at] * 1000)
-                message = f"{name}: {format_timestamp(event_micros[at])} is before the watermark {watermark}"
+                limit = f"{self._late_limit} {format_timestamp(limits_ms[at] * 1000)}"
+                message = f"{name}: {format_timestamp(event_micros[at])} is before {limit}"
                 rejects.append(RejectedRecord(at, REASON_LATE, message))
 
     def _reject_by_unit(

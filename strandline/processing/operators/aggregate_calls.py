@@ -22,6 +22,7 @@ from strandline.processing.pipelines.expression_types import type_of
 from strandline.processing.pipelines.expressions import share_of, tree_of
 from strandline.processing.pipelines.functions.list_aggregates import BY, columns_of, numbers_of_call
 from strandline.processing.pipelines.stages import Column
+from strandline.results.writer import LATE
 
 _FUNCTIONS: dict[type[exp.Expr], str] = {
     exp.Count: "count",
@@ -96,7 +97,7 @@ class AggregateCalls:
         self.calls: list[AggregateCall] = []
         self._stage = stage
         self._columns = aggregates
-        self._types = dict(types)
+        self._types = {LATE: "boolean", **types}
         self._arguments: dict[tuple[str, str, bool], _Argument] = {}
         self._expressions: list[tuple[ColumnExpression, list[int]]] = []
         for column in aggregates:

@@ -64,6 +64,8 @@ class StageResults:
     failed: pa.RecordBatch
     """Those of them that a next stage can't use, because a step before it gives no value; `problem` says why. Each once, whatever
     several next stages say."""
+    revised: pa.RecordBatch | None = None
+    """Results that were final before and have changed, as they are now; None: there are none."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,8 @@ class Cascade:
                 if at in self.split_stages:
                     parts += [(bucket, at, part) for one in windows for bucket, part in self._cut_windows(one)]
                     continue
-                closed = self.operators[at].finish(windows)
+                revised = [one for one in windows if one.is_revision]
+                closed = self.operators[at].finish([one for one in windows if not one.is_revision])
                 shown = self._behind_steps(at, closed)
                 takers = (
                     self._takers[at] if at in branch.emits else [one for one in branch.stages if self._taken[one] == at]
@@ -237,7 +240,8 @@ class Cascade:
                 rows_of_takers, failed = self._rows_of_results(branch, takers, closed, shown)
                 rows |= rows_of_takers
                 if at in branch.emits:
-                    results[at] = StageResults(self.operators[at].stage.name, shown, failed)
+                    anew = self.operators[at].finish(revised) if revised else None
+                    results[at] = StageResults(self.operators[at].stage.name, shown, failed, anew)
         repeated = None
         if self.has_deduped_records:
             of_records = [chunk for chunk in ordered if chunk.branch == len(self.branches)]

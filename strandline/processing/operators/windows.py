@@ -12,15 +12,16 @@ Contracts:
 - State. A table of keys, and a table with a row for each (pane, key, partition), whose schema is `state_schema`. It holds only
   panes that an open window needs.
 - Rewind. The state holds nothing that the rows don't give again. To rebuild it, read from the start of the oldest open window.
-- Late rows. The caller has left them out. A rewind brings rows of windows that an earlier run has closed, too: their windows
-  close here once more, and the emission leaves their results out.
+- Late rows. The caller has left them out, but for those that revise results: their windows stay in the state for as long as that
+  may be, and each one that new rows change is given once more, as it is with them. A rewind brings rows of windows that an
+  earlier run has closed, too: their windows close here once more, and the emission leaves their results out.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,8 @@ class ClosedWindows:
     keys: pa.RecordBatch
     groups: pa.RecordBatch
     """Columns as in `WindowState.groups`, but the first one, `pane`, holds the number of the window."""
+    is_revision: bool = False
+    """Whether they were final before, and late rows have changed them."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,8 @@ class Closing:
     rewind and in each chunk of a backfill. The emission leaves out what an earlier run emitted."""
     up_to_ms: int | None
     """None: no window."""
+    emitted_ms: int | None = None
+    """Windows that end at or before it are emitted: new rows of theirs revise them. None: no revision is asked for."""
 
 
 class WindowOperator:
@@ -157,16 +162,19 @@ class WindowOperator:
 
         1. Number the keys of the state and of the rows together.
         2. Fold the rows into their groups.
-        3. Take out the windows that become final.
-        4. Keep the panes that a later window needs, and their keys.
+        3. Take out the windows that become final, and those that were final and have new rows.
+        4. Keep the panes that a later window or a revision needs, and their keys.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
         groups = self._fold(state.groups, numbers, rows, keys.num_rows)
         closed = list(self._closed_windows(groups, keys, closing))
+        if self.stage.revise_ms and closing.emitted_ms is not None:
+            closed += self._revised_windows(groups, keys, numbers[1:], rows, closing.emitted_ms)
         kept = groups
         if closing.up_to_ms is not None:
             # Groups stand in the order of their panes, so those that nothing needs any more are the first.
-            unneeded = int(np.searchsorted(_column(groups, 0), self._oldest_pane_needed(closing.up_to_ms)))
+            oldest = self._oldest_pane_needed(closing.up_to_ms - self.stage.revise_ms)
+            unneeded = int(np.searchsorted(_column(groups, 0), oldest))
             kept = groups.slice(unneeded)
         return self._without_unused_keys(keys, kept), closed
 
@@ -323,6 +331,36 @@ class WindowOperator:
             taken.append(rows)
             windows.append(first_pane[rows] // every)
         return self._merged(groups, keys, ranks, np.concatenate(taken), np.concatenate(windows))
+
+    def _revised_windows(
+        self, groups: pa.RecordBatch, keys: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], emitted_ms: int
+    ) -> Iterator[ClosedWindows]:
+        """The windows that end at or before `emitted_ms` of the keys that have new rows in them. `numbers`: of the rows' keys."""
+        last, key_count = self._last_window_closed(emitted_ms), max(1, keys.num_rows)
+        open_pane = self._panes.at(emitted_ms)
+        new = []
+        for number, one in zip(numbers, rows, strict=True):
+            old = np.flatnonzero(one.panes <= open_pane)  # no others are in a window that is closed
+            key_of_row = number[one.keys[old]]
+            new += [window * key_count + key_of_row[places] for places, window in self._windows_of(one.panes[old])]
+        changed = np.unique(np.concatenate(new)) if new else np.zeros(0, np.int64)
+        changed = changed[changed < (last + 1) * key_count]
+        if not len(changed):
+            return
+        taken, windows = [], []
+        key_of_group = _column(groups, 1)
+        for places, window in self._windows_of(_column(groups, 0)):
+            fits = np.isin(window * key_count + key_of_group[places], changed)
+            taken.append(places[fits])
+            windows.append(window[fits])
+        found = self._merged(groups, keys, key_ranks(keys), np.concatenate(taken), np.concatenate(windows))
+        yield replace(found, is_revision=True)
+
+    def _windows_of(self, panes: Codes) -> Iterator[tuple[Codes, Codes]]:
+        """The places of panes with the number of the window of which each is the first pane; then the second, and so on."""
+        for offset in range(self._size_panes):
+            places = np.flatnonzero((panes - offset) % self._every_panes == 0)
+            yield places, (panes[places] - offset) // self._every_panes
 
     def _merged(
         self, groups: pa.RecordBatch, keys: pa.RecordBatch, ranks: Codes, rows: Codes, window: Codes

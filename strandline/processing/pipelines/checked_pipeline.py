@@ -188,6 +188,8 @@ class CheckedPipeline:
             )
         if any(counts := [one.count for one in self.stages]):
             compiled = (*compiled, counts)
+        if any(revised := [one.revise_ms for one in self.stages]):
+            compiled = (*compiled, "revised", revised)
         return hashlib.sha256(repr(compiled).encode()).hexdigest()
 
     @property

@@ -19,6 +19,7 @@ from strandline.processing.pipelines.expressions import ExpressionError, parse_e
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
 from strandline.processing.pipelines.graph.join_check import SIDE_NAMES, join_problems, joined_columns
+from strandline.processing.pipelines.graph.revisions import revised_stage, revision_problems
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import (
@@ -164,23 +165,28 @@ class _Check:
             if len(self.columns) > COLUMNS_MAX or len(self.problems) > PROBLEMS_MAX:
                 raise InvalidDocument(self.problems)
         self._windows_together()
+        if self.pipeline.revise_ms:
+            self._revisions()
         if self.problems:
             raise InvalidDocument(self.problems)
         first, *further = [self._input(at, stream) for at, stream in enumerate(self.streams)]
         rule = first.event_time_rule
         if further:
             rule = replace(rule, by_stream=tuple((one.name, one.event_time_rule) for one in (first, *further)))
-        return CheckedPipeline(
+        checked = CheckedPipeline(
             spec=self.pipeline,
             stream=first.stream,
             stages=tuple(self.stages),
             record_stages=tuple(self.record_stages),
             columns_needed=first.columns_needed,
             event_time_source=first.event_time_source,
-            event_time_rule=rule,
+            event_time_rule=replace(rule, revise_ms=self.pipeline.revise_ms),
             lookups=tuple((name, self.lookups[name].version) for name in self.pipeline.lookups()),
             further=tuple(further),
         )
+        if not self.pipeline.revise_ms:
+            return checked
+        return replace(checked, event_time_rule=replace(checked.event_time_rule, revises=checked.digest))
 
     def _input(self, at: int, stream: StreamSpec) -> CheckedInput:
         event_time = self.pipeline.reads[at].event_time
@@ -841,11 +847,20 @@ class _Check:
                 "say the same time zone, and an offset that fits",
             )
 
+    def _revisions(self) -> None:
+        """One window, whose result is one document that a later one can take the place of: where else late records revise is not
+        known yet. Its result counts them."""
+        for path, message in revision_problems(self.pipeline, self.stages, self.record_stages):
+            self._add(path, message)
+        self.stages = [revised_stage(stage, self.pipeline.revise_ms) for stage in self.stages]
+
     def _retention(self) -> None:
         # Windows wait for the stream that is furthest behind, so the longest delay counts for all.
         delay_ms = max(one.event_time.delay for one in self.pipeline.reads)
         horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
-        needed_ms = delay_ms + max([reach_of([stage.shape for stage in self.stages]), *horizons])
+        needed_ms = (
+            delay_ms + self.pipeline.revise_ms + max([reach_of([stage.shape for stage in self.stages]), *horizons])
+        )
         if (repeats := first_dedupe([*self.record_stages, *self.stages])) is not None and repeats.is_distinct:
             needed_ms -= WHOLE_RANGE_MS  # how long a batch needs its range depends on how long it runs
         for stream in self.streams:

@@ -44,6 +44,8 @@ class WindowShape:
     None: as a pipeline without branches, where each takes the results of the one before, and the first takes records."""
     horizon_ms: int = field(default=0, kw_only=True)
     """How far from a record others may be that decide whether it counts here: those of which it may be a repeat."""
+    revise_ms: int = field(default=0, kw_only=True)
+    """For so long after its end, in event time, late records revise a window's result; 0: they don't."""
 
     @property
     def reach_ms(self) -> int:
@@ -300,7 +302,8 @@ def reach_of(windows: Sequence[WindowShape]) -> int:
     """How far back the open windows of a pipeline can go: as far as all on one path together, where that is most."""
     reaches: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
-        reaches.append(shape.reach_ms + shape.horizon_ms + (0 if taken == RECORDS else reaches[taken]))
+        own_ms = shape.reach_ms + shape.horizon_ms + shape.revise_ms
+        reaches.append(own_ms + (0 if taken == RECORDS else reaches[taken]))
     return max(reaches, default=0)
 
 
@@ -350,9 +353,12 @@ def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
 
 
 def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int]) -> int:
-    """The earliest event time that a window not yet emitted can hold. `emitted_ms`: for each stage the end of the last
-    window that it has emitted."""
-    return min(first_event(windows[: stage + 1], emitted) for stage, emitted in enumerate(emitted_ms))
+    """The earliest event time that a window can hold that is not emitted yet, or may still be revised. `emitted_ms`: for each
+    stage the end of the last window that it has emitted."""
+    return min(
+        first_event(windows[: stage + 1], emitted - windows[stage].revise_ms)
+        for stage, emitted in enumerate(emitted_ms)
+    )
 
 
 def shape_of_records(horizon_ms: int) -> WindowShape:

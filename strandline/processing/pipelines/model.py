@@ -10,9 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import (
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     GetJsonSchemaHandler,
     SerializerFunctionWrapHandler,
+    Tag,
     WithJsonSchema,
     model_serializer,
     model_validator,
@@ -26,6 +28,8 @@ from strandline.core.field_types import TYPE_NAMES, normal_type
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import (
     FIELD_NAMES_SCHEMA,
+    MAPPING,
+    WORD,
     DocumentModel,
     Duration,
     FieldName,
@@ -34,6 +38,7 @@ from strandline.core.stream import (
     StreamSpec,
     check_name,
     names_alike,
+    word_or_mapping,
 )
 from strandline.ledger.states import WatermarkPolicy
 from strandline.processing.pipelines.calendars import DAY_MS, zone_names
@@ -704,6 +709,17 @@ class DeadLettersSpec(DocumentModel):
             yield ("kept",), "an index that keeps nothing; expected at least 1ms, or index: false"
 
 
+class LateSpec(DocumentModel):
+    """`late` of a pipeline's document, where late records revise results that are emitted already."""
+
+    revise: Duration
+    """So far behind the watermark a record still counts. What comes later is a dead letter."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.revise == 0:
+            yield ("revise",), "no late record would count; expected at least 1ms, or 'late: dead_letter'"
+
+
 class PipelineSpec(DocumentModel):
     """A pipeline: one stream in or several, steps, results out."""
 
@@ -720,8 +736,12 @@ class PipelineSpec(DocumentModel):
     """Instead of `input` and `event_time`: several streams, each {stream, start, event_time}."""
     steps: list[StepSpec] = Field(min_length=1)
     """What is done, in order: each step takes what the one before it gives, or the one that it names in `from`."""
-    late: Literal["dead_letter", "drop"] = "dead_letter"
-    """What becomes of a late record: one whose event time is below the watermark."""
+    late: Annotated[
+        Annotated[Literal["dead_letter", "drop"], Tag(WORD)] | Annotated[LateSpec, Tag(MAPPING)],
+        Discriminator(word_or_mapping),
+    ] = "dead_letter"
+    """What becomes of a late record: one whose event time is below the watermark. Or `{revise: DURATION}`: one that is no further
+    below it revises the results that it belongs to."""
     on_error: Literal["dead_letter", "crash"] = "dead_letter"
     """What becomes of a record that can't be used; crash stops the job at its slice."""
     guarantee: Literal["exactly_once", "at_least_once", "none"] = "exactly_once"
@@ -777,6 +797,11 @@ class PipelineSpec(DocumentModel):
                 stream=self.input.stream, start=self.input.start, end=self.input.end, event_time=self.event_time
             )
         ]
+
+    @property
+    def revise_ms(self) -> int:
+        """So far behind the watermark a record still counts, and revises what is emitted; 0: it is late."""
+        return self.late.revise if isinstance(self.late, LateSpec) else 0
 
     @property
     def is_batch(self) -> bool:

@@ -232,6 +232,9 @@ class Stage:
     """(name, type) of each column behind the ways, where `ways` says some; a join needs none of them."""
     count: int | None = field(default=None, repr=False)
     """Of windows that count: how many rows each holds; None for other windows."""
+    revise_ms: int = field(default=0, repr=False)
+    """For so long after its end, in event time, late records revise a window's result, whose field REVISION counts them; 0: they
+    don't."""
 
     @property
     def record_ways(self) -> tuple[Way, ...]:
@@ -262,7 +265,8 @@ class Stage:
     @property
     def _of_shape(self) -> _OfShape:
         """What every shape says."""
-        return _OfShape(takes=self.takes, horizon_ms=0 if self.dedupe is None else self.dedupe.within_ms)
+        horizon_ms = 0 if self.dedupe is None else self.dedupe.within_ms
+        return _OfShape(takes=self.takes, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
 
     @property
     def dedupe(self) -> Dedupe | None:
@@ -291,8 +295,8 @@ class Stage:
 
     @property
     def needs_whole_keys(self) -> bool:
-        """Whether a window can be told only from all rows of its key together."""
-        return self.gap_ms is not None or self.count is not None
+        """Whether a window, or a revision of its result, can be told only from all rows of its key together."""
+        return self.gap_ms is not None or self.count is not None or self.revise_ms > 0
 
     @property
     def window_types(self) -> dict[str, str]:
@@ -314,6 +318,7 @@ class Stage:
 class _OfShape(TypedDict):
     takes: int | None
     horizon_ms: int
+    revise_ms: int
 
 
 class JoinedColumn(NamedTuple):

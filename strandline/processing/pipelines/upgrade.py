@@ -79,7 +79,15 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
         yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
     if before.spec.recovery != after.spec.recovery:
         yield Change("recovery", Effect.SAFE, "counts from the start after the next one on")
-    if (before.spec.late, before.spec.on_error) != (after.spec.late, after.spec.on_error):
+    if before.spec.revise_ms != after.spec.revise_ms:
+        was, now = (format_duration(one.spec.revise_ms) if one.spec.revise_ms else "never" for one in (before, after))
+        yield Change(
+            f"late records revise results for {now}, not {was}",
+            Effect.SAFE,
+            "counts from the next slice on; what is closed by then is not revised any more",
+        )
+    said = [(one.spec.on_error, one.spec.late == "drop") for one in (before, after)]
+    if said[0] != said[1]:
         yield Change("late or on_error", Effect.SAFE, "counts from the next slice on")
     if before.spec.dead_letters != after.spec.dead_letters:
         yield Change("dead_letters", Effect.SAFE, "counts at once; without `index: true` what is in the index stays")

@@ -28,7 +28,7 @@ from strandline.processing.slices.input_log import InputContinuity, InputLog
 from strandline.processing.slices.lookups_in_force import LookupsInForce, UsedLookups
 from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.slices.silence import SilenceMeter, Vector
-from strandline.processing.slices.watermark import first_records, greatest, watermark_after
+from strandline.processing.slices.watermark import first_records, greatest, rule_after, watermark_after
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -443,7 +443,7 @@ class SlicePlanner:
             offsets=self._log.by_stream(firsts),
             cut_time_ms=now_ms,
             watermark_ms=None,
-            rule=settings.rule,
+            rule=rule_after(settings.rule, done, checkpoint),
             reached=checkpoint.reached if checkpoint is not None else {},
             sessions=checkpoint.sessions if checkpoint is not None else {},
             silence_ms=silence_ms,

@@ -13,7 +13,7 @@ is late there. Both follow from the rule in force (`SliceRow.rule`), from how fa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceRow
@@ -94,6 +94,16 @@ def watermark_after(
         return None
     watermark_ms = watermark_by(rule, checkpoint.reached, silence_ms, first_records=first_records)
     return greatest(checkpoint.closes_ms, watermark_ms)
+
+
+def rule_after(rule: EventTimeRule, done: SliceRow | None, checkpoint: CheckpointRow | None) -> EventTimeRule:
+    """The rule for the slice after this one. Where results are revised, it leaves those alone that a pipeline which computes
+    something else has emitted: who recomputes a window then knows by which pipeline."""
+    if not rule.revise_ms:
+        return rule
+    if done is not None and done.rule.revises == rule.revises:
+        return replace(rule, revises_after_ms=done.rule.revises_after_ms)
+    return replace(rule, revises_after_ms=checkpoint.closes_ms if checkpoint is not None else None)
 
 
 def first_records(reached: Offsets, firsts: Offsets, ends: Offsets) -> set[str]:

@@ -288,6 +288,7 @@ class SliceStreamReader(DataSourceStreamReader):
             new_slice=last if is_new else None,
             dead_letter_offsets=before.dead_letter_offsets if before else {},
             result_offsets=before.result_offsets if before else {},
+            emitted_ms=plan.closed_ms(before) if before and is_new else None,
         )
 
 

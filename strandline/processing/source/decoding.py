@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.log.reader import OffsetRange
@@ -39,6 +40,7 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str
             ledger_url=ledger_url,
             lookups=pipeline.lookups,
             stream=one.name,
+            late_limit=_REVISED_FROM if pipeline.spec.revise_ms else "the watermark",
         )
         for one in pipeline.inputs
     ]
@@ -51,7 +53,12 @@ def decoder_of(config: DecodingConfig) -> Decoder:
         fields=config.format.fields,
         event_time=config.event_time_source,
         columns_needed=config.columns,
+        late_limit=config.late_limit,
     )
+
+
+_REVISED_FROM = "the time from which on late records revise results,"
+Marks = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,18 @@ class DecodedChunk:
 
     place: int = 0
     """Of the stream among those that are read."""
+    is_late: Marks | None = None
+    """Of each accepted row, whether it came behind the watermark; None: none did."""
+
+    def with_late(self, watermarks_ms: npt.NDArray[np.int64]) -> DecodedChunk:
+        """The chunk, knowing which of its accepted rows came behind the watermark. `watermarks_ms`: in force for each row."""
+        event_ms = self.decoded.event_time.cast(pa.int64()).to_numpy() // 1000
+        return replace(self, is_late=event_ms < watermarks_ms[self.accepted_places()])
+
+    def late_column(self, rows: npt.NDArray[np.int64]) -> pa.Array:
+        """The column LATE of these accepted rows."""
+        is_late = np.zeros(len(rows), np.bool_) if self.is_late is None else self.is_late[rows]
+        return pa.array(is_late, mask=~is_late)
 
     @property
     def label(self) -> int:
@@ -144,6 +163,7 @@ def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
         fields=other.fields,
         event_time=config.event_time_source,
         columns_needed=[name for name in config.columns if name in declared],
+        late_limit=config.late_limit,
     )
 
     def decode(values: Sequence[JsonText], log_times_ms: Sequence[int], watermarks_ms: Any, ahead_ms: Any) -> Decoded:
@@ -179,13 +199,16 @@ def _decode_runs(
         begun = whole
         ends = np.array([piece.offsets.offset_next for piece in run])
         watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
+        revised_ms = np.array(
+            [NEVER_LATE if piece.revised_below_ms is None else piece.revised_below_ms for piece in run]
+        )
         ahead_ms = np.array([NEVER_AHEAD if piece.max_ahead_ms is None else piece.max_ahead_ms for piece in run])
         for rows in row_reader.parts(records.values, records.header_values):
             offsets, log_times_ms = rows.of_each(records.offsets), rows.of_each(records.log_times_ms)
             of_piece = np.searchsorted(ends, offsets, "right")
             decoded = decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
             value_at = partial(row_reader.dead_letter_value, records.values, rows)
-            yield DecodedChunk(
+            chunk = DecodedChunk(
                 whole.stream,
                 whole.partition,
                 offsets,
@@ -197,6 +220,7 @@ def _decode_runs(
                 tables,
                 place,
             )
+            yield chunk if (revised_ms == NEVER_LATE).all() else chunk.with_late(revised_ms[of_piece])
 
 
 def _whole(run: Sequence[Piece]) -> OffsetRange:

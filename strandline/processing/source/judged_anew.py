@@ -111,7 +111,7 @@ def taken_anew(
 
 def _moment(record: RejectedPlace, row: SliceRow | int | None, stream: str) -> Moment:
     assert isinstance(row, SliceRow)
-    return Moment(record.log_time_ms, row.watermark_ms, row.rule.of(stream).max_ahead_ms)
+    return Moment(record.log_time_ms, row.late_below_ms, row.rule.of(stream).max_ahead_ms)
 
 
 def _spans(ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions) -> list[_Span]:

@@ -72,6 +72,8 @@ class SliceWork(msgspec.Struct, frozen=True):
     """The same of each stream that the job emits to."""
     new_slice: SliceRow | None = None
     """The slice, if what it closes depends on what it holds; None: `to_ms` is known."""
+    emitted_ms: int | None = None
+    """Windows that end at or before it were emitted by slices before, and may be revised; None: none are."""
 
     def closes_ms(self, facts: Iterable[SourceFacts]) -> int | None:
         """Up to which event time windows become final. `facts`: of every source task."""

@@ -35,6 +35,8 @@ class DecodingConfig:
     """Whose records are decoded so; of one stream alone it need not be said."""
     further: tuple[DecodingConfig, ...] = ()
     """Of the further streams that are read, in their order."""
+    late_limit: str = "the watermark"
+    """What a late record is before, in the words of its dead letter."""
 
     def of(self, stream: str) -> DecodingConfig:
         """How the records of this stream are decoded."""
@@ -92,6 +94,7 @@ class Piece:
 
     offsets: OffsetRange
     watermark_ms: int | None
+    """Records with an earlier event time are left out: below the watermark in force, or so far below that they revise nothing."""
     max_ahead_ms: int | None
     format: RecordFormat | None = None
     """How its records are decoded, where it is not the readers' own way: by another version of the stream's document."""
@@ -99,6 +102,8 @@ class Piece:
     """What the records of the partition before the slice have declared, packed; of a piece that begins with its slice."""
     lookups: tuple[LookupRef, ...] = ()
     """By which versions of lookups they are enriched."""
+    revised_below_ms: int | None = None
+    """Where results are revised, the watermark in force: a record below it that is not left out counts as late there."""
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
@@ -108,4 +113,6 @@ class Piece:
             offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))
         other, lookups = (None, ()) if formats is None else (formats.of(row, stream), formats.lookups_of(row))
         sessions = row.sessions.get(stream, {}).get(partition, "")
-        return Piece(offsets, row.watermark_ms, row.rule.of(stream).max_ahead_ms, other, sessions, lookups)
+        revised_below_ms = row.watermark_ms if row.rule.revise_ms else None
+        max_ahead_ms = row.rule.of(stream).max_ahead_ms
+        return Piece(offsets, row.late_below_ms, max_ahead_ms, other, sessions, lookups, revised_below_ms)

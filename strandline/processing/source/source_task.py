@@ -39,7 +39,7 @@ from strandline.processing.source.slice_rows import (
     to_every_bucket,
 )
 from strandline.processing.source.source_config import Piece, TaskConfig
-from strandline.results.writer import ELEMENT, OFFSET
+from strandline.results.writer import ELEMENT, LATE, OFFSET
 
 _REJECTED_BYTES = 4 << 20
 """A blob of rejected records holds about so many bytes, or one record."""
@@ -142,6 +142,8 @@ class SourceTask:
         stage = self._config.stages[at.window]
         if isinstance(stage, JoinStage):
             columns = {**columns, **_places_of(chunk, rows)}
+        if stage.revise_ms:
+            columns = {**columns, LATE: chunk.late_column(rows)}
         if len(rows) < len(event_us):
             event_us = event_us.take(pa.array(rows))
         if self._config.events_ms is not None:

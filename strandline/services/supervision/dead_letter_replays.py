@@ -34,7 +34,7 @@ from strandline.processing.emission.put_back import PutBack, PutBackRecord, put_
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import inputs_of, load_pipeline
-from strandline.processing.slices.watermark import greatest
+from strandline.processing.slices.watermark import greatest, rule_after
 from strandline.processing.source.judged_anew import OF_THE_SLICE, RejectedPlace, taken_anew
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.processing.source.kept_sessions import sessions_of_partitions
@@ -371,7 +371,8 @@ class DeadLetters:
         packed = checkpoint.sessions.get(stream, {}) if checkpoint else {}
         sessions = sessions_of_partitions(self._ledger, packed.values()) if packed else None
         enriched = with_present_tables(self._ledger, pipeline)
-        return Prospects(enriched, watermark_ms, sessions=sessions, stream=stream).of_records(
+        late_below_ms = rule_after(pipeline.event_time_rule, last, checkpoint).late_below_ms(watermark_ms)
+        return Prospects(enriched, late_below_ms, sessions=sessions, stream=stream).of_records(
             values, headers, time.time_ns() // 1_000_000
         )
 

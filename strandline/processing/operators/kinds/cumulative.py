@@ -22,6 +22,15 @@ class CumulativeOperator(WindowOperator):
     def _oldest_pane_needed(self, closed_ms: int) -> int:
         return self._whole(self._panes.at(closed_ms))
 
+    def _last_window_closed(self, closed_ms: int) -> int:
+        return self._panes.at(closed_ms) - 1
+
+    def _windows_of(self, panes: Codes) -> Iterator[tuple[Codes, Codes]]:
+        ends = (panes // self._size_panes + 1) * self._size_panes
+        for offset in reversed(range(self._size_panes)):  # the earliest panes of each window first
+            places = np.flatnonzero(panes + offset < ends)
+            yield places, panes[places] + offset
+
     def _open_until_ms(self, groups: pa.RecordBatch) -> int:
         """When the step ends in which the last row is: later windows hold the same."""
         return int(self._panes.starts_ms(groups.column(0).to_numpy()[-1:] + 1)[0])
