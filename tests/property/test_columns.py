@@ -232,7 +232,7 @@ class Way:
         marks = np.array([NOW_MS - 5 if at % 3 else NOW_MS - 10**9 for at in range(len(values))])
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(record_rows, "ROWS_MIN", 1)
-            patched.setattr(record_rows, "_RECORDS_EXPLODED", 150)
+            patched.setattr(record_rows, "_BYTES_EXPLODED", 20_000)
             patched.setattr(source_columns, "_MANY", 1)
             found = list(self._reader.parts(values, sources))
             patched.setattr(record_rows, "ROWS_MIN", len(values) + 1)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every 
     from strandline.core.stream import StreamSpec
 
 
-_RECORDS_EXPLODED = 1_024
-"""So many records that may be many rows each are read together."""
+_BYTES_EXPLODED = 1 << 20
+"""Records that may be many rows each are read together up to so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -243,10 +243,9 @@ class RowReader:
         elif self._quick_exploded is None:
             yield from self._exploded_texts(self._exploded, values, sources)
         else:
-            for first in range(0, len(values), _RECORDS_EXPLODED):
-                among = slice(first, first + _RECORDS_EXPLODED)
-                for rows in self._exploded_parts(self._exploded, self._quick_exploded, values[among], sources[among]):
-                    yield rows._replace(places=rows.of_each(range(first, len(values))))
+            for part in _in_parts(values):
+                for rows in self._exploded_parts(self._exploded, self._quick_exploded, values[part], sources[part]):
+                    yield rows._replace(places=rows.of_each(range(part.start, part.stop)))
 
     def _exploded_parts(
         self,
@@ -264,12 +263,10 @@ class RowReader:
         among = numbered(sources)
         found = quick.columns(values) if among is not None else None
         if among is not None and found is not None and 2 * np.count_nonzero(found.fits) >= len(values):
-            rows = rows_of(found, texts)
-            read = (
-                self._with_sources(rows.texts, among[0], np.asarray(rows.of_each(among[1]))) if sources else rows.texts
-            )
+            rows, places, elements = rows_of(found, texts)
+            read = self._with_sources(rows, among[0], among[1][places]) if sources else rows
             if read is not None:
-                yield rows._replace(texts=read)
+                yield Rows(read, places, elements)
                 return
         yield from texts(range(len(values)))
 
@@ -368,3 +365,13 @@ class RowReader:
 
     def _filled_in(self, texts: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
         return texts if self._is_filled_in else self._source_fields.fill_in(texts, sources)
+
+
+def _in_parts(values: Sequence[bytes | None]) -> Iterator[slice]:
+    """The places of records that have about _BYTES_EXPLODED together."""
+    first = size = 0
+    for at, value in enumerate(values, 1):
+        size += len(value or b"")
+        if size >= _BYTES_EXPLODED or at == len(values):
+            yield slice(first, at)
+            first, size = at, 0

@@ -143,9 +143,11 @@ class ExplodedColumns:
         return {} if field is None or column is None else {field.name: column}
 
 
-def rows_of(read: ElementColumns, texts: Callable[[Sequence[int]], Iterator[Rows]]) -> Rows:
-    """All rows in order: those that columns stand for, and of the other records what their texts say. `texts`: makes the rows of
-    the records at some places."""
+def rows_of(
+    read: ElementColumns, texts: Callable[[Sequence[int]], Iterator[Rows]]
+) -> tuple[ReadColumns, list[int], list[int | None]]:
+    """All rows in order: those that columns stand for, and of the other records what their texts say; the place of each row's
+    record, and of its element. `texts`: makes the rows of the records at some places."""
     known: dict[int, list[tuple[JsonText, int | None]]] = {}
 
     def learn(records: Sequence[int]) -> None:
@@ -160,15 +162,16 @@ def rows_of(read: ElementColumns, texts: Callable[[Sequence[int]], Iterator[Rows
     record_of = np.repeat(np.arange(len(counts)), counts)
     numbers = np.arange(len(record_of)) - np.repeat(counts.cumsum() - counts, counts)
     fits, columns = read.fits[record_of], read.columns
-    places, elements = record_of.tolist(), numbers.tolist()
+    places: list[int] = record_of.tolist()
+    elements: list[int | None] = numbers.tolist()
     if others:
         at = np.maximum(fits.cumsum() - 1, 0)
         columns = {name: column.of(at) for name, column in columns.items()}
         for row in np.flatnonzero(~fits).tolist():
-            elements[row] = known[places[row]][elements[row]][1]
+            elements[row] = known[places[row]][numbers[row]][1]
 
     def texts_of(rows: Sequence[int]) -> Sequence[JsonText]:
         learn(sorted({places[row] for row in rows} - known.keys()))
         return [known[places[row]][numbers[row]][0] for row in rows]
 
-    return Rows(ReadColumns(columns, fits, texts_of), places, elements)
+    return ReadColumns(columns, fits, texts_of), places, elements

@@ -91,10 +91,10 @@ def _values_in(text: bytes) -> tuple[list[tuple[JsonPath, int, int]], set[JsonPa
         elif first == b":":
             continue
         elif path[-1] is None:
-            path[-1] = token[0][1:-1].decode()
-            if path[-1] in names[-1]:
+            path[-1] = name = token[0][1:-1].decode()
+            if name in names[-1]:
                 return None
-            names[-1].add(path[-1])
+            names[-1].add(name)
         else:
             is_text = first == b'"'
             spans.append((tuple(path), token.start() + is_text, token.end() - is_text))  # type: ignore[arg-type]
