@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.formats.columns.json_columns import ChangeColumns
 from strandline.processing.formats.record_fields import (
     JsonText,
     RecordField,
@@ -44,6 +45,7 @@ class ChangeEvents:
     def __init__(self, fields: Sequence[RecordField]) -> None:
         """`fields` as `fields_of_changes` returns them."""
         self._wanted = sorted({str(field.path[0]) for field in fields if field.path} - {ROW})
+        self.columns = ChangeColumns(fields, ROW).columns
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each event as a JSON object of its `row` and what else the fields want of it."""

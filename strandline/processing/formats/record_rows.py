@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import HEADER_QUERY, HEADER_REPLAY_OF, HEADER_SOURCE
 from strandline.processing.formats.bare_values import BareValues, RawValues
 from strandline.processing.formats.change_events import ChangeEvents, fields_of_changes
+from strandline.processing.formats.columns.exploded_columns import ExplodedColumns, rows_of
+from strandline.processing.formats.columns.json_columns import JsonColumns
 from strandline.processing.formats.columns.read_columns import ROWS_MIN, QuickReader, ReadColumns
 from strandline.processing.formats.columns.source_columns import numbered, source_columns
 from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.influx_lines import InfluxLines
-from strandline.processing.formats.json_rows import ROWS_A_PART, ExplodedRows, JsonRows, Rows
+from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ROWS_A_PART, ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, record_fields
 from strandline.processing.formats.source_fields import SourceFields
@@ -34,6 +37,10 @@ from strandline.processing.formats.with_schema.registered_schemas import Registe
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.core.stream import StreamSpec
+
+
+_BYTES_EXPLODED = 1 << 20
+"""Records that may be many rows each are read together up to so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +187,13 @@ class RowReader:
         )
         self._json_rows = JsonRows(config.fields) if is_needed else None
         self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
+        self._quick_exploded = (
+            ExplodedColumns(config.fields, config.explode, EXPLODED_BYTES_MAX)
+            if config.explode is not None and config.name == "json"
+            else None
+        )
         self._fields = config.fields
-        is_flat = self._json_rows is None and self._exploded is None
-        self._quick: QuickReader | None = self._reader if is_flat and isinstance(self._reader, QuickReader) else None
+        self._quick = self._quick_reader(config)
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
         beside = {header for _, header in config.header_fields}
@@ -191,6 +202,15 @@ class RowReader:
             beside.add(HEADER_REPLAY_OF)
         self.headers_beside = tuple(sorted(beside))
         """Those that rows depend on beside the first."""
+
+    def _quick_reader(self, config: RecordFormat) -> QuickReader | None:
+        """What reads plain records as columns, if anything does."""
+        if self._exploded is not None:
+            return None
+        if config.name == "json":
+            return JsonColumns(config.fields)
+        is_able = self._json_rows is None or config.name == "debezium"
+        return self._reader if is_able and isinstance(self._reader, QuickReader) else None
 
     @property
     def sessions(self) -> Sessions | None:
@@ -215,19 +235,55 @@ class RowReader:
         if self._messages is not None:
             yield from self._parts_of_messages(self._messages, values, sources)
             return
-        objects: Sequence[JsonText] = values
         if (read := self._read_columns(values, sources)) is not None:
             yield Rows(read)
-            return
-        if self._reader is not None:
-            objects = self._reader.objects(values, sources or [None] * len(values))
-        if self._exploded is None:
-            flat = objects if self._json_rows is None else self._json_rows.rows(objects)
-            parts = iter([Rows(flat)] if flat else [])
+        elif self._exploded is None:
+            texts = self._texts(values, sources)
+            yield from [Rows(texts)] if texts else []
+        elif self._quick_exploded is None:
+            yield from self._exploded_texts(self._exploded, values, sources)
         else:
-            parts = self._exploded.parts(objects)
-        for rows in parts:
+            for part in _in_parts(values):
+                for rows in self._exploded_parts(self._exploded, self._quick_exploded, values[part], sources[part]):
+                    yield rows._replace(places=rows.of_each(range(part.start, part.stop)))
+
+    def _exploded_parts(
+        self,
+        exploded: ExplodedRows,
+        quick: ExplodedColumns,
+        values: Sequence[bytes | None],
+        sources: Sequence[bytes | None],
+    ) -> Iterator[Rows]:
+        """The rows of records that may be many rows each: as columns, where most can be read so."""
+
+        def texts(places: Sequence[int]) -> Iterator[Rows]:
+            own = [sources[at] for at in places if sources]
+            return self._exploded_texts(exploded, [values[at] for at in places], own)
+
+        among = numbered(sources)
+        found = quick.columns(values) if among is not None else None
+        if among is not None and found is not None and 2 * np.count_nonzero(found.fits) >= len(values):
+            rows, places, elements = rows_of(found, texts)
+            read = self._with_sources(rows, among[0], among[1][places]) if sources else rows
+            if read is not None:
+                yield Rows(read, places, elements)
+                return
+        yield from texts(range(len(values)))
+
+    def _exploded_texts(
+        self, exploded: ExplodedRows, values: Sequence[bytes | None], sources: Sequence[bytes | None]
+    ) -> Iterator[Rows]:
+        for rows in exploded.parts(self._objects(values, sources)):
             yield rows._replace(texts=self._filled_in(rows.texts, rows.of_each(sources))) if sources else rows
+
+    def _objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
+        return values if self._reader is None else self._reader.objects(values, sources or [None] * len(values))
+
+    def _texts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
+        """The row of each record, where each is one."""
+        objects = self._objects(values, sources)
+        flat = objects if self._json_rows is None else self._json_rows.rows(objects)
+        return self._filled_in(flat, sources) if sources else flat
 
     def dead_letter_value(self, values: Sequence[bytes | None], rows: Rows, at: int) -> bytes | None:
         """What the dead letter of a row holds: the record's bytes; of an element's row, the record with this element alone, so
@@ -251,23 +307,27 @@ class RowReader:
         """The records as columns, where the format has a quick way for most of them."""
         if self._quick is None or len(values) < ROWS_MIN or (among := numbered(sources)) is None:
             return None
+        if self._reader is None and self._json_rows is None and not sources:
+            return None  # flat JSON, which the decoder reads
         found = self._quick.columns(values, *([among[0]] if sources else []))
         if found is None or 2 * np.count_nonzero(found[1]) < len(values):
             return None
-        columns, fits = found
-        if sources:
-            given = source_columns(list(map(self._source_fields.members_of, among[0])), among[1], self._fields)
-            if given is None or given[0].keys() & columns.keys():  # which of two counts, the text says
-                return None
-            columns, fits = columns | given[0], fits & given[1]
 
         def texts(places: Sequence[int]) -> Sequence[JsonText]:
-            assert self._reader is not None
-            own = [sources[at] for at in places] if sources else [None] * len(places)
-            objects = self._reader.objects([values[at] for at in places], own)
-            return self._filled_in(objects, own) if sources else objects
+            return self._texts([values[at] for at in places], [sources[at] for at in places if sources])
 
-        return ReadColumns(columns, fits, texts)
+        read = ReadColumns(*found, texts)
+        return self._with_sources(read, *among) if sources else read
+
+    def _with_sources(
+        self, read: ReadColumns, sources: Sequence[bytes | None], of_each: npt.NDArray[np.int64]
+    ) -> ReadColumns | None:
+        """With the columns of what the sources give; None if a record has a field of theirs: which of two counts, its text says.
+        `of_each`: of each row the place of its source."""
+        given = source_columns(list(map(self._source_fields.members_of, sources)), of_each, self._fields)
+        if given is None or given[0].keys() & read.columns.keys():
+            return None
+        return ReadColumns(dict(read.columns) | given[0], read.fits & given[1], read.of)
 
     def _parts_of_messages(
         self, messages: MessageReader, values: Sequence[bytes | None], sources: Sequence[bytes | None]
@@ -305,3 +365,13 @@ class RowReader:
 
     def _filled_in(self, texts: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
         return texts if self._is_filled_in else self._source_fields.fill_in(texts, sources)
+
+
+def _in_parts(values: Sequence[bytes | None]) -> Iterator[slice]:
+    """The places of records that have about _BYTES_EXPLODED together."""
+    first = size = 0
+    for at, value in enumerate(values, 1):
+        size += len(value or b"")
+        if size >= _BYTES_EXPLODED or at == len(values):
+            yield slice(first, at)
+            first, size = at, 0

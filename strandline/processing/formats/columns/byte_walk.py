@@ -16,8 +16,13 @@ from strandline.processing.formats.columns.read_columns import Column, Marks
 
 Places = npt.NDArray[np.int64]
 
-_PAD_BYTES = 64
+LITERAL_BYTES_MAX = 64
+"""So many can be looked for at once."""
 _VARINT_BYTES_MAX = 10
+_DIGITS_MAX = 16
+_ZEROS, _HIGH_BITS = np.uint64(0x3030303030303030), np.uint64(0x8080808080808080)
+_TO_HIGH_BIT = np.uint64(0x7676767676767676)
+"""Added to a byte of ten or more, it sets the highest bit."""
 _SHORT_BYTES = 64
 """Texts that have fewer bytes on the average are gathered by their places."""
 _ARROW_BYTES_MAX = 2**31 - 1
@@ -33,7 +38,7 @@ class ByteWalk:
         if None in values:
             self.fits = np.array([value is not None for value in values], np.bool_)
             values = [value or b"" for value in values]
-        parts: list[bytes] = [*values, bytes(_PAD_BYTES)]  # type: ignore[list-item]  # none is None
+        parts: list[bytes] = [*values, bytes(LITERAL_BYTES_MAX)]  # type: ignore[list-item]  # none is None
         self._bytes = end.join(parts)
         lengths = np.fromiter(map(len, parts[:-1]), np.int64, len(values)) + len(end)
         self.data = np.frombuffer(self._bytes, np.uint8)
@@ -53,6 +58,10 @@ class ByteWalk:
         end = int(self.ends[-1])
         return any(self._bytes.find(byte, 0, end) >= 0 for byte in found)
 
+    @property
+    def is_ascii(self) -> bool:
+        return self._bytes.isascii()
+
     def count(self, found: bytes) -> int:
         """How often this stands in the records."""
         return self._bytes.count(found)
@@ -65,6 +74,26 @@ class ByteWalk:
         size = np.dtype(kind).itemsize
         # Overlapping: there is one at each byte.
         return np.ndarray((len(self._bytes) - size + 1,), kind, self._bytes, strides=(1,))[at]
+
+    def short_wholes(self, starts: Places, lengths: Places) -> npt.NDArray[np.int64] | None:
+        """The whole numbers of 1 to 16 digits that stand there, 0 where there are no bytes; None if anything else does."""
+        if lengths.max(initial=0) > _DIGITS_MAX:
+            return None
+        starts = np.minimum(starts, self._last - 8)
+        lead = self.data[starts]
+        # The last eight digits, and those before them, each in a word with zeros before it. A byte is a digit if it is below ten.
+        last = self.numbers_at("<u8", starts + np.maximum(lengths - 8, 0)) ^ _ZEROS
+        last <<= (8 * (8 - np.clip(lengths, 1, 8))).astype(np.uint64)
+        found = _eight_digits(last)
+        others = last + _TO_HIGH_BIT | last
+        if lengths.max(initial=0) > 8:
+            first = (self.numbers_at("<u8", starts) ^ _ZEROS) << (8 * (16 - np.clip(lengths, 9, 16))).astype(np.uint64)
+            is_long = lengths > 8
+            found = np.where(is_long, found + 100_000_000 * _eight_digits(first), found)
+            others |= np.where(is_long, first + _TO_HIGH_BIT | first, 0)
+        is_none = lengths == 0
+        are_bad = ((others & _HIGH_BITS) != 0) | ((lead == ord("0")) & (lengths > 1))
+        return None if (are_bad & ~is_none).any() else np.where(is_none, 0, found).astype(np.int64)
 
     def doubles_at(self, kind: str, at: Places) -> npt.NDArray[np.float64]:
         """The numbers of numpy's kind that begin at these places, as doubles."""
@@ -80,13 +109,18 @@ class ByteWalk:
     def is_next(self, expected: bytes) -> Marks:
         """Where these bytes come next."""
         marks = self.ends - self.at >= len(expected)
-        if len(expected) > _PAD_BYTES:
+        if len(expected) > LITERAL_BYTES_MAX:
             return np.zeros(len(self), np.bool_)
-        for first in range(0, len(expected), 8):
-            part = expected[first : first + 8]
-            mask = np.uint64((1 << 8 * len(part)) - 1)
-            word = np.uint64(int.from_bytes(part, "little"))
-            marks &= (self.numbers_at("<u8", np.minimum(self.at + first, self._last)) & mask) == word
+        if not expected:
+            return marks
+        width = -(-len(expected) // 8) * 8
+        # All bytes of a record at once: what stands near each other is fetched together.
+        begun = np.minimum(self.at, len(self._bytes) - width)
+        words = self.numbers_at(f"V{width}", begun).view("<u8").reshape(len(self), width // 8)
+        for at in range(width // 8):
+            part = expected[8 * at : 8 * at + 8]
+            word = words[:, at] if len(part) == 8 else words[:, at] & np.uint64((1 << 8 * len(part)) - 1)
+            marks &= word == np.uint64(int.from_bytes(part, "little"))
         return marks
 
     @property
@@ -164,3 +198,10 @@ class ByteWalk:
     def end(self) -> None:
         """Mark the records in which more follows."""
         self.fits &= self.at == self.ends
+
+
+def _eight_digits(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The numbers whose digits are the bytes of these words, the first one lowest: by pairs, by fours, and all."""
+    words = words * np.uint64(10 * 2**8 + 1) >> np.uint64(8) & np.uint64(0x00FF00FF00FF00FF)
+    words = words * np.uint64(100 * 2**16 + 1) >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF)
+    return words * np.uint64(10_000 * 2**32 + 1) >> np.uint64(32)

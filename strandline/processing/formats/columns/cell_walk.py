@@ -4,6 +4,7 @@ here."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import reduce
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.formats.columns.byte_walk import ByteWalk, Places
+from strandline.processing.formats.columns.byte_walk import LITERAL_BYTES_MAX, ByteWalk, Places
 from strandline.processing.formats.columns.read_columns import Column, Marks, is_whole
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.text_values import NUMBER
@@ -39,14 +40,68 @@ class CellWalk:
         """Where the line's end stands."""
         self.data = self.walk.data[: int(self.walk.ends[-1])]
         if self.walk.holds(refused) or self.walk.count(b"\n") > len(values):
-            bad = np.flatnonzero(is_any(self.data, refused + b"\n"))
-            rows = np.searchsorted(self.walk.ends, bad, "right")
-            self.walk.fits &= np.bincount(rows, minlength=len(values)) == 1
+            self._refuse(is_any(self.data, refused + b"\n"))
+
+    def refuse_controls(self) -> None:
+        """Mark the lines with control characters."""
+        are_controls = self.data < ord(" ")
+        if np.count_nonzero(are_controls) > len(self.walk):
+            self._refuse(are_controls)
+
+    def _refuse(self, marks: Marks) -> None:
+        """Mark the lines with more than one of these bytes: the line's end is one."""
+        rows = np.searchsorted(self.walk.ends, np.flatnonzero(marks), "right")
+        self.walk.fits &= np.bincount(rows, minlength=len(self.walk)) == 1
 
     def require_utf8(self) -> None:
         """Mark the lines that are no UTF-8."""
-        if (self.data > 0x7F).any():
+        if not self.walk.is_ascii:
             self.walk.text_at(self.starts, self.ends - self.starts, np.ones(len(self.walk), np.bool_))
+
+    def first_and_count(self, places: Places, expected: int) -> tuple[Places, Places | int]:
+        """Of some places in the lines, in order: which of them is the first in each line, and how many are in it, quickly if each
+        line has as many as expected."""
+        first = np.arange(len(self.walk)) * expected
+        if len(places) == len(first) * expected:
+            of_lines = places.reshape(len(first), expected)
+            if expected == 0 or ((of_lines[:, 0] >= self.starts).all() and (of_lines[:, -1] < self.ends).all()):
+                return first, expected
+        first = np.searchsorted(places, self.starts)
+        return first, np.searchsorted(places, self.ends) - first
+
+    def require(self, starts: Places, literal: bytes) -> None:
+        """Mark the lines in which this doesn't stand there."""
+        self.walk.fits &= self.are(starts, literal)
+
+    def are(self, starts: Places, literal: bytes) -> Marks:
+        """Where this stands."""
+        marks = np.ones(len(self.walk), np.bool_)
+        for first in range(0, len(literal), LITERAL_BYTES_MAX):
+            self.walk.at = starts + first
+            marks &= self.walk.is_next(literal[first : first + LITERAL_BYTES_MAX])
+        return marks
+
+    def repeated(self, rows: Places) -> CellWalk:
+        """These lines, each by itself and as often as it is named."""
+        other = copy(self)
+        other.walk = copy(self.walk)
+        other.starts, other.ends = self.starts[rows], self.ends[rows]
+        other.walk.at, other.walk.ends, other.walk.fits = other.starts, self.walk.ends[rows], self.walk.fits[rows]
+        return other
+
+    def without(self, starts: Places, ends: Places, words: Sequence[bytes]) -> Places:
+        """Where the cells end if those with one of the words in them are made empty."""
+        lead = self.data[np.minimum(starts, len(self.data) - 1)]
+        if not (lead > ord("9")).any():
+            return ends
+        self.walk.at = starts
+        for word in words:
+            ends = np.where((ends - starts == len(word)) & self.walk.is_next(word), starts, ends)
+        return ends
+
+    def texts(self, starts: Places, ends: Places) -> Column:
+        """The cells as texts; an empty one is a text, too."""
+        return self.walk.text_at(starts, self._lengths(starts, ends), np.ones(len(self.walk), np.bool_))
 
     def column(
         self, field: RecordField, starts: Places, ends: Places, form: NumberForm | None = None, suffix: bytes = b""
@@ -61,6 +116,10 @@ class CellWalk:
             is_true = _are(texts.values, "true")
             self.walk.fits &= is_true | _are(texts.values, "false") | ~present
             return Column(is_true, present)
+        if is_whole(field) and not suffix:
+            wholes = self.walk.short_wholes(starts, self._lengths(starts, ends))
+            if wholes is not None:
+                return Column(wholes, present)
         numbers = self.numbers(starts, ends, form or ("whole" if is_whole(field) else "any"), suffix)
         try:
             found = np.array(numbers.cast(pa.int64() if is_whole(field) else pa.float64()))
@@ -70,6 +129,11 @@ class CellWalk:
         except pa.ArrowInvalid:  # a number beyond what there are
             self.walk.fits[:] = False
             return Column(np.zeros(len(self.walk)), present)
+
+    def require_numbers(self, starts: Places, ends: Places) -> None:
+        """Mark the lines with cells that are no numbers as JSON has them, and not empty."""
+        if self.walk.short_wholes(starts, self._lengths(starts, ends)) is None:
+            self.numbers(starts, ends, "any")
 
     def numbers(self, starts: Places, ends: Places, form: NumberForm, suffix: bytes = b"") -> Any:
         """The texts of numbers, "0" where there is none; records in which something else stands are marked."""

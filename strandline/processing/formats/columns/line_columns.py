@@ -144,24 +144,14 @@ def _are(cells: CellWalk, begin: Places, end: Places, expected: bytes) -> Marks:
     return marks
 
 
-def _are_within(places: Places, cells: CellWalk, count: int) -> bool:
-    """Whether so many of the places are in each line."""
-    if count == 0:
-        return True
-    of_lines = places.reshape(-1, count)
-    return bool((of_lines[:, 0] >= cells.starts).all() and (of_lines[:, -1] < cells.ends).all())
-
-
 def _cut(
     cells: CellWalk, separators: bytes, count: int, in_order: Sequence[bytes] | None = None
 ) -> list[Places] | None:
     """Where each cell begins, and in the end what follows the line; lines with more or fewer cells are marked, and those whose
     separators are others. None if no line is left."""
     places = np.flatnonzero(is_any(cells.data, separators))
-    first = np.arange(len(cells.walk)) * (count - 1)
-    if len(places) != len(first) * (count - 1) or not _are_within(places, cells, count - 1):
-        first = np.searchsorted(places, cells.starts)
-        cells.walk.fits &= np.searchsorted(places, cells.ends) - first == count - 1
+    first, found = cells.first_and_count(places, count - 1)
+    cells.walk.fits &= found == count - 1
     if not cells.walk.fits.any():
         return None
     starts = [cells.starts]

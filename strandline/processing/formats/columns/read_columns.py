@@ -12,6 +12,7 @@ from typing import Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from strandline.core.field_types import WHOLE_RANGES
 from strandline.processing.formats.record_fields import JsonText, RecordField
@@ -32,6 +33,11 @@ class Column:
     """Of strings an Arrow array; else numbers or marks in numpy, of a timestamp in the unit of its field."""
     present: Marks
     """Where the record has the field, and it is not null."""
+
+    def of(self, rows: npt.NDArray[np.int64]) -> Column:
+        """The values at these places."""
+        values = self.values.take(pa.array(rows)) if isinstance(self.values, pa.Array) else self.values[rows]
+        return Column(values, self.present[rows])
 
 
 class ReadColumns(Sequence[JsonText]):
@@ -81,8 +87,13 @@ class QuickReader(Protocol):
 
 def can_be_read(field: RecordField) -> bool:
     """Whether a column can hold the field as it is declared, in a member of its own name."""
-    is_plain = field.path is None and not field.text and not field.rest
-    return is_plain and (field.type in ("string", "double", "boolean", "timestamp") or field.type in WHOLE_RANGES)
+    return field.path is None and not field.text and holds_values(field)
+
+
+def holds_values(field: RecordField) -> bool:
+    """Whether a column can hold the field's values."""
+    is_plain = field.type in ("string", "double", "boolean", "timestamp") or field.type in WHOLE_RANGES
+    return is_plain and not field.rest
 
 
 def is_whole(field: RecordField) -> bool:

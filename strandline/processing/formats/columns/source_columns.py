@@ -14,7 +14,7 @@ from strandline.processing.formats.columns.read_columns import (
     SURE_WHOLE_MAX,
     Column,
     ColumnsAndMarks,
-    can_be_read,
+    holds_values,
     is_whole,
 )
 from strandline.processing.formats.record_fields import RecordField
@@ -43,7 +43,7 @@ def source_columns(
         contents = [one.get(field.name) for one in given]
         if not any(contents):
             continue
-        if not can_be_read(field):
+        if not holds_values(field):
             return None
         present = np.array([content is not None for content in contents], np.bool_)
         values = [None if content is None else _value(field, msgspec.json.decode(content)) for content in contents]

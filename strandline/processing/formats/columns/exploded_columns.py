@@ -1,0 +1,177 @@
+"""JSON records with an array of objects as columns, a row for each element: those of one shape but for how many elements they
+have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from strandline.core.json_paths import JsonPath
+from strandline.processing.formats.columns.byte_walk import Places
+from strandline.processing.formats.columns.cell_walk import CellWalk
+from strandline.processing.formats.columns.json_columns import (
+    Paths,
+    ShapedRecords,
+    can_hold,
+    fields_at,
+    read_cell,
+)
+from strandline.processing.formats.columns.json_shape import Cell, Shape, shape_of
+from strandline.processing.formats.columns.read_columns import Column, Marks, ReadColumns
+from strandline.processing.formats.json_rows import Rows
+from strandline.processing.formats.record_fields import JsonText, RecordField
+
+_MODELS_TRIED = 4
+
+
+@dataclass(frozen=True)
+class ElementColumns:
+    """What was read of some records."""
+
+    columns: dict[str, Column]
+    """Of the rows of the records that fit, in order."""
+    fits: Marks
+    """Which of the records do."""
+    counts: Places
+    """How many rows each of them has."""
+
+
+class _Elements:
+    """The elements in a shape, at least two. Raises ValueError if they aren't alike."""
+
+    def __init__(self, shape: Shape, array: JsonPath) -> None:
+        depth = len(array)
+        inside = [at for at, cell in enumerate(shape.cells) if cell.path[:depth] == array and len(cell.path) > depth]
+        self.begin, self.end = (inside[0], inside[-1] + 1) if inside else (0, 0)
+        within = shape.cells[self.begin : self.end]
+        self.count = int(within[-1].path[depth]) + 1 if within else 0
+        width, rest = divmod(len(within), self.count) if self.count else (0, 0)
+        if self.count < 2 or rest:
+            raise ValueError("fewer than two elements, or of several shapes")
+        self.cells: Sequence[Cell] = within[:width]
+        """Of the first one."""
+        self.last: Cell = within[-1]
+        """Of the last one the last."""
+        self.quotes = within[width].quote - within[0].quote
+        """How many each has."""
+        for at, cell in enumerate(within):
+            model = within[at % width]
+            is_alike = (model.is_text, model.after_quote) == (cell.is_text, cell.after_quote) and (
+                cell is self.last or (model.literal, model.before_next) == (cell.literal, cell.before_next)
+            )
+            if not is_alike or cell.path != (*array, at // width, *model.path[depth + 1 :]):
+                raise ValueError("elements of several shapes")
+
+
+class ExplodedColumns:
+    """Reads the records of one stream."""
+
+    def __init__(self, fields: Sequence[RecordField], array: JsonPath, bytes_max: int) -> None:
+        """`bytes_max`: records whose rows may have more together are for others to read."""
+        self._array = array
+        self._bytes_max = bytes_max
+        self._beside = fields_at(fields)
+        depth = len(array)
+        self._own = {
+            (*array, 0, *(path[depth:] if path[:depth] == array else path)): field
+            for path, field in (self._beside or {}).items()
+        }
+        """Where each stands in the first element."""
+
+    def columns(self, values: Sequence[bytes | None]) -> ElementColumns | None:
+        """The columns of the elements; None if it can't tell anything of them."""
+        if self._beside is None or len(self._own) < len(self._beside):
+            return None
+        for value in values[:_MODELS_TRIED]:
+            if value is not None and (shape := shape_of(value)) is not None:
+                try:
+                    return self._read(values, shape, _Elements(shape, self._array))
+                except ValueError:
+                    continue
+        return None
+
+    def _read(self, values: Sequence[bytes | None], shape: Shape, elements: _Elements) -> ElementColumns | None:
+        own = {cell.path for cell in elements.cells}
+        named = {field.name for path, field in self._own.items() if path in own}
+        beside: Paths = {path: field for path, field in (self._beside or {}).items() if field.name not in named}
+        depth = len(self._array)
+        if any(path[:depth] == self._array for path in beside) or not (
+            can_hold(shape, self._own) and can_hold(shape, beside)
+        ):
+            return None
+        records = ShapedRecords(values, shape)
+        lines = records.cells
+        more, rest = np.divmod(records.counts - shape.quotes + np.zeros(len(values), np.int64), elements.quotes)
+        counts = elements.count + more
+        lines.walk.fits &= (rest == 0) & (counts > 0)
+        lines.walk.fits &= counts * (lines.ends - lines.starts) <= self._bytes_max
+        columns = records.read(lines, records.first, shape.cells[: elements.begin], beside)
+        behind = records.first + more * elements.quotes
+        columns |= records.read(lines, behind, shape.cells[elements.end :], beside)
+        counts = np.where(lines.walk.fits, counts, 0)
+        record_of = np.repeat(np.arange(len(values)), counts)
+        number = np.arange(len(record_of)) - np.repeat(counts.cumsum() - counts, counts)
+        rows = lines.repeated(record_of)
+        first = records.first[record_of] + number * elements.quotes
+        own_columns = records.read(rows, first, elements.cells[:-1], self._own)
+        own_columns |= self._read_last(records, rows, first, elements, number == counts[record_of] - 1)
+        fits = lines.walk.fits.copy()
+        fits[record_of[~rows.walk.fits]] = False
+        keep = np.flatnonzero(fits[record_of])
+        columns = {name: column.of(record_of[keep]) for name, column in columns.items()}
+        columns |= {
+            name: column.of(keep) if len(keep) < len(number) else column for name, column in own_columns.items()
+        }
+        return ElementColumns(columns, fits, np.where(fits, counts, 0))
+
+    def _read_last(
+        self, records: ShapedRecords, rows: CellWalk, first: Places, elements: _Elements, is_last: Marks
+    ) -> dict[str, Column]:
+        """The column of the last cell of each element: another element follows it, or what stands behind the array."""
+        cell, last = elements.cells[-1], elements.last
+        starts, ends = records.places(rows, first, cell)
+        shift = (elements.count - 1) * elements.quotes
+        ends = np.where(is_last, records.places(rows, first - shift, last)[1], ends)
+        rows.walk.fits &= starts <= ends
+        rows.walk.fits &= np.where(is_last, rows.are(ends, last.literal), rows.are(ends, cell.literal))
+        if last is records.shape.cells[-1]:
+            rows.walk.fits &= ~is_last | (ends + len(last.literal) == rows.ends)
+        field = self._own.get(cell.path)
+        column = read_cell(rows, cell, field, starts, ends)
+        return {} if field is None or column is None else {field.name: column}
+
+
+def rows_of(
+    read: ElementColumns, texts: Callable[[Sequence[int]], Iterator[Rows]]
+) -> tuple[ReadColumns, list[int], list[int | None]]:
+    """All rows in order: those that columns stand for, and of the other records what their texts say; the place of each row's
+    record, and of its element. `texts`: makes the rows of the records at some places."""
+    known: dict[int, list[tuple[JsonText, int | None]]] = {}
+
+    def learn(records: Sequence[int]) -> None:
+        for rows in texts(records) if records else ():
+            assert rows.places is not None and rows.elements is not None
+            for place, text, element in zip(rows.places, rows.texts, rows.elements, strict=True):
+                known.setdefault(records[place], []).append((text, element))
+
+    others, counts = np.flatnonzero(~read.fits).tolist(), read.counts.copy()
+    learn(others)
+    counts[others] = [len(known[record]) for record in others if record in known]
+    record_of = np.repeat(np.arange(len(counts)), counts)
+    numbers = np.arange(len(record_of)) - np.repeat(counts.cumsum() - counts, counts)
+    fits, columns = read.fits[record_of], read.columns
+    places: list[int] = record_of.tolist()
+    elements: list[int | None] = numbers.tolist()
+    if others:
+        at = np.maximum(fits.cumsum() - 1, 0)
+        columns = {name: column.of(at) for name, column in columns.items()}
+        for row in np.flatnonzero(~fits).tolist():
+            elements[row] = known[places[row]][numbers[row]][1]
+
+    def texts_of(rows: Sequence[int]) -> Sequence[JsonText]:
+        learn(sorted({places[row] for row in rows} - known.keys()))
+        return [known[places[row]][numbers[row]][0] for row in rows]
+
+    return ReadColumns(columns, fits, texts_of), places, elements
