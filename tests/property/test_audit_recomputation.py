@@ -45,7 +45,7 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.recorded_slices import LogTask
-from strandline.processing.source.slice_rows import RECORD_ROWS, branch_of
+from strandline.processing.source.slice_rows import RECORD_ROWS, entry_of
 from strandline.processing.source.source_config import Piece, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document
@@ -493,9 +493,9 @@ def operated(pipeline: CheckedPipeline, log: Log) -> Computed:
                 )
         rows = list(task.rows(decoded_chunks, is_new=True, work=None))
         chunks = [
-            Chunk(partition, sequence, blob, branch)
+            Chunk(partition, sequence, blob, entry)
             for _, kind, partition, sequence, blob in rows
-            if (branch := branch_of(kind)) is not None
+            if (entry := entry_of(kind)) is not None
         ]
         stepped = cascade.step(state, chunks, Closing(watermark_ms, after_ms))
         state = stepped.state

@@ -31,11 +31,13 @@ class WithinSpec(DocumentModel):
 class JoinSpec(DocumentModel):
     """Puts rows of two ways together that have one key and are near each other in event time."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["within"]}, {"required": ["tumbling"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [one]} for one in ("within", "tumbling", "same_window")]}
+    )
     name: FieldName
     """The stage's name: in results, status and dead letters."""
     left: str
-    """The name of a step above, or of a stream: whose rows are on the left."""
+    """The name of a step above, or of a stream: whose rows are on the left. Behind a window they are its results."""
     right: str
     """The same of the right."""
     on: Annotated[list[str], Field(min_length=1)]
@@ -44,6 +46,8 @@ class JoinSpec(DocumentModel):
     """How far apart they may be: {before, after}, of the row on the right seen from that on the left, both included."""
     tumbling: Duration | None = None
     """Instead: they are in one window of this size."""
+    same_window: Literal[True] | None = None
+    """Instead: both are results of windows, and of the same one in time."""
     type: JoinType = "inner"
     """Which rows without a partner are results, too: none; `left`, those of the left; `full`, those of both."""
     add: dict[FieldName, Annotated[str, Field(pattern=r"^(left|right)\.[A-Za-z_]\w*$")]] = Field(
@@ -54,8 +58,8 @@ class JoinSpec(DocumentModel):
     """So many rows of one side and key, within reach of each other, are joined; one more is a dead letter."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if (self.within is None) == (self.tumbling is None):
-            yield (), "a join has exactly one of: within, tumbling"
+        if [self.within, self.tumbling, self.same_window].count(None) != 2:
+            yield (), "a join has exactly one of: within, tumbling, same_window"
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
         for number, name in enumerate(self.on):
