@@ -251,6 +251,7 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
             "left_is_held_ms": holds_ms[LEFT] + delay_ms,
             "right_is_held_ms": holds_ms[RIGHT] + delay_ms,
             "max_rows": stage.max_rows,
+            "latest": stage.is_latest,
         },
         "state": {"bytes_a_row": row_bytes, "bytes_a_key": key_bytes, "partials": []},
         "results_after_ms": delay_ms,
@@ -311,6 +312,12 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"other windows behind '{name}'"
             )
     for stage, told in zip(pipeline.stages, stages, strict=True):
+        if isinstance(stage, JoinStage) and stage.is_latest:
+            yield (
+                f"'{stage.name}' keeps of each key the latest row on the right until it is "
+                f"{format_duration(stage.before_ms)} old, and rows that wait for the watermark"
+            )
+            continue
         if isinstance(stage, JoinStage):
             rows_bytes = told["state"]["bytes_a_row"] * stage.max_rows * 2
             yield (

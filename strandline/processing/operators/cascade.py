@@ -43,7 +43,7 @@ from strandline.processing.operators.dedupe.repeats import Flags, RepeatsOperato
 from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of
 from strandline.processing.operators.kinds.counted import CountOperator
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
-from strandline.processing.operators.kinds.joins import IntervalJoinOperator, WindowJoinOperator
+from strandline.processing.operators.kinds.joins import IntervalJoinOperator, LatestJoinOperator, WindowJoinOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
@@ -117,11 +117,11 @@ class Cascade:
         for stage, taken in zip(stages, places_taken([stage.shape for stage in stages]), strict=True):
             if stage.ways:  # which steps come before, the record chain of each stream knows
                 steps = RowSteps((), dict(stage.came))
+            elif isinstance(stage, JoinStage) and stage.of_results:
+                steps = RowSteps((), {})
             else:
-                steps = RowSteps(
-                    stage.pre_steps,
-                    types if RECORDS in taken else _types_given(stages[taken[0]], takes_window=stage.takes_window),
-                )
+                given = types if RECORDS in taken else _types_given(stages[taken[0]], takes_window=stage.takes_window)
+                steps = RowSteps(stage.pre_steps, given)
             self._steps.append(steps)
             self.operators.append(_operator_of(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
@@ -446,6 +446,8 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
 def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
     """`types`: the columns in sight of the stage."""
     if isinstance(stage, JoinStage):
+        if stage.is_latest:
+            return LatestJoinOperator(stage)
         return WindowJoinOperator(stage) if stage.in_windows else IntervalJoinOperator(stage)
     if stage.gap_ms is not None:
         return SessionOperator(stage, types)

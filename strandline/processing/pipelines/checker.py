@@ -643,6 +643,7 @@ class _Check:
                 after_ms=after_ms,
                 in_windows=join.within is None,
                 same_windows=same_windows,
+                is_latest=bool(join.latest),
                 max_rows=join.max_rows,
             )
         )

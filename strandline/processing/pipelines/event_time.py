@@ -318,22 +318,29 @@ class JoinShape(_AnywhereShape):
 
     before_ms: int = 0
     after_ms: int = 0
+    is_latest: bool = False
+    """Whether a row on the left matches only the latest of these."""
 
     @property
     def reach_ms(self) -> int:
-        """A row that ends without a partner, whoever might have been one, and what is counted of the rows before that."""
+        """A row that ends without a partner, whoever might have been one, and what is counted of the rows before that. Of a row
+        that matches the latest one alone nothing is counted."""
+        if self.is_latest:
+            return self.size_ms
         return self.before_ms + self.after_ms + self.size_ms
 
     def last_open_end(self, event_ms: int) -> int:
         return event_ms + self.size_ms
 
     def __str__(self) -> str:
+        if self.is_latest:
+            return f"joined with the latest within {format_duration(self.before_ms)} before"
         return f"joined within {format_duration(self.before_ms)} before and {format_duration(self.after_ms)} after"
 
 
 def places_taken(windows: Iterable[WindowShape]) -> list[tuple[int, ...]]:
     """For each of a pipeline's windows the places of those whose results it takes, or RECORDS: of a join up to two."""
-    found = []
+    found: list[tuple[int, ...]] = []
     for at, shape in enumerate(windows):
         first = at - 1 if shape.takes is None else shape.takes
         found.append((first,) if shape.takes_too in (None, first) else (first, shape.takes_too))

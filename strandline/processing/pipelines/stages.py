@@ -377,13 +377,23 @@ class JoinStage(Stage):
     same_windows: WindowShape | None = field(default=None, repr=False)
     """The windows of both sides, where partners have one window and are results of it; None: that is not asked."""
 
+    is_latest: bool = field(default=False, repr=False)
+    """Whether a row of the left side has one partner, the latest that is not later."""
+
     @property
     def shape(self) -> WindowShape:
         if self.same_windows is not None:
             return SameWindowShape(self.size_ms, self.same_windows.every_ms, of=self.same_windows, **self._of_shape)
         if self.in_windows:
             return WindowShape(self.size_ms, self.size_ms, **self._of_shape)
-        return JoinShape(self.size_ms, 1, before_ms=self.before_ms, after_ms=self.after_ms, **self._of_shape)
+        return JoinShape(
+            self.size_ms,
+            1,
+            before_ms=self.before_ms,
+            after_ms=self.after_ms,
+            is_latest=self.is_latest,
+            **self._of_shape,
+        )
 
     @property
     def _of_shape(self) -> _OfShape:
@@ -393,7 +403,8 @@ class JoinStage(Stage):
     @property
     def added_later(self) -> tuple[object, ...]:
         """What its text leaves out, so that joins that say nothing of it kept their digests."""
-        return self.right_takes is not None, self.right_takes, self.right_takes_window, self.same_windows
+        more = self.right_takes_window, self.same_windows, self.is_latest
+        return (self.right_takes is not None, self.right_takes, *more)
 
     def place_taken(self, side: int) -> int:
         """The place of the stage whose results are on this side, or RECORDS."""

@@ -190,8 +190,8 @@ def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
     for what, was, now in (
         (
             "how near rows are",
-            (old.before_ms, old.after_ms, old.in_windows, old.same_windows),
-            (new.before_ms, new.after_ms, new.in_windows, new.same_windows),
+            (old.before_ms, old.after_ms, old.in_windows, old.same_windows, old.is_latest),
+            (new.before_ms, new.after_ms, new.in_windows, new.same_windows, new.is_latest),
         ),
         ("the type", old.type, new.type),
         ("the fields", old.columns, new.columns),

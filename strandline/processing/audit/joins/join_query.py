@@ -96,7 +96,7 @@ class JoinQuery:
         nth = f"lag({_TIME}, {step.max_rows}) OVER ({within} {order})"
         is_near = "true" if step.in_windows else f"{nth} >= {_TIME} - 1000 * ({hold})"
         is_null = " OR ".join(f"{key} IS NULL" for key in self._keys)
-        beyond = f"({nth} IS NOT NULL AND {is_near} AND NOT ({is_null}))"
+        beyond = "false" if step.is_latest else f"({nth} IS NOT NULL AND {is_near} AND NOT ({is_null}))"
         place = f"{self._stream} || '/' || (log_partition % {PARTITIONS_MAX}) || '/' || log_offset"
         place += " || CASE WHEN log_element IS NULL THEN '' ELSE '/' || log_element END"
         if step.of_results:
@@ -107,7 +107,7 @@ class JoinQuery:
         for side, name in ((LEFT, "l"), (RIGHT, "r")):
             if step.keeps(side):
                 found.append(self._alone(f"side = {side} AND NOT beyond AND NOT {met.format(name)}", name))
-        pairs = f"SELECT l.place AS l_place, r.place AS r_place FROM all_rows l JOIN all_rows r ON {self._condition()}"
+        pairs = f"SELECT l.place AS l_place, r.place AS r_place {self._met()}"
         return f"WITH all_rows AS ({all_rows}), met AS ({pairs}) {' UNION ALL '.join(found)}"
 
     @property
@@ -119,6 +119,21 @@ class JoinQuery:
     def _stream(self) -> str:
         names = [f"WHEN {place} THEN '{name}'" for place, name in enumerate(self.stage.streams_joined)]
         return f"CASE log_partition // {PARTITIONS_MAX} {' '.join(names)} END"
+
+    def _met(self) -> str:
+        """The rows of both sides that meet, as `l` and `r`."""
+        step = self.stage
+        if not step.is_latest:
+            return f"FROM all_rows l JOIN all_rows r ON {self._condition()}"
+        keys = ", ".join(self._keys)
+        stand = [*PLACE_OF_JOINED, *(["result"] if step.of_results else [])]
+        last = f"row_number() OVER (PARTITION BY {keys}, {_TIME} ORDER BY {', '.join(f'{one} DESC' for one in stand)}) = 1"
+        rights = f"SELECT * FROM all_rows WHERE side = {RIGHT} QUALIFY {last}"
+        equal = " AND ".join(f"l.{key} = r.{key}" for key in self._keys)
+        return (
+            f"FROM (SELECT * FROM all_rows WHERE side = {LEFT}) l ASOF JOIN ({rights}) r ON {equal} AND l.{_TIME} >= r.{_TIME} "
+            f"WHERE r.{_TIME} >= l.{_TIME} - {1000 * step.before_ms}"
+        )
 
     def _condition(self) -> str:
         step = self.stage
@@ -142,7 +157,7 @@ class JoinQuery:
             start, end = f"least(l.{_TIME}, r.{_TIME})", f"greatest(l.{_TIME}, r.{_TIME})"
             times = [f"{start} // 1000", f"{end} // 1000 + 1"]
         columns = [*times, *(f"l.{key}" for key in self._keys), *values, "l.place || '|' || r.place", "NULL::VARCHAR"]
-        return f"SELECT {', '.join(columns)} FROM all_rows l JOIN all_rows r ON {self._condition()}"
+        return f"SELECT {', '.join(columns)} {self._met()}"
 
     def _alone(self, where: str, name: str, *, is_beyond: bool = False) -> str:
         """Rows without a partner. Values of the other side are null in them anyway."""

@@ -2,7 +2,8 @@
 
 `IntervalJoinOperator`. A row on the left at `t` matches rows on the right from `before` before it to `after` after it. A pair is
 final when the later of its rows is (when the watermark has passed it: whoever comes then is later still), a row without a partner
-when the watermark has passed the last moment at which one could come. `WindowJoinOperator`: rows match that are in one tumbling
+when the watermark has passed the last moment at which one could come. `LatestJoinOperator`: of these only the latest before it, or
+at its time. `WindowJoinOperator`: rows match that are in one tumbling
 window, and all is final when that ends.
 
 Rows are *settled* in the step that closes their millisecond. Then, and only then, a row is counted, and put together with all
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -391,6 +393,38 @@ class WindowJoinOperator(IntervalJoinOperator):
         return ~is_settled
 
 
+class LatestJoinOperator(IntervalJoinOperator):
+    """A join of each row on the left with the latest on the right that is not later and has not become too old. Nothing is
+    bounded by `max_rows`: of a key one settled row of the right is held, beside those that are not settled yet."""
+
+    def _mark_beyond(self, held: _Held, is_settled: Flags, settles: Flags) -> None:
+        """None is: a row has one partner at most."""
+
+    def _pairs(self, held: _Held, is_settled: Flags, settles: Flags) -> tuple[Codes, Codes]:
+        lefts = np.flatnonzero(settles & (held.side == LEFT) & ~held.has_null)
+        rights = self._in_order(held, is_settled)
+        times = np.unique(held.event_us)
+        codes = held.key * (len(times) + 1) + np.searchsorted(times, held.event_us)
+        last = np.searchsorted(codes[rights], codes[lefts], "right") - 1
+        lefts, found = lefts[last >= 0], rights[last[last >= 0]]
+        age_us = held.event_us[lefts] - held.event_us[found]
+        is_near = (held.key[lefts] == held.key[found]) & (age_us <= 1000 * self.join.before_ms)
+        return lefts[is_near], found[is_near]
+
+    def _in_order(self, held: _Held, is_settled: Flags) -> Codes:
+        """The settled rows on the right that have a key, by key, event time and place."""
+        rows = np.flatnonzero(is_settled & (held.side == RIGHT) & ~held.has_null)
+        return rows[np.lexsort((held.place[rows], held.event_us[rows], held.key[rows]))]
+
+    def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
+        """Of the settled rows the last of each key on the right: whoever comes is later, and takes no earlier one."""
+        rows = self._in_order(held, is_settled)
+        is_last = np.append(held.key[rows[1:]] != held.key[rows[:-1]], np.ones(min(len(rows), 1), np.bool_))
+        needed = ~is_settled
+        needed[rows[is_last]] = held.event_us[rows[is_last]] + 1000 * self.join.before_ms >= 1000 * up_to_ms
+        return needed
+
+
 def result_places(stage: Stage, columns: Mapping[str, pa.Array]) -> pa.Array:
     """What tells each of these results of the stage from all its others, as text: as unique as the id of its document."""
     keys = [columns[name].cast(pa.string()) for name in stage.identifying]
@@ -424,7 +458,7 @@ class _Held:
         by what tells them apart."""
         place = np.empty(len(self.key), np.int64)
         partition, offset, element = self.stands
-        columns = [element, offset, partition, self.side]
+        columns: list[npt.NDArray[Any]] = [element, offset, partition, self.side]
         if self.of_result is not None:
             columns.insert(0, pc.rank(self.of_result, sort_keys="ascending", tiebreaker="dense").to_numpy())
         place[np.lexsort(columns)] = np.arange(len(self.key))
