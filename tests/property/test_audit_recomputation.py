@@ -52,6 +52,7 @@ from strandline.results.document import Document
 from strandline.results.writer import ELEMENT, OFFSET
 from tests.support.examples import examples
 from tests.support.join_graphs import some_join
+from tests.support.result_join_graphs import some_result_join
 from tests.support.step_graphs import document_of, some_graph
 
 STREAM = StreamSpec.from_document(
@@ -428,6 +429,14 @@ def test_so_they_do_where_steps_make_branches(seed: int) -> None:
 def test_so_they_do_where_rows_are_joined(seed: int) -> None:
     random = Random(seed)
     assert_both_agree(check(PipelineSpec.from_document(document_of(some_join(random))), STREAM), some_log(random))
+
+
+@examples(40, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32))
+def test_so_they_do_where_results_are_joined(seed: int) -> None:
+    random = Random(seed)
+    steps = some_result_join(random)
+    assert_both_agree(check(PipelineSpec.from_document(document_of(steps)), STREAM), some_log(random))
 
 
 def with_dedupe(pipeline: CheckedPipeline, random: Random) -> CheckedPipeline:

@@ -45,6 +45,10 @@ def some_result_join(random: Random) -> Steps:
         near = {"same_window": True}
     elif not has_offset and random.random() < 0.4:
         near = {"tumbling": "20s"}
+    more: dict[str, Any] = {"type": random.choice(["inner", "left", "full"]), "max_rows": random.choice([1, 3, 10_000])}
+    if "within" in near and random.random() < 0.3:
+        near = {"within": {"before": random.choice(TIMES[1:])}, "latest": True}
+        more = {"type": random.choice(["inner", "left"])}
     by = [step["window"]["by"] for step in steps if "window" in step]
     on = ["site", "machine"] if all("site" in names for names in by) and random.random() < 0.5 else ["machine"]
     sides = random.choice([(left, right), (right, left)])
@@ -56,8 +60,7 @@ def some_result_join(random: Random) -> Steps:
         **near,
         "add": {"n": "left.n", "power": "right.power"},
     }
-    join |= {"type": random.choice(["inner", "left", "full"]), "max_rows": random.choice([1, 3, 10_000])}
-    steps.append({"join": join})
+    steps.append({"join": join | more})
     is_taken = random.random() < 0.6
     if not is_taken or random.random() < 0.5:
         steps[-1]["emit"] = [{"elasticsearch": "met"}]

@@ -36,8 +36,8 @@ _FORM = "s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
 
 
 def read_join_type(cursor: Cursor) -> tuple[str, bool]:
-    """Go on behind `[asof] [inner | left | full] [outer] join`. Returns the type, and whether it is `asof`. Raises InvalidDocument
-    for another one."""
+    """Go on behind `[asof] [inner | left | full] [outer] join`. Returns the type, and whether it is `asof`. Raises
+    InvalidDocument for another one."""
     is_latest = cursor.takes_words("asof")
     word = cursor.word()
     if word == "right":

@@ -127,7 +127,9 @@ class JoinQuery:
             return f"FROM all_rows l JOIN all_rows r ON {self._condition()}"
         keys = ", ".join(self._keys)
         stand = [*PLACE_OF_JOINED, *(["result"] if step.of_results else [])]
-        last = f"row_number() OVER (PARTITION BY {keys}, {_TIME} ORDER BY {', '.join(f'{one} DESC' for one in stand)}) = 1"
+        last = (
+            f"row_number() OVER (PARTITION BY {keys}, {_TIME} ORDER BY {', '.join(f'{one} DESC' for one in stand)}) = 1"
+        )
         rights = f"SELECT * FROM all_rows WHERE side = {RIGHT} QUALIFY {last}"
         equal = " AND ".join(f"l.{key} = r.{key}" for key in self._keys)
         return (

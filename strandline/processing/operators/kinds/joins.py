@@ -2,9 +2,9 @@
 
 `IntervalJoinOperator`. A row on the left at `t` matches rows on the right from `before` before it to `after` after it. A pair is
 final when the later of its rows is (when the watermark has passed it: whoever comes then is later still), a row without a partner
-when the watermark has passed the last moment at which one could come. `LatestJoinOperator`: of these only the latest before it, or
-at its time. `WindowJoinOperator`: rows match that are in one tumbling
-window, and all is final when that ends.
+when the watermark has passed the last moment at which one could come. `LatestJoinOperator`: of these only the latest that is not
+later. `WindowJoinOperator`: rows match that are in one tumbling window, or results that have the same one, and all is final when
+that ends.
 
 Rows are *settled* in the step that closes their millisecond. Then, and only then, a row is counted, and put together with all
 rows of the other side before it; so each pair is made once, and no result depends on how the log was sliced.

@@ -83,7 +83,7 @@ class JoinSpec(DocumentModel):
         if self.within is None or self.within.after or not self.within.before:
             yield (
                 ("latest",),
-                "needs 'within: {before: ...}' alone, how old the latest row on the right may be; a row that is later is never taken",
+                "needs 'within: {before: ...}' alone, how old the latest row on the right may be; none that is later is taken",
             )
         if self.type == "full":
             yield (
