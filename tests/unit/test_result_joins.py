@@ -13,8 +13,7 @@ from strandline import stream, tumbling
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.frontends.sql.translation import translate
-from strandline.processing.desk.case_run import run_case
-from strandline.processing.desk.cases import read_cases
+from strandline.processing.desk.case_run import read_cases, run_case
 from strandline.processing.desk.desk import Desk, DeskResult
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
@@ -31,7 +30,6 @@ STREAM = StreamSpec.from_document(
         "schema": {"machine": "string", "site": "string", "ts": {"type": "timestamp", "unit": "ms"}, "power": "double"},
     }
 )
-BEHIND: list[dict[str, Any]] = [{"emit": [{"elasticsearch": "met"}]}]
 
 
 def window(name: str, by: list[str], shape: dict[str, Any], source: str = "plant") -> dict[str, Any]:
@@ -162,9 +160,17 @@ def test_a_row_meets_the_latest_that_is_not_later_and_of_equal_ones_the_last_of_
 
 def test_a_change_of_what_a_side_takes_is_computed_from_the_last_result_on() -> None:
     old = pipeline(*BOTH, join(same_window=True))
+    alone = window("x", [], MINUTE, "b") | {"emit": [{"elasticsearch": "x"}]}
     for steps, sentence in (
         ([*BOTH, join(within={"before": "1m"})], "how near rows are of join met"),
-        ([*BOTH, join(right="a", same_window=True), window("x", [], MINUTE, "b") | BEHIND[0]], "window met takes"),
+        (
+            [
+                *BOTH,
+                join(right="a", same_window=True),
+                window("x", [], MINUTE, "b") | {"emit": [{"elasticsearch": "x"}]},
+            ],
+            "window met takes",
+        ),
         (
             [*BOTH, {"where": "power > 1", "name": "c"}, join(right="c", same_window=True)],
             "the steps to the right side of join met",

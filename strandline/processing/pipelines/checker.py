@@ -13,12 +13,12 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
-from strandline.processing.pipelines.event_time import RECORDS, WindowShape, places_taken, reach_of
+from strandline.processing.pipelines.event_time import RECORDS, CumulativeShape, WindowShape, places_taken, reach_of
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, entries_of, plan_branches
-from strandline.processing.pipelines.graph.join_check import SIDE_NAMES, join_problems, joined_columns
+from strandline.processing.pipelines.graph.join_check import join_problems, joined_columns, windows_shared
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import (
@@ -48,7 +48,6 @@ from strandline.processing.pipelines.stages import (
     Way,
     Where,
     first_dedupe,
-    own_shape,
 )
 from strandline.processing.pipelines.step_graph import stream_place
 from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
@@ -611,7 +610,12 @@ class _Check:
         both = (*ways[LEFT], *ways[RIGHT])
         for place, message in join_problems(join, columns, lambda name: self._is_json(name, both)):
             self._add((*inner, *place), message)
-        same_windows = self._same_windows(inner, join, sides) if join.same_window else None
+        stages = [None if side.stage is None else self.stages[side.stage] for side in sides]
+        same_windows = None
+        if join.same_window:
+            same_windows, problems = windows_shared((stages[LEFT], stages[RIGHT]))
+            for place, message in problems:
+                self._add((*inner, *place), message)
         added = joined_columns(join, columns)
         for name in join.on:
             self._read(name, both)
@@ -624,6 +628,8 @@ class _Check:
             JoinStage(
                 name=join.name,
                 size_ms=join.tumbling or (same_windows.size_ms if same_windows else max(before_ms, after_ms) + 1),
+                slide_ms=_slide_of(same_windows),
+                is_cumulative=isinstance(same_windows, CumulativeShape),
                 by=tuple(join.on),
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=(),
@@ -653,34 +659,6 @@ class _Check:
         places: list[tuple[str, Path]] = [(name, ("join", "on", number)) for number, name in enumerate(join.on)]
         places += [(name, ("join", "add", name)) for name in join.add]
         self._emits(path, emits, places)
-
-    def _same_windows(self, path: Path, join: JoinSpec, sides: tuple[_Place, _Place]) -> WindowShape | None:
-        """The windows of both sides, which must be the same."""
-        shapes = []
-        for name, side in zip(SIDE_NAMES, sides, strict=True):
-            if side.stage is None:
-                self._add(
-                    (*path, name),
-                    "is records, which have no window; 'same_window' joins results of windows on both sides, and records are "
-                    "joined 'within' a time, or in windows of the join's own, as 'tumbling: 1m'",
-                )
-                continue
-            shape = own_shape(self.stages[side.stage])
-            if shape.ends_move:
-                self._add(
-                    (*path, name),
-                    f"takes the results of '{self.stages[side.stage].name}', which begin and end where rows stand, so hardly "
-                    "two have the same window; join them 'within' a time",
-                )
-                continue
-            shapes.append(shape)
-        if len(shapes) == len(sides) and shapes[LEFT] != shapes[RIGHT]:
-            self._add(
-                (*path, "same_window"),
-                f"the windows on the left are {shapes[LEFT]}, those on the right {shapes[RIGHT]}; let them be equal, or join in "
-                "windows that hold several of them, as 'tumbling: 1h', or 'within' a time",
-            )
-        return shapes[LEFT] if len(shapes) == len(sides) else None
 
     def _is_json(self, name: str, ways: Sequence[Way]) -> bool:
         """Whether a column is a field that holds any JSON, of one of the streams on these ways. Among columns it is a text."""
@@ -919,6 +897,10 @@ class _Check:
 def _unless_only_first(ways: tuple[Way, ...]) -> tuple[Way, ...]:
     """The ways, as stages name them: those of pipelines that read one stream stay as they were."""
     return () if all(way.stream == 0 for way in ways) else ways
+
+
+def _slide_of(shape: WindowShape | None) -> int | None:
+    return None if shape is None or shape.every_ms == shape.size_ms else shape.every_ms
 
 
 def _begin_together(window: WindowSpec, before: WindowSpec) -> bool:
