@@ -54,7 +54,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
         if isinstance(stage, JoinStage):
             stages.append(_join(pipeline, stage, operator, _delay_ms(pipeline)))
             continue
-        window = pipeline.taken_by(stage.name)[0]
+        window = next(iter(pipeline.taken_by(stage.name)), None)
         source, steps = (window, stage.pre_steps) if window is not None else _behind(stage, told)
         is_split = number in cascade.split_stages
         source = source or _streams_of(pipeline, stage)

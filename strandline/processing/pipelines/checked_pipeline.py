@@ -110,11 +110,11 @@ class CheckedPipeline:
         taken = places_taken(self.windows)
         return tuple(tuple(at for at, some in enumerate(taken) if place in some) for place in range(len(taken)))
 
-    def taken_by(self, window: str) -> tuple[str | None, ...]:
-        """The windows whose results the one of this name takes: of a join two, where its sides differ; None: it takes records."""
+    def taken_by(self, window: str) -> tuple[str, ...]:
+        """The windows whose results the one of this name takes: of a join up to two; none: it takes records alone."""
         names = [stage.name for stage in self.stages]
         taken = places_taken(self.windows)[names.index(window)]
-        return tuple(None if one == RECORDS else names[one] for one in taken)
+        return tuple(names[one] for one in taken if one != RECORDS)
 
     @property
     def first_stages(self) -> tuple[Stage, ...]:

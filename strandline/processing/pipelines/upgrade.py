@@ -285,5 +285,5 @@ def _or_never(duration_ms: int | None) -> str:
     return "never" if duration_ms is None else format_duration(duration_ms)
 
 
-def _taken(windows: Sequence[str | None]) -> str:
-    return " and ".join("records" if one is None else f"the results of {one}" for one in windows)
+def _taken(windows: Sequence[str]) -> str:
+    return f"the results of {' and '.join(windows)}" if windows else "records"
