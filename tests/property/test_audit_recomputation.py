@@ -45,13 +45,14 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.recorded_slices import LogTask
-from strandline.processing.source.slice_rows import RECORD_ROWS, branch_of
+from strandline.processing.source.slice_rows import RECORD_ROWS, entry_of
 from strandline.processing.source.source_config import Piece, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document
 from strandline.results.writer import ELEMENT, OFFSET
 from tests.support.examples import examples
 from tests.support.join_graphs import some_join
+from tests.support.result_join_graphs import some_result_join
 from tests.support.step_graphs import document_of, some_graph
 
 STREAM = StreamSpec.from_document(
@@ -430,6 +431,14 @@ def test_so_they_do_where_rows_are_joined(seed: int) -> None:
     assert_both_agree(check(PipelineSpec.from_document(document_of(some_join(random))), STREAM), some_log(random))
 
 
+@examples(40, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32))
+def test_so_they_do_where_results_are_joined(seed: int) -> None:
+    random = Random(seed)
+    steps = some_result_join(random)
+    assert_both_agree(check(PipelineSpec.from_document(document_of(steps)), STREAM), some_log(random))
+
+
 def with_dedupe(pipeline: CheckedPipeline, random: Random) -> CheckedPipeline:
     """The pipeline with a `dedupe` somewhere before its first window."""
     document = json.loads(json.dumps(pipeline.spec.as_document()))
@@ -493,9 +502,9 @@ def operated(pipeline: CheckedPipeline, log: Log) -> Computed:
                 )
         rows = list(task.rows(decoded_chunks, is_new=True, work=None))
         chunks = [
-            Chunk(partition, sequence, blob, branch)
+            Chunk(partition, sequence, blob, entry)
             for _, kind, partition, sequence, blob in rows
-            if (branch := branch_of(kind)) is not None
+            if (entry := entry_of(kind)) is not None
         ]
         stepped = cascade.step(state, chunks, Closing(watermark_ms, after_ms))
         state = stepped.state

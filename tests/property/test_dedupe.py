@@ -29,7 +29,7 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stages import Dedupe
 from strandline.processing.slices.watermark import emitted_up_to
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
-from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, branch_of, decode_facts
+from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, decode_facts, entry_of
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.writer import ELEMENT, OFFSET, PARTITION, WINDOW_END
@@ -218,8 +218,8 @@ def run(
         for bucket, kind, partition, sequence, blob in task.rows(
             chunks_of(pipeline, one, random), is_new=number >= replayed, work=None
         ):
-            if (branch := branch_of(kind)) is not None:
-                chunks[bucket].append(Chunk(partition, sequence, blob, branch))
+            if (entry := entry_of(kind)) is not None:
+                chunks[bucket].append(Chunk(partition, sequence, blob, entry))
             elif kind == RECORD_ROWS:
                 record_rows[bucket].append((partition, sequence, blob))
         parts: dict[int, list[bytes]] = defaultdict(list)

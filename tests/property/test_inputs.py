@@ -36,7 +36,7 @@ from strandline.processing.slices.watermark import watermark_by
 from strandline.processing.source.data_source import task_config
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.recorded_slices import LogTask
-from strandline.processing.source.slice_rows import branch_of
+from strandline.processing.source.slice_rows import entry_of
 from strandline.processing.source.source_config import OffsetRange, Piece
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.records.partition_labels import label_of, partition_of, stream_place_of
@@ -282,8 +282,8 @@ def by_buckets(
         chunks = chunks_of(pipeline, taken, firsts)
         random.shuffle(chunks)
         for bucket, kind, label, sequence, blob in task.rows(chunks, is_new=True, work=None):
-            if (branch := branch_of(kind)) is not None:
-                of_bucket[bucket].append(Chunk(label, sequence, blob, branch))
+            if (entry := entry_of(kind)) is not None:
+                of_bucket[bucket].append(Chunk(label, sequence, blob, entry))
         parts: dict[int, list[bytes]] = defaultdict(list)
         for bucket in range(buckets):
             random.shuffle(of_bucket[bucket])

@@ -169,6 +169,8 @@ def by_hand(join: dict[str, Any], sides: tuple[list[Row], list[Row]]) -> tuple[d
                 return False
             return window_of(one) == window_of(row) if size_ms is not None else one.at_us >= row.at_us - holds_us[side]
 
+        if join.get("latest"):
+            return False
         return None not in row.key and sum(map(is_counted, sides[side])) >= join["max_rows"]
 
     found: dict[str, Any] = {}
@@ -207,6 +209,13 @@ def by_hand(join: dict[str, Any], sides: tuple[list[Row], list[Row]]) -> tuple[d
     for left in sides[0]:
         for right in sides[1]:
             is_pair = left.key == right.key and None not in left.key and is_near(left, right)
+            if is_pair and join.get("latest"):  # no later one fits, too
+                is_pair = not any(
+                    other.key == right.key
+                    and is_near(left, other)
+                    and (other.at_us, other.log) > (right.at_us, right.log)
+                    for other in sides[1]
+                )
             if is_pair and left.place not in beyond[0] and right.place not in beyond[1]:
                 met[0].add(left.place)
                 met[1].add(right.place)

@@ -56,16 +56,20 @@ WINDOWS_BEHIND: list[dict[str, Any]] = [
 def a_join(random: Random) -> dict[str, Any]:
     """Named `met`, of `lefts` and `rights`."""
     near: dict[str, Any] = {"within": {"before": random.choice(TIMES), "after": random.choice(TIMES)}}
+    more: dict[str, Any] = {"type": random.choice(["inner", "left", "full"])}
+    more["max_rows"] = random.choice([1, 2, 5, 10_000, 10_000])
+    if random.random() < 0.25:
+        near = {"within": {"before": random.choice(TIMES[1:]), "after": "0s"}, "latest": True}
+        more = {"type": random.choice(["inner", "left"]), "max_rows": 10_000}
     return {
         "name": "met",
         "left": "lefts",
         "right": "rights",
         "on": random.choice([["machine"], ["machine", "site"], ["site"]]),
-        **(near if random.random() < 0.7 else {"tumbling": random.choice(["5s", "20s"])}),
-        "type": random.choice(["inner", "left", "full"]),
+        **(near if "latest" in near or random.random() < 0.7 else {"tumbling": random.choice(["5s", "20s"])}),
+        **more,
         "add": {"power": "left.power", "load": "right.load", "site_right": "right.site", "at": "left.ts"}
         | ({"grade": "right.count"} if random.random() < 0.5 else {}),
-        "max_rows": random.choice([1, 2, 5, 10_000, 10_000]),
     }
 
 

@@ -120,7 +120,7 @@ class SomePipeline:
             self._dedupe(before)
         for _ in range(random.randint(1, 4)):
             sources = [one for one in self._relations if one.every_s is None and "emission" not in one.name]
-            if self._has_join:
+            if self._has_join and random.random() < 0.6:
                 self._has_join = False
                 self._join()
             elif random.random() < 0.5:
@@ -321,9 +321,17 @@ class SomePipeline:
     def _join(self) -> None:
         random = self._random
         records = [one for one in self._relations if one.every_s is None and not one.has_repeats_left_out]
-        left = self._records_step(random.choice(records[:1] if random.random() < 0.5 else records))
-        right = self._records_step(random.choice([*records, left]))
-        shared = [one for one in ("machine", "site", "kind") if one in left.columns and one in right.columns]
+        results = [one for one in self._relations if one.every_s is not None and one.keys]
+        of_results = bool(results) and random.random() < 0.6
+        if of_results:
+            left = random.choice(results)
+            right = random.choice([*results, self._records_step(random.choice(records))])
+            left, right = random.choice([(left, right), (right, left)])
+        else:
+            left = self._records_step(random.choice(records[:1] if random.random() < 0.5 else records))
+            right = self._records_step(random.choice([*records, left]))
+        keys = [one.columns if one.every_s is None else one.keys for one in (left, right)]
+        shared = [one for one in ("machine", "site", "kind") if all(one in names for names in keys)]
         if not shared:
             return
         on = random.sample(shared, random.randint(1, min(2, len(shared))))
@@ -337,7 +345,7 @@ class SomePipeline:
         add |= {"power": (0, "power")} if "power" in left.columns else {}
         before_s, after_s = random.choice([(0, 2), (1, 3), (2, 0), (0, 0)])
         every_s = 1
-        if random.random() < 0.7:
+        if of_results or random.random() < 0.7:
             near: dict[str, Any] = {"within": {"before": f"{before_s}s", "after": f"{after_s}s"}}
             means_near = {"before": before_s * 1000, "after": after_s * 1000}
         else:
@@ -433,4 +441,6 @@ def kinds_of_steps(documents: Sequence[Mapping[str, Any]]) -> Counter[str]:
             window, join = step.get("window", {}), step.get("join", {})
             found.update(kind for kind in ("tumbling", "sliding", "cumulative", "session") if kind in window)
             found.update(f"{kind} join" for kind in ("within", "tumbling") if kind in join)
+            stages = {one["window"]["name"] for one in document["steps"] if "window" in one}
+            found["join of results"] += bool(stages & {join.get("left"), join.get("right")})
     return found

@@ -71,9 +71,9 @@ def refused(*steps: str) -> str:
 def test_branches_take_from_the_steps_that_they_name():
     pipeline = checked(LOADED, PER_TURBINE, PER_SITE, HOUR, RAW)
     assert [(stage.name, pipeline.taken_by(stage.name)) for stage in pipeline.stages] == [
-        ("per_turbine", None),
-        ("per_site", None),
-        ("hour", "per_turbine"),
+        ("per_turbine", ()),
+        ("per_site", ()),
+        ("hour", ("per_turbine",)),
     ]
     assert [len(stage.pre_steps) for stage in pipeline.stages] == [1, 1, 0]
     assert (pipeline.record_stages[0].name, pipeline.record_stages[0].pre_steps) == ("raw", ())
@@ -88,7 +88,7 @@ def test_names_may_have_capitals():
     steps = [LOADED, PER_TURBINE, PER_SITE, HOUR]
     for old, new in names:
         steps = [step.replace(old, new) for step in steps]
-    assert checked(*steps).taken_by("hour") == "perTurbine"
+    assert checked(*steps).taken_by("hour") == ("perTurbine",)
 
 
 def test_a_document_is_stored_as_it_says_and_read_back():

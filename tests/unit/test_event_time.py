@@ -63,16 +63,21 @@ def held_by(windows, event):
     """Stage -> the windows that an event gets into: a window's result counts in the next stage at its last moment."""
     found = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
-        moments = {event} if taken == RECORDS else {end - 1 for _, end in found[taken]}
+        moments = {event for one in taken if one == RECORDS}
+        moments |= {end - 1 for one in taken if one != RECORDS for _, end in found[one]}
         found.append({(s, e) for s, e in windows_of(shape) for moment in moments if s <= moment < e})
     return found
 
 
 @st.composite
 def branching(draw):
-    """Windows of which each takes records or the results of any before it."""
+    """Windows of which each takes records or the results of any before it, as joins do of two."""
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4))
-    return [replace(shape, takes=draw(st.none() | st.integers(RECORDS, at - 1))) for at, shape in enumerate(shapes)]
+    places = [[st.none() | st.integers(RECORDS, at - 1)] * 2 for at in range(len(shapes))]
+    return [
+        replace(shape, takes=draw(left), takes_too=draw(right))
+        for shape, (left, right) in zip(shapes, places, strict=True)
+    ]
 
 
 CASCADES = st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3) | branching()
@@ -82,7 +87,7 @@ CASCADES = st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3) | branching
 def test_which_windows_of_a_cascade_hold_an_event_or_its_results(windows, event):
     held = held_by(windows, event)
     assert list(last_ends(windows, event)) == [max(end for _, end in of_stage) for of_stage in held]
-    assert places_taken([WindowShape(1, 1)] * 3) == [RECORDS, 0, 1]
+    assert places_taken([WindowShape(1, 1)] * 3) == [(RECORDS,), (0,), (1,)]
     for after in AROUND:
         first = first_event(windows, after)
         assert event >= first or all(end <= after for _, end in held[-1])
@@ -111,6 +116,7 @@ def test_the_reach_is_that_of_the_longest_path():
     assert reach_of([ten, minute, hour]) == 3_670
     assert reach_of([ten, minute, replace(hour, takes=0)]) == 3_610
     assert reach_of([ten, minute, replace(hour, takes=RECORDS)]) == 3_600
+    assert reach_of([ten, minute, replace(hour, takes=0, takes_too=1)]) == 3_670, "a join's is that of the longer way"
     assert reach_of([]) == 0
 
 

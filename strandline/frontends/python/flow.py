@@ -285,6 +285,8 @@ class Flow:
         before: DurationLike | None = None,
         after: DurationLike | None = None,
         tumbling: DurationLike | None = None,
+        same_window: Literal[True] | None = None,
+        latest: Literal[True] | None = None,
         kind: Literal["inner", "left", "full"] | None = None,
         max_rows: int | None = None,
         add: Mapping[str, str] | None = None,
@@ -293,7 +295,8 @@ class Flow:
         """Put rows of this flow, on the left, and of another together that are equal in the fields `on`.
 
         `before`, `after`: how long before or after the row on the left that on the right may be; `within`: both; `tumbling`
-        instead: both are in one window of this size. `kind`: `left` and `full` also give rows without a partner. `add`, and
+        instead: both are in one window of this size; or `same_window`: both are results of one window. `latest`: of the rows on
+        the right only the latest that is not later. `kind`: `left` and `full` also give rows without a partner. `add`, and
         further names: fields of the joined row, `left.FIELD` or `right.FIELD`. `other` may be the name of a step or stream.
         """
         if isinstance(on, str):
@@ -303,6 +306,8 @@ class Flow:
         if said := {side: duration_text(one) for side, one in sides.items() if one is not None}:
             near["within"] = said
         near |= {} if tumbling is None else {"tumbling": duration_text(tumbling)}
+        near |= {} if same_window is None else {"same_window": same_window}
+        near |= {} if latest is None else {"latest": latest}
         added = {**(add or {}), **named}
         document = {"name": name, "on": list(on), **near, **({} if kind is None else {"type": kind})}
         document |= ({"add": added} if added else {}) | ({} if max_rows is None else {"max_rows": max_rows})

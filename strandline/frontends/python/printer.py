@@ -167,5 +167,8 @@ def _variable(name: str, used: set[str]) -> str:
     return plain
 
 
-_JOIN_PARAMETERS = ("self", "other", "name", "on", "within", "before", "after", "tumbling", "kind", "max_rows", "add")
+_JOIN_PARAMETERS = (
+    *("self", "other", "name", "on", "within", "before", "after", "tumbling", "same_window", "latest"),
+    *("kind", "max_rows", "add"),
+)
 _RESERVED = ("lookup", "stream", "tumbling", "sliding", "cumulative", "session", "counted")

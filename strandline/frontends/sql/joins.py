@@ -4,6 +4,9 @@
 from orders as o join shipments as s
 on o.order_id = s.order_id and s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour
 ```
+
+With `asof join` only the latest row meets, and the bound behind is the row's own time: `s.ts between o.ts - interval '1' hour and
+o.ts`. The time of a window's result is `window_time`; two windows' results meet where `window_start` and `window_end` are equal.
 """
 
 from __future__ import annotations
@@ -32,8 +35,10 @@ _FORM = "s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
 # As it is written
 
 
-def read_join_type(cursor: Cursor) -> str:
-    """Go on behind `[inner | left | full] [outer] join`. Raises InvalidDocument for another one."""
+def read_join_type(cursor: Cursor) -> tuple[str, bool]:
+    """Go on behind `[asof] [inner | left | full] [outer] join`. Returns the type, and whether it is `asof`. Raises
+    InvalidDocument for another one."""
+    is_latest = cursor.takes_words("asof")
     word = cursor.word()
     if word == "right":
         raise cursor.error("'right join' is not supported; name the sides in the other order, and write 'left join'")
@@ -43,7 +48,7 @@ def read_join_type(cursor: Cursor) -> str:
         cursor.take()
         cursor.takes_words("outer")
     cursor.expect_words("join")
-    return _TYPES[word]
+    return _TYPES[word], is_latest
 
 
 def read_on(cursor: Cursor) -> tuple[Comparison, ...]:
@@ -121,7 +126,7 @@ class JoinCondition:
     on: dict[str, int]
     """Fields in which both are equal, and where each stands."""
     near: dict[str, Any]
-    """`within` or `tumbling`."""
+    """`within`, `tumbling` or `same_window`."""
     times: tuple[tuple[str, int] | None, tuple[str, int] | None]
     """The column of event time of each side, if it is named, and where."""
 
@@ -167,6 +172,14 @@ def condition_of(sql: SqlText, join: JoinRelation, sides: Sides) -> JoinConditio
                 "leaves out rows at the same time; let the bounds hold the row's own time, and choose rows by 'where'",
             )
     near = _near(sql, join, sides, bounds, window_times)
+    if join.is_latest:
+        if near.get("within", {}).keys() != {"before"}:
+            raise sql.error(
+                join.at,
+                "takes the latest row that is not later, and says how old it may be: and "
+                "r.ts between l.ts - interval '1' hour and l.ts",
+            )
+        near["latest"] = True
     if not on:
         raise sql.error(
             join.at, "has no column in which both sides are equal; write on o.order_id = s.order_id and ..."
@@ -178,7 +191,14 @@ def _near(
     sql: SqlText, join: JoinRelation, sides: Sides, bounds: Mapping[str, int], window_times: set[str]
 ) -> dict[str, Any]:
     left, right = sides.windows
+    if left is None and right is None and window_times == set(_WINDOW_TIMES) and not bounds:
+        return {"same_window": True}
     if left is None and right is None:
+        if window_times:
+            raise sql.error(
+                join.at,
+                "joins results of one window where both window_start and window_end are equal, and nothing else bounds the time",
+            )
         if set(bounds) != {"before", "after"}:
             raise sql.error(
                 join.at,

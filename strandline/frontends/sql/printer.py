@@ -236,7 +236,7 @@ class _Job:
         sides = [self._known[join[side]] for side in ("left", "right")]
         self._rows = _Rows("", True, sides[0].streams | sides[1].streams)
         if join.get("max_rows", _ROWS_MAX) == _ROWS_MAX and join["name"] not in self._names:
-            self._has_window = True  # it names the column of event time
+            self._has_window |= not all(one.is_windowed for one in sides)  # it names the column of event time
             return self._join_clause(join, sides), join["name"]
         fields = [f"{_name(one)} => {_value(value)}" for one, value in join.items() if one not in ("left", "right")]
         return f"select * from table(join({', '.join([*(f'table {one.relation}' for one in sides), *fields])}))", join[
@@ -244,16 +244,18 @@ class _Job:
         ]
 
     def _join_clause(self, join: Mapping[str, Any], sides: Sequence[_Rows]) -> str:
-        times = [self._time_of(one) for one in sides]
+        times = ["window_time" if one.is_windowed else self._time_of(one) for one in sides]
         conditions = [f"l.{_name(one)} = r.{_name(one)}" for one in join["on"]]
         if (size := join.get("tumbling")) is not None:
             sources = [
                 f"table(tumble(table {one.relation}, descriptor({time}), {_interval(size)}))"
                 for one, time in zip(sides, times, strict=True)
             ]
-            conditions += [f"l.{one} = r.{one}" for one in ("window_start", "window_end")]
         else:
             sources = [one.relation for one in sides]
+        if "within" not in join:
+            conditions += [f"l.{one} = r.{one}" for one in ("window_start", "window_end")]
+        else:
             within = join["within"]
             within = {"before": within, "after": within} if isinstance(within, str) else within
             low, high = (
@@ -265,7 +267,8 @@ class _Job:
         for name, taken in join.get("add", {}).items():
             side, _, column = taken.partition(".")
             items.append(f"{side[0]}.{_name(column)}" + (f" as {_name(name)}" if name != column else ""))
-        kind = "" if join.get("type", "inner") == "inner" else f"{join['type']} "
+        kind = "asof " if join.get("latest") else ""
+        kind += "" if join.get("type", "inner") == "inner" else f"{join['type']} "
         return f"select {', '.join(items)}\nfrom {sources[0]} as l\n{kind}join {sources[1]} as r\non {' and '.join(conditions)}"
 
     def _time_of(self, rows: _Rows) -> str:

@@ -142,14 +142,19 @@ def _part(cursor: Cursor, depth: int) -> Query:
 
 def _joined(cursor: Cursor, left: Relation, depth: int) -> JoinRelation:
     at = cursor.here
-    kind = read_join_type(cursor)
+    kind, is_latest = read_join_type(cursor)
     right = _relation(cursor, depth)
+    if cursor.word() == "for":
+        raise cursor.error(
+            "'for system_time as of' says not how old a row may be; write 'asof join', and in 'on' a bound: "
+            "r.ts between l.ts - interval '1' hour and l.ts"
+        )
     if not cursor.takes_words("on"):
         raise cursor.expected("'on', and the conditions of the join")
     condition = read_on(cursor)
     if cursor.word() in JOINS:
         raise cursor.error("a query has one join; give the one before a name by 'create view', and join that")
-    return JoinRelation(left, right, kind, condition, at)
+    return JoinRelation(left, right, kind, condition, at, is_latest)
 
 
 def _opens_bracket(cursor: Cursor) -> bool:

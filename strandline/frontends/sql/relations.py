@@ -181,6 +181,12 @@ class Relations:
         claims: list[TimeClaim] = []
         for node, window, said in zip((left, right), windows, condition.times, strict=True):
             column = said if window is None else (window.time_column, window.time_at)
+            if node.is_windowed:
+                if column is not None and column[0] != "window_time":
+                    raise self._sql.error(
+                        column[1], "the time of a window's result is its last moment: write window_time"
+                    )
+                continue
             claims += [TimeClaim(str(stream.name), *column) for stream in node.streams if column is not None]
         return self._node([left, right], query.at, steps, is_stage=True, claims=tuple(claims), name=name)
 

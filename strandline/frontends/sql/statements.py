@@ -135,6 +135,8 @@ class JoinRelation:
     type: str
     condition: tuple[Comparison, ...]
     at: int
+    is_latest: bool = False
+    """Whether it is `asof join`."""
 
 
 @dataclass(frozen=True)

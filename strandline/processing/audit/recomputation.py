@@ -5,7 +5,7 @@ It shares only the decoder and the expressions with a running job: no slices, no
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,10 +31,11 @@ from strandline.processing.emission.result_shapes import document_shape, letter_
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.operators.cascade import each_once, labels_of_results, results_behind_steps
 from strandline.processing.operators.casting import arrow_type
+from strandline.processing.operators.kinds.joins import result_places
 from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.stages import LEFT, Emit, JoinStage, RecordStage, RowStep, Stage, Way
+from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, ResultsTaken, RowStep, Stage, Way
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
@@ -241,29 +242,26 @@ class Recomputation:
         """How many of the span's own records were left out as repeats, once `compute` is done."""
         self._compared = compared
         self._directory = directory
-        self._stages: list[tuple[RowSteps, WindowQuery | JoinQuery, Table]] = []
+        self._stages: list[tuple[WindowQuery | JoinQuery, Table]] = []
+        self._following: dict[int, list[_Following]] = defaultdict(list)
+        """The place of a stage -> what is done to its results for those that take them."""
         pipeline = span.pipeline
-        self._branches, self._taken = plan_branches(pipeline.stages), places_taken(pipeline.windows)
+        self._branches = plan_branches(pipeline.stages)
         first = []
-        for stage, taken in zip(pipeline.stages, self._taken, strict=True):
-            before = None if taken == RECORDS else pipeline.stages[taken]
-            way = stage.record_ways[0]
-            types, taken_steps = pipeline.inputs[way.stream].stream.types, way.steps
-            if before is not None:
-                types = before.window_types if stage.takes_window else before.field_types
-                taken_steps = stage.pre_steps
-            steps = RowSteps(taken_steps, types)
-            query: WindowQuery | JoinQuery
-            if before is None:
-                query = _query_of(stage, LEFT, steps.types)
-            else:
-                kinds = {**before.window_types, **KEYS_BESIDE}
-                places = [pa.int64(), *(arrow_type(kinds[name]) for name in before.identifying)]
-                query = WindowQuery(stage, steps.types, places)
+        for at, (stage, taken) in enumerate(zip(pipeline.stages, places_taken(pipeline.windows), strict=True)):
+            following = [_Following.of(at, one, pipeline.stages) for one in stage.results_taken(at)]
+            for one in following:
+                self._following[one.stage].append(one)
+            query = following[0].query if following else None
+            if RECORDS in taken:
+                way = stage.record_ways[0]
+                types = RowSteps(way.steps, pipeline.inputs[way.stream].stream.types).types
+                query = _query_of(stage, way.side, types)
+            assert query is not None, "a stage takes something"
             table = Table(directory / stage.name, query.row_schema)
             table.create()
-            self._stages.append((steps, query, table))
-            if before is None:
+            self._stages.append((query, table))
+            if RECORDS in taken:
                 first.append((stage, table))
         self._repeats = RepeatsQuery.of(pipeline, directory, span.events_from_ms)
         self._emissions = tuple(
@@ -342,13 +340,13 @@ class Recomputation:
     def results(self, database: Database, at: int) -> Iterator[Results]:
         """The results of the stage at this place that lie in the span, in no order; all of them become rows of those that take
         them."""
-        _, query, table = self._stages[at]
+        query, table = self._stages[at]
         post_steps = RowSteps(query.stage.post_steps, query.stage.window_types)
         ends = self.span.windows.get(query.stage.name)
         with ExitStack() as tables:
             takers = [
-                (one, tables.enter_context(self._stages[one][2].writer("results")))
-                for one in self.span.pipeline.takers[at]
+                (one, tables.enter_context(self._stages[one.at][1].writer(f"results-{at}-{one.side}")))
+                for one in self._following[at]
             ]
             for given in query.results(database, table, self._without_repeats(query.stage, table)):
                 batch = results_behind_steps(post_steps, given, query.stage) if query.stage.post_steps else given
@@ -375,22 +373,24 @@ class Recomputation:
         return f"({self._repeats.without_repeats(table)})"
 
     def _rows_of_next(
-        self, at: int, given: pa.RecordBatch, shown: pa.RecordBatch
+        self, following: _Following, given: pa.RecordBatch, shown: pa.RecordBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Results as rows of the next stage at this place, and those for which a step before it has no value. A result that is a
-        dead letter has no place in it. `shown`: behind the steps before the emission."""
-        steps, query, _ = self._stages[at]
-        results = given if query.stage.takes_window else shown
+        """Results as rows of the next stage, and those for which a step before it has no value. A result that is a dead letter
+        has no place in it. `shown`: behind the steps before the emission."""
+        query = following.query
+        results = given if following.takes_window else shown
         good = results.filter(results.column(PROBLEM).is_null())
-        stepped = steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
+        stepped = following.steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
         failed = good.take(pa.array([problem.row for problem in stepped.problems], pa.int64()))
         # A window's results belong to its last moment.
         last_us = pc.subtract(pc.multiply(stepped.columns[WINDOW_END], 1000), 1)
+        before = self.span.pipeline.stages[following.stage]
+        if isinstance(query, JoinQuery):
+            return query.rows_of_results(last_us, stepped.columns, result_places(before, stepped.columns)), failed
         places = []
         if query.needs_places:
-            branch = next(one for one in self._branches if at in one.stages)
-            labels = np.broadcast_to(labels_of_results(branch, at, stepped.columns), len(last_us))
-            before = self.span.pipeline.stages[self._taken[at]]
+            branch = next(one for one in self._branches if following.at in one.stages)
+            labels = np.broadcast_to(labels_of_results(branch, following.at, stepped.columns), len(last_us))
             places = [pa.array(labels), *(stepped.columns[name] for name in before.identifying)]
         return query.rows(last_us, stepped.columns, places), failed
 
@@ -427,6 +427,34 @@ class Recomputation:
         for newer in self.span.replaced.get(emit.name, ()) if emit.kind == "elasticsearch" else ():
             results = results.filter(pc.invert(_ends_in(results, EndRange(newer.after_ms, newer.up_to_ms))))
         return results
+
+
+@dataclass(frozen=True)
+class _Following:
+    """What is done to the results of a stage for one that takes them."""
+
+    at: int
+    """The place of that one."""
+    side: int
+    """Of a join."""
+    stage: int
+    """The place of the stage whose results they are."""
+    takes_window: bool
+    steps: RowSteps
+    query: WindowQuery | JoinQuery
+
+    @staticmethod
+    def of(at: int, taken: ResultsTaken, stages: Sequence[Stage]) -> _Following:
+        stage, before = stages[at], stages[taken.stage]
+        steps = RowSteps(taken.steps, before.window_types if taken.takes_window else before.field_types)
+        query: WindowQuery | JoinQuery
+        if isinstance(stage, JoinStage):
+            query = JoinQuery(stage, taken.side)
+        else:
+            kinds = {**before.window_types, **KEYS_BESIDE}
+            places = [pa.int64(), *(arrow_type(kinds[name]) for name in before.identifying)]
+            query = WindowQuery(stage, steps.types, places)
+        return _Following(at, taken.side, taken.stage, taken.takes_window, steps, query)
 
 
 _OWN_COLUMNS = 4

@@ -37,7 +37,7 @@ from strandline.processing.pipelines.event_time import earliest_event, open_unti
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.slices.watermark import emitted_up_to
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
-from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, REJECTED, branch_of, decode_facts
+from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, REJECTED, decode_facts, entry_of
 from strandline.processing.source.source_config import DecodingConfig, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
@@ -309,8 +309,8 @@ class Desk:
         chunks: list[Chunk] = []
         record_rows: list[tuple[int, int, bytes]] = []
         for _, kind, partition, sequence, blob in self._task.rows(part.chunks, is_new=True, work=None):
-            if (branch := branch_of(kind)) is not None:
-                chunks.append(Chunk(partition, sequence, blob, branch))
+            if (entry := entry_of(kind)) is not None:
+                chunks.append(Chunk(partition, sequence, blob, entry))
             elif kind == RECORD_ROWS:
                 record_rows.append((partition, sequence, blob))
             elif kind == REJECTED:
@@ -344,8 +344,8 @@ class Desk:
 
     def _accepted(self, chunks: Iterable[DecodedChunk]) -> Iterator[Chunk]:
         for _, kind, partition, sequence, blob in self._task.rows(chunks, is_new=False, work=None):
-            if (branch := branch_of(kind)) is not None:
-                yield Chunk(partition, sequence, blob, branch)
+            if (entry := entry_of(kind)) is not None:
+                yield Chunk(partition, sequence, blob, entry)
 
 
 @dataclass

@@ -54,7 +54,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
         if isinstance(stage, JoinStage):
             stages.append(_join(pipeline, stage, operator, _delay_ms(pipeline)))
             continue
-        window = pipeline.taken_by(stage.name)
+        window = next(iter(pipeline.taken_by(stage.name)), None)
         source, steps = (window, stage.pre_steps) if window is not None else _behind(stage, told)
         is_split = number in cascade.split_stages
         source = source or _streams_of(pipeline, stage)
@@ -137,7 +137,7 @@ def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
     if cascade.repeats is None:
         return None
     dedupe = cascade.repeats.dedupe
-    before = sum(pipeline.stages[branch.first].dedupe is not None for branch in cascade.branches)
+    before = sum(pipeline.stages[first].dedupe is not None for _, first in cascade.entries)
     return {
         "by": list(dedupe.by),
         "within_ms": None if dedupe.is_distinct else dedupe.within_ms,
@@ -231,7 +231,8 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
             + (f" ({pipeline.inputs[way.stream].name})" if len(streams[way.side]) > 1 else "")
             for way in stage.record_ways
             for step in way.steps
-        ],
+        ]
+        + [f"{sides[side][0]}: {_step(step)}" for side in stage.of_results for step in stage.steps_of(side)],
         "windows": str(stage.shape),
         "size_ms": stage.size_ms,
         "every_ms": stage.every_ms,
@@ -250,6 +251,7 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
             "left_is_held_ms": holds_ms[LEFT] + delay_ms,
             "right_is_held_ms": holds_ms[RIGHT] + delay_ms,
             "max_rows": stage.max_rows,
+            "latest": stage.is_latest,
         },
         "state": {"bytes_a_row": row_bytes, "bytes_a_key": key_bytes, "partials": []},
         "results_after_ms": delay_ms,
@@ -310,6 +312,12 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"other windows behind '{name}'"
             )
     for stage, told in zip(pipeline.stages, stages, strict=True):
+        if isinstance(stage, JoinStage) and stage.is_latest:
+            yield (
+                f"'{stage.name}' keeps of each key the latest row on the right until it is "
+                f"{format_duration(stage.before_ms)} old, and rows that wait for the watermark"
+            )
+            continue
         if isinstance(stage, JoinStage):
             rows_bytes = told["state"]["bytes_a_row"] * stage.max_rows * 2
             yield (

@@ -34,10 +34,10 @@ from strandline.processing.source.slice_rows import (
     WORK,
     SliceWork,
     SourceFacts,
-    branch_of,
     decode_facts,
     decode_work,
     encode,
+    entry_of,
 )
 from strandline.results.open_windows.documents import OPEN_WINDOWS_MAX
 from strandline.results.writer import CommittedWriter
@@ -240,8 +240,8 @@ class KeyedTask:
         record_rows: list[tuple[int, int, bytes]] = []
         work: SliceWork | None = None
         for kind, partition, sequence, blob in rows:
-            if (branch := branch_of(kind)) is not None:
-                chunks.append(Chunk(partition, sequence, blob, branch))
+            if (entry := entry_of(kind)) is not None:
+                chunks.append(Chunk(partition, sequence, blob, entry))
             elif kind == RECORD_ROWS:
                 record_rows.append((partition, sequence, blob))
             elif kind == WORK:

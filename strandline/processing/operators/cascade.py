@@ -43,12 +43,12 @@ from strandline.processing.operators.dedupe.repeats import Flags, RepeatsOperato
 from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of
 from strandline.processing.operators.kinds.counted import CountOperator
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
-from strandline.processing.operators.kinds.joins import IntervalJoinOperator, WindowJoinOperator
+from strandline.processing.operators.kinds.joins import IntervalJoinOperator, LatestJoinOperator, WindowJoinOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
-from strandline.processing.pipelines.graph.branches import Branch, plan_branches
+from strandline.processing.pipelines.graph.branches import Branch, entries_of, plan_branches
 from strandline.processing.pipelines.stages import LEFT, JoinStage, RecordStage, Stage, first_dedupe
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -92,8 +92,8 @@ class Chunk:
     sequence: int
     """Their place among the chunks of the partition."""
     blob: bytes
-    branch: int = 0
-    """Which branch they are for."""
+    entry: int = 0
+    """Which branch and window they are for: the place among `Cascade.entries`."""
 
 
 class Cascade:
@@ -111,26 +111,29 @@ class Cascade:
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
         self.branches = plan_branches(stages)
-        self._taken = places_taken([stage.shape for stage in stages])
+        self.entries = entries_of(self.branches)
+        """For which records chunks are: (place of the branch, place of the window there)."""
         self._steps: list[RowSteps] = []
         self._post_steps: list[RowSteps | None] = []
-        for stage, taken in zip(stages, self._taken, strict=True):
-            before = stages[taken]
-            of_window = before.window_types if stage.takes_window else before.field_types
+        takers = [taker for at, stage in enumerate(stages) for taker in _takers_at(at, stage, stages)]
+        for stage, taken in zip(stages, places_taken([stage.shape for stage in stages]), strict=True):
             if stage.ways:  # which steps come before, the record chain of each stream knows
                 steps = RowSteps((), dict(stage.came))
+            elif isinstance(stage, JoinStage) and stage.of_results:
+                steps = RowSteps((), {})
             else:
-                steps = RowSteps(stage.pre_steps, types if taken == RECORDS else of_window)
+                given = types if RECORDS in taken else _types_given(stages[taken[0]], takes_window=stage.takes_window)
+                steps = RowSteps(stage.pre_steps, given)
             self._steps.append(steps)
             self.operators.append(_operator_of(stage, steps.types))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
-        self._takers = [[at for at, taken in enumerate(self._taken) if taken == one] for one in range(len(stages))]
+        self._takers = [[one for one in takers if one.taken == at] for at in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
         """The places of those whose results come from `merge`, not from `step`."""
         dedupe = first_dedupe([*record_stages, *stages])
         self.repeats = None if dedupe is None else RepeatsOperator(dedupe)
         """What leaves repeats out, before some of the branches and emissions of records, or before all."""
-        self._deduped = [at for at, branch in enumerate(self.branches) if stages[branch.first].dedupe is not None]
+        self._deduped = [at for at, (_, first) in enumerate(self.entries) if stages[first].dedupe is not None]
         self.has_deduped_records = any(stage.dedupe is not None for stage in record_stages)
         """Whether an emission of records stands behind it."""
 
@@ -169,9 +172,10 @@ class Cascade:
             rows = operator.rows(partition, events, columns)
         if not len(rows.panes) and not candidates:
             return
-        for number, branch in enumerate(self.branches):
-            if branch.first != first:
+        for number, (place, entry) in enumerate(self.entries):
+            if entry != first:
                 continue
+            branch = self.branches[place]
             if first in branch.split:
                 blob = self._pack(rows, np.arange(len(rows.panes)), candidates)
                 yield partition % self.buckets, Chunk(partition, sequence, blob, number)
@@ -192,7 +196,7 @@ class Cascade:
 
     def cut_records(self, partition: int, sequence: int, candidates: Candidates) -> tuple[int, Chunk]:
         """(bucket, chunk) of what came to the `dedupe` before an emission of records, with its places."""
-        return partition % self.buckets, Chunk(partition, sequence, pack([candidates.packed()]), len(self.branches))
+        return partition % self.buckets, Chunk(partition, sequence, pack([candidates.packed()]), len(self.entries))
 
     def _buckets_of(self, branch: Branch, keys: pa.RecordBatch) -> Codes:
         if not branch.bucket_by:
@@ -214,17 +218,20 @@ class Cascade:
         after: list[WindowState] = []
         remembered_after: list[Seen] = []
         counts: list[int] = []
-        for number, branch in enumerate(self.branches):
-            given = [unpack(chunk.blob) for chunk in ordered if chunk.branch == number]
-            partitions = [chunk.partition for chunk in ordered if chunk.branch == number]
-            rows = {branch.first: [self._rows(*pair) for pair in zip(partitions, given, strict=True)]}
+        rows_at: dict[tuple[int, int], list[Rows]] = {}
+        for number, entry in enumerate(self.entries):
+            given = [unpack(chunk.blob) for chunk in ordered if chunk.entry == number]
+            partitions = [chunk.partition for chunk in ordered if chunk.entry == number]
+            rows_at[entry] = [self._rows(*pair) for pair in zip(partitions, given, strict=True)]
             if number in self._deduped:
                 candidates = {place: batches[2] for place, batches in enumerate(given) if len(batches) > 2}
                 seen, repeats = self._repeats(remembered[len(counts)], list(candidates.values()), closing)
                 remembered_after.append(seen)
                 counts.append(_counted(list(candidates.values()), repeats))
                 of_chunks = dict(zip(candidates, zip(candidates.values(), repeats, strict=True), strict=True))
-                rows[branch.first] = self._without_repeats(branch, rows[branch.first], partitions, of_chunks)
+                rows_at[entry] = self._without_repeats(entry[1], rows_at[entry], partitions, of_chunks)
+        for number, branch in enumerate(self.branches):
+            rows = {at: rows_at.get((number, at), []) for at in branch.stages}
             for at in branch.stages:
                 kept, windows = self.operators[at].step_in_part(states[len(after)], rows.pop(at), closing)
                 after.append(kept)
@@ -234,17 +241,16 @@ class Cascade:
                 revised = [one for one in windows if one.is_revision]
                 closed = self.operators[at].finish([one for one in windows if not one.is_revision])
                 shown = self._behind_steps(at, closed)
-                takers = (
-                    self._takers[at] if at in branch.emits else [one for one in branch.stages if self._taken[one] == at]
-                )
+                takers = [one for one in self._takers[at] if at in branch.emits or one.at in branch.stages]
                 rows_of_takers, failed = self._rows_of_results(branch, takers, closed, shown)
-                rows |= rows_of_takers
+                for taker, some in rows_of_takers:
+                    rows[taker].append(some)
                 if at in branch.emits:
                     anew = self.operators[at].finish(revised) if revised else None
                     results[at] = StageResults(self.operators[at].stage.name, shown, failed, anew)
         repeated = None
         if self.has_deduped_records:
-            of_records = [chunk for chunk in ordered if chunk.branch == len(self.branches)]
+            of_records = [chunk for chunk in ordered if chunk.entry == len(self.entries)]
             batches = [unpack(chunk.blob)[0] for chunk in of_records]
             seen, repeats = self._repeats(remembered[-1], batches, closing)
             remembered_after.append(seen)
@@ -266,14 +272,14 @@ class Cascade:
 
     def _without_repeats(
         self,
-        branch: Branch,
+        first: int,
         rows: Sequence[Rows],
         partitions: Sequence[int],
         repeats: Mapping[int, tuple[pa.RecordBatch, Flags]],
     ) -> list[Rows]:
-        """The rows of each chunk that are no repeats. `partitions`: of each chunk. `repeats`: the place of a chunk -> what came
-        to the `dedupe` in it, and which of it are repeats."""
-        operator = self.operators[branch.first]
+        """The rows of each chunk for the window at `first` that are no repeats. `partitions`: of each chunk. `repeats`: the place
+        of a chunk -> what came to the `dedupe` in it, and which of it are repeats."""
+        operator = self.operators[first]
         if not isinstance(operator, IntervalJoinOperator):
             return [
                 _only(one, kept_rows(*repeats[place], len(one.panes))) if place in repeats else one
@@ -328,30 +334,33 @@ class Cascade:
             yield bucket, pack([closed.keys, part])
 
     def _rows_of_results(
-        self, branch: Branch, takers: Sequence[int], closed: pa.RecordBatch, shown: pa.RecordBatch
-    ) -> tuple[dict[int, list[Rows]], pa.RecordBatch]:
-        """One stage's results as rows of each of the stages that take them, as far as these are in the branch; and those that
+        self, branch: Branch, takers: Sequence[_Taker], closed: pa.RecordBatch, shown: pa.RecordBatch
+    ) -> tuple[list[tuple[int, Rows]], pa.RecordBatch]:
+        """One stage's results as rows for each of the stages that take them, as far as these are in the branch; and those that
         fail on the way to any. A result that is a dead letter has no place in a further window. `shown`: behind the steps before
         the emission."""
-        rows: dict[int, list[Rows]] = {}
+        rows: list[tuple[int, Rows]] = []
         failed: list[pa.RecordBatch] = []
-        for at in takers:
-            results = closed if self.operators[at].stage.takes_window else shown
+        for taker in takers:
+            results = closed if taker.takes_window else shown
             good = results.filter(results.column(PROBLEM).is_null())
-            stepped = self._steps[at].apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
+            stepped = taker.steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
             failed.append(_failed(good, stepped.problems))
-            if at in branch.stages:
-                rows[at] = [self._rows_of(branch, at, stepped.columns)] if len(stepped.rows) else []
+            if taker.at in branch.stages and len(stepped.rows):
+                rows.append((taker.at, self._rows_of(branch, taker, stepped.columns)))
         if not takers:
             return rows, shown.slice(0, 0)
-        if len(takers) == 1 and not self.operators[takers[0]].stage.takes_window:
+        if len(takers) == 1 and not takers[0].takes_window:
             return rows, failed[0]
-        return rows, each_once(failed, shown, self.operators[self._taken[takers[0]]].stage.identifying)
+        return rows, each_once(failed, shown, self.operators[takers[0].taken].stage.identifying)
 
-    def _rows_of(self, branch: Branch, at: int, columns: dict[str, pa.Array]) -> Rows:
+    def _rows_of(self, branch: Branch, taker: _Taker, columns: dict[str, pa.Array]) -> Rows:
         # A window's results belong to its last microsecond.
         last_us = columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        return self.operators[at].rows(labels_of_results(branch, at, columns), last_us, columns)
+        operator = self.operators[taker.at]
+        if isinstance(operator, IntervalJoinOperator):
+            return operator.rows_of_results(taker.side, self.operators[taker.taken].stage, last_us, columns)
+        return operator.rows(labels_of_results(branch, taker.at, columns), last_us, columns)
 
     def _unpack_state(self, state: bytes | None) -> tuple[list[WindowState], list[Seen]]:
         """Of each window of each branch, and of each `dedupe` before a branch; that of emissions of records is the last."""
@@ -401,6 +410,34 @@ def _counted(batches: Sequence[pa.RecordBatch], repeats: Sequence[Flags]) -> int
     return sum(int((flags_in(one) & flags).sum()) for one, flags in zip(batches, repeats, strict=True))
 
 
+@dataclass(frozen=True)
+class _Taker:
+    """Who takes the results of a stage."""
+
+    at: int
+    """The place of the window or join."""
+    side: int
+    """Of a join."""
+    taken: int
+    """The place of the stage."""
+    takes_window: bool
+    """As `Stage.takes_window`."""
+    steps: RowSteps
+    """Between the two."""
+
+
+def _takers_at(at: int, stage: Stage, stages: Sequence[Stage]) -> Iterator[_Taker]:
+    """What the stage at this place takes of others: a join on up to two sides."""
+    for side, taken, takes_window, steps in stage.results_taken(at):
+        types = _types_given(stages[taken], takes_window=takes_window)
+        yield _Taker(at, side, taken, takes_window, RowSteps(steps, types))
+
+
+def _types_given(before: Stage, *, takes_window: bool) -> dict[str, str]:
+    """The fields of its results as those see them that take them."""
+    return before.window_types if takes_window else before.field_types
+
+
 def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) -> int | Codes:
     """The partition of these rows of the stage at this place, which takes the results of another: of each its virtual bucket
     where the stage is split, else 0 for all. Among the rows of one label, results stand by window and key."""
@@ -413,6 +450,8 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
 def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
     """`types`: the columns in sight of the stage."""
     if isinstance(stage, JoinStage):
+        if stage.is_latest:
+            return LatestJoinOperator(stage)
         return WindowJoinOperator(stage) if stage.in_windows else IntervalJoinOperator(stage)
     if stage.gap_ms is not None:
         return SessionOperator(stage, types)

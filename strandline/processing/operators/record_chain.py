@@ -93,7 +93,7 @@ class RecordChain:
         takers: list[tuple[tuple[RowStep, ...], RecordStage | _First]] = [
             (way.steps, stage) for stage in stages for way in stage.record_ways if way.stream == stream
         ]
-        firsts = [at for at, before in enumerate(taken) if before == RECORDS]
+        firsts = [at for at, some in enumerate(taken) if RECORDS in some]
         takers += [
             (way.steps, _First(at, way.side))
             for at in firsts

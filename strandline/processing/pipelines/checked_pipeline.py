@@ -23,6 +23,7 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stages import (
     WHOLE_RANGE_MS,
     Dedupe,
+    JoinStage,
     MapRows,
     RecordStage,
     Stage,
@@ -107,20 +108,19 @@ class CheckedPipeline:
     def takers(self) -> tuple[tuple[int, ...], ...]:
         """For each window the places of those that take its results."""
         taken = places_taken(self.windows)
-        return tuple(tuple(at for at, one in enumerate(taken) if one == place) for place in range(len(taken)))
+        return tuple(tuple(at for at, some in enumerate(taken) if place in some) for place in range(len(taken)))
 
-    def taken_by(self, window: str) -> str | None:
-        """The window whose results the one of this name takes; None: it takes records."""
+    def taken_by(self, window: str) -> tuple[str, ...]:
+        """The windows whose results the one of this name takes: of a join up to two; none: it takes records alone."""
         names = [stage.name for stage in self.stages]
         taken = places_taken(self.windows)[names.index(window)]
-        return None if taken == RECORDS else names[taken]
+        return tuple(names[one] for one in taken if one != RECORDS)
 
     @property
     def first_stages(self) -> tuple[Stage, ...]:
         """The windows that take records: of a pipeline without branches one."""
-        return tuple(
-            stage for stage, one in zip(self.stages, places_taken(self.windows), strict=True) if one == RECORDS
-        )
+        taken = places_taken(self.windows)
+        return tuple(stage for stage, some in zip(self.stages, taken, strict=True) if RECORDS in some)
 
     @property
     def functions(self) -> dict[str, str]:
@@ -190,6 +190,9 @@ class CheckedPipeline:
             compiled = (*compiled, counts)
         if any(revised := [one.revise_ms for one in self.stages]):
             compiled = (*compiled, "revised", revised)
+        joins = [one.added_later for one in self.stages if isinstance(one, JoinStage)]
+        if any(any(one) for one in joins):
+            compiled = (*compiled, joins)
         return hashlib.sha256(repr(compiled).encode()).hexdigest()
 
     @property

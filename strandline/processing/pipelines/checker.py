@@ -13,12 +13,12 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
-from strandline.processing.pipelines.event_time import RECORDS, places_taken, reach_of
+from strandline.processing.pipelines.event_time import RECORDS, CumulativeShape, WindowShape, places_taken, reach_of
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
-from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, plan_branches
-from strandline.processing.pipelines.graph.join_check import SIDE_NAMES, join_problems, joined_columns
+from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, entries_of, plan_branches
+from strandline.processing.pipelines.graph.join_check import join_problems, joined_columns, windows_shared
 from strandline.processing.pipelines.graph.revisions import revised_stage, revision_problems
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
@@ -86,6 +86,17 @@ class _Place:
     """The place of that window among the stages; None: there is none."""
     is_emitted: bool = False
     """Whether the way from that window leads through its emission."""
+
+    @property
+    def gives_window(self) -> bool:
+        """Whether those that take from it take the results of that window as they are, and not what is emitted of it."""
+        return self.stage is not None and not self.is_emitted
+
+    def steps_taken(self) -> tuple[RowStep, ...]:
+        """The steps from there, or from the stream on: of the first way, if there are several."""
+        if self.stage is None:
+            return self.record_ways()[0].steps
+        return self.since_window if self.gives_window else self.pending
 
     def record_ways(self, side: int = LEFT) -> tuple[Way, ...]:
         """The ways of records up to here, in the order of the streams. `side`: of the join to which they lead."""
@@ -567,7 +578,7 @@ class _Check:
         came = tuple((name, kind or "") for name, kind in self.columns.items())
         self.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
         behind = RECORDS if self.stage is None else self.stage
-        takes_window = self.stage is not None and not self.is_emitted
+        place = self._place()
         self.stages.append(
             Stage(
                 name=window.name,
@@ -582,10 +593,10 @@ class _Check:
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=tuple(column for column in aggregates.values() if column),
                 emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
-                pre_steps=ways[0].steps if ways else tuple(self.since_window if takes_window else self.pending),
+                pre_steps=place.steps_taken(),
                 step=path_text(path),
                 takes=None if behind == len(self.stages) - 1 else behind,
-                takes_window=takes_window,
+                takes_window=place.gives_window,
                 ways=_unless_only_first(ways),
                 came=came if _unless_only_first(ways) else (),
             )
@@ -597,21 +608,20 @@ class _Check:
         self._emits(path, emits, places)
 
     def _join(self, path: Path, join: JoinSpec, emits: list[EmitSpec], sides: tuple[_Place, _Place]) -> None:
-        """Both sides are records, have the fields of `on` in types that are equal, and what is added is there."""
+        """Both sides have the fields of `on` in types that are equal, and what is added is there. Each is records, or results of
+        a window or a join."""
         inner: Path = (*path, "join")
-        for name, side in zip(SIDE_NAMES, sides, strict=True):
-            if side.stage is not None:
-                before = self.stages[side.stage].name
-                self._add(
-                    (*inner, name),
-                    f"takes the results of '{before}', and a join takes records; emit these to a stream, and join it in a "
-                    "pipeline that reads it",
-                )
         columns = sides[LEFT].columns, sides[RIGHT].columns
-        ways = sides[LEFT].record_ways(LEFT), sides[RIGHT].record_ways(RIGHT)
+        ways = [side.record_ways(at) if side.stage is None else () for at, side in enumerate(sides)]
         both = (*ways[LEFT], *ways[RIGHT])
         for place, message in join_problems(join, columns, lambda name: self._is_json(name, both)):
             self._add((*inner, *place), message)
+        stages = [None if side.stage is None else self.stages[side.stage] for side in sides]
+        same_windows = None
+        if join.same_window:
+            same_windows, problems = windows_shared((stages[LEFT], stages[RIGHT]))
+            for place, message in problems:
+                self._add((*inner, *place), message)
         added = joined_columns(join, columns)
         for name in join.on:
             self._read(name, both)
@@ -619,25 +629,33 @@ class _Check:
             self._read(one.column, ways[one.side])
         by_types, names = {name: columns[LEFT].get(name) for name in join.on}, self.pipeline.streams
         before_ms, after_ms = join.before_ms, join.after_ms
+        left = RECORDS if sides[LEFT].stage is None else sides[LEFT].stage
         self.stages.append(
             JoinStage(
                 name=join.name,
-                size_ms=join.tumbling or max(before_ms, after_ms) + 1,
+                size_ms=join.tumbling or (same_windows.size_ms if same_windows else max(before_ms, after_ms) + 1),
+                slide_ms=_slide_of(same_windows),
+                is_cumulative=isinstance(same_windows, CumulativeShape),
                 by=tuple(join.on),
                 by_types=tuple(kind or "" for kind in by_types.values()),
                 aggregates=(),
                 emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
-                pre_steps=ways[LEFT][0].steps,
+                pre_steps=sides[LEFT].steps_taken(),
                 step=path_text(path),
-                takes=RECORDS if self.stages else None,
+                takes=left if self.stages else None,
+                takes_window=sides[LEFT].gives_window,
                 ways=_unless_only_first(both),
-                right_steps=ways[RIGHT][0].steps,
+                right_steps=sides[RIGHT].steps_taken(),
+                right_takes=sides[RIGHT].stage,
+                right_takes_window=sides[RIGHT].gives_window,
                 streams_joined=tuple(names if len(names) > 1 else names * 2),
                 type=join.type,
                 columns=added,
                 before_ms=before_ms,
                 after_ms=after_ms,
-                in_windows=join.tumbling is not None,
+                in_windows=join.within is None,
+                same_windows=same_windows,
+                is_latest=bool(join.latest),
                 max_rows=join.max_rows,
             )
         )
@@ -727,9 +745,10 @@ class _Check:
             )
             return
         taken = places_taken([stage.shape for stage in self.stages])
+        has_taker = {one for some in taken for one in some}
         has_branches = self.pipeline.has_branches
         for at, (number, step) in enumerate(windows):
-            if at not in taken and not self.stages[at].emits:
+            if at not in has_taker and not self.stages[at].emits:
                 which = f"no window takes from '{step.stage_name}', so it" if has_branches else "the last window"
                 verb = "window" if step.window is not None else "join"
                 self._add(
@@ -738,20 +757,37 @@ class _Check:
                 )
         self._steps_taken(has_branches=has_branches)
         self._names_distinct()
-        for (number, step), before in zip(windows, taken, strict=True):
-            if before != RECORDS and step.window is not None and (one := _as_window(windows[before][1])) is not None:
-                self._cascade(("steps", number, "window"), step.window, one)
+        for at, (number, step) in enumerate(windows):
+            window = step.window if step.join is None or step.join.tumbling is None else self._as_window(at)
+            for before in taken[at]:
+                if before != RECORDS and window is not None and (one := self._as_window(before)) is not None:
+                    self._cascade(("steps", number, "window" if step.join is None else "join"), window, one)
         # What no step behind a window changes is the same before its emission and behind.
-        self.stages = [
-            replace(stage, takes_window=stage.takes_window and bool(self.stages[before].post_steps))
-            for stage, before in zip(self.stages, taken, strict=True)
-        ]
-        if len(plan_branches(self.stages)) > BRANCHES_MAX:
+        self.stages = [self._without_needless_windows(stage) for stage in self.stages]
+        if len(entries_of(plan_branches(self.stages))) > BRANCHES_MAX:
             self._add(
                 ("steps",),
                 f"has more than {BRANCHES_MAX} branches with keys of their own; cut it into several pipelines",
             )
         self._retention()
+
+    def _without_needless_windows(self, stage: Stage) -> Stage:
+        has_steps = [bool(one.post_steps) for one in self.stages]
+        taken = {
+            one.side: one.takes_window and has_steps[one.stage] for one in stage.results_taken(self.stages.index(stage))
+        }
+        stage = replace(stage, takes_window=taken.get(LEFT, False))
+        return replace(stage, right_takes_window=taken.get(RIGHT, False)) if isinstance(stage, JoinStage) else stage
+
+    def _as_window(self, at: int) -> WindowSpec | None:
+        """What the stage at this place is to the windows behind it. None: its results begin and end anywhere."""
+        steps = [step for step in self.pipeline.steps if step.stage_name is not None]
+        join, stage = steps[at].join, self.stages[at]
+        if join is None:
+            return steps[at].window
+        if join.same_window and stage.takes is not None and stage.takes != RECORDS:
+            return self._as_window(stage.takes)
+        return None if join.tumbling is None else WindowSpec.model_construct(name=join.name, tumbling=join.tumbling)
 
     def _steps_taken(self, *, has_branches: bool) -> None:
         """Each step leads to a window or an emission."""
@@ -878,13 +914,8 @@ def _unless_only_first(ways: tuple[Way, ...]) -> tuple[Way, ...]:
     return () if all(way.stream == 0 for way in ways) else ways
 
 
-def _as_window(step: StepSpec) -> WindowSpec | None:
-    """What a step is to the windows behind it. None: its results begin and end anywhere."""
-    if step.join is None:
-        return step.window
-    if step.join.tumbling is None:
-        return None
-    return WindowSpec.model_construct(name=step.join.name, tumbling=step.join.tumbling)
+def _slide_of(shape: WindowShape | None) -> int | None:
+    return None if shape is None or shape.every_ms == shape.size_ms else shape.every_ms
 
 
 def _begin_together(window: WindowSpec, before: WindowSpec) -> bool:

@@ -42,6 +42,8 @@ class WindowShape:
     takes: int | None = field(default=None, kw_only=True)
     """The place, among all windows of its pipeline, of those whose results it takes: before its own. RECORDS: it takes records.
     None: as a pipeline without branches, where each takes the results of the one before, and the first takes records."""
+    takes_too: int | None = field(default=None, kw_only=True)
+    """Of a join: the same of its right side, if that is another. None: there is no other."""
     horizon_ms: int = field(default=0, kw_only=True)
     """How far from a record others may be that decide whether it counts here: those of which it may be a repeat."""
     revise_ms: int = field(default=0, kw_only=True)
@@ -270,6 +272,44 @@ class SessionShape(_AnywhereShape):
 
 
 @dataclass(frozen=True)
+class SameWindowShape(WindowShape):
+    """What a join gives of results that have one window: each joined row has that window, and depends on what ended with it.
+    Windows end where those of the sides do, `of`; `size_ms` is theirs."""
+
+    of: WindowShape = WindowShape(1, 1)
+
+    @property
+    def reach_ms(self) -> int:
+        return 1
+
+    @property
+    def grid_ms(self) -> int:
+        return self.of.grid_ms
+
+    def last_end(self, at_ms: int) -> int:
+        return self.of.last_end(at_ms)
+
+    def last_start(self, at_ms: int) -> int:
+        return self.of.last_start(at_ms)
+
+    def first_end(self, after_ms: int) -> int:
+        return self.of.first_end(after_ms)
+
+    def first_start(self, after_ms: int) -> int:
+        """The last moment of the first window that ends later: there its results are."""
+        return self.first_end(after_ms) - self.reach_ms
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return self.first_end(event_ms)
+
+    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
+        return self.of.may_end_in(after_ms, up_to_ms)
+
+    def __str__(self) -> str:
+        return f"joined in the same window, {self.of}"
+
+
+@dataclass(frozen=True)
 class JoinShape(_AnywhereShape):
     """What an interval join gives: the window of each joined row begins with the earlier of its two rows, and ends 1 ms after the
     millisecond of the later one; that of a row without a partner ends when none can come any more.
@@ -280,22 +320,33 @@ class JoinShape(_AnywhereShape):
 
     before_ms: int = 0
     after_ms: int = 0
+    is_latest: bool = False
+    """Whether a row on the left matches only the latest of these."""
 
     @property
     def reach_ms(self) -> int:
-        """A row that ends without a partner, whoever might have been one, and what is counted of the rows before that."""
+        """A row that ends without a partner, whoever might have been one, and what is counted of the rows before that. Of a row
+        that matches the latest one alone nothing is counted."""
+        if self.is_latest:
+            return self.size_ms
         return self.before_ms + self.after_ms + self.size_ms
 
     def last_open_end(self, event_ms: int) -> int:
         return event_ms + self.size_ms
 
     def __str__(self) -> str:
+        if self.is_latest:
+            return f"joined with the latest within {format_duration(self.before_ms)} before"
         return f"joined within {format_duration(self.before_ms)} before and {format_duration(self.after_ms)} after"
 
 
-def places_taken(windows: Iterable[WindowShape]) -> list[int]:
-    """For each of a pipeline's windows the place of those whose results it takes, or RECORDS."""
-    return [at - 1 if shape.takes is None else shape.takes for at, shape in enumerate(windows)]
+def places_taken(windows: Iterable[WindowShape]) -> list[tuple[int, ...]]:
+    """For each of a pipeline's windows the places of those whose results it takes, or RECORDS: of a join up to two."""
+    found: list[tuple[int, ...]] = []
+    for at, shape in enumerate(windows):
+        first = at - 1 if shape.takes is None else shape.takes
+        found.append((first,) if shape.takes_too in (None, first) else (first, shape.takes_too))
+    return found
 
 
 def reach_of(windows: Sequence[WindowShape]) -> int:
@@ -303,7 +354,7 @@ def reach_of(windows: Sequence[WindowShape]) -> int:
     reaches: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
         own_ms = shape.reach_ms + shape.horizon_ms + shape.revise_ms
-        reaches.append(own_ms + (0 if taken == RECORDS else reaches[taken]))
+        reaches.append(own_ms + max(0 if one == RECORDS else reaches[one] for one in taken))
     return max(reaches, default=0)
 
 
@@ -314,7 +365,8 @@ def last_ends(windows: Sequence[WindowShape], event_ms: int) -> Iterator[int]:
     """
     ends: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
-        ends.append(shape.last_end_holding(shape.horizon_ms + (event_ms if taken == RECORDS else ends[taken] - 1)))
+        last_ms = max(event_ms if one == RECORDS else ends[one] - 1 for one in taken)
+        ends.append(shape.last_end_holding(shape.horizon_ms + last_ms))
         yield ends[-1]
 
 
@@ -324,7 +376,7 @@ def open_until(windows: Sequence[WindowShape], latest_event_ms: int | None) -> i
         return None
     ends: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
-        ends.append(shape.last_open_end(latest_event_ms if taken == RECORDS else ends[taken] - 1))
+        ends.append(shape.last_open_end(max(latest_event_ms if one == RECORDS else ends[one] - 1 for one in taken)))
     return max(ends, default=latest_event_ms)
 
 
@@ -343,13 +395,22 @@ def closes_a_window(
 def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
     """The earliest event time on which a window of the last of these stages can depend, if it ends after `after_ms`.
 
-    What a later stage's window holds are windows of the stage whose results it takes, which may begin before it: so it is asked
-    of each in turn.
+    What a later stage's window holds are windows of the stages whose results it takes, which may begin before it: so each of
+    them is asked in turn, and of several ways back the one that leads furthest counts.
     """
-    taken, at = places_taken(windows), len(windows) - 1
-    while at != RECORDS:
-        after_ms, at = windows[at].first_start(after_ms) - windows[at].horizon_ms, taken[at]
-    return after_ms
+    taken = places_taken(windows)
+    first = {len(windows) - 1: after_ms}
+    found = []
+    for at in reversed(range(len(windows))):
+        if at not in first:
+            continue
+        start_ms = windows[at].first_start(first[at]) - windows[at].horizon_ms
+        for before in taken[at]:
+            if before == RECORDS:
+                found.append(start_ms)
+            else:
+                first[before] = min(start_ms, first.get(before, start_ms))
+    return min(found, default=after_ms)
 
 
 def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int]) -> int:

@@ -4,14 +4,16 @@ to import: every Python worker needs it."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from strandline.processing.pipelines.event_time import (
+    RECORDS,
     CountShape,
     CumulativeShape,
     DayShape,
     JoinShape,
+    SameWindowShape,
     SessionShape,
     WindowShape,
 )
@@ -149,6 +151,19 @@ class Way:
     """Of a join."""
 
 
+class ResultsTaken(NamedTuple):
+    """What a stage takes of another one."""
+
+    side: int
+    """Of a join."""
+    stage: int
+    """The place of the other."""
+    takes_window: bool
+    """Whether its results as they are, not what the `post_steps` there leave of them."""
+    steps: tuple[RowStep, ...]
+    """Between the two."""
+
+
 @dataclass(frozen=True)
 class RecordStage:
     """An emission of records, which needs no window: one result for each record that comes so far."""
@@ -241,6 +256,11 @@ class Stage:
         """Of a first stage: the ways of records to it."""
         return self.ways or (Way(0, self.pre_steps),)
 
+    def results_taken(self, at: int) -> list[ResultsTaken]:
+        """Of which stages it takes results. `at`: its own place."""
+        taken = at - 1 if self.takes is None else self.takes
+        return [] if taken == RECORDS else [ResultsTaken(LEFT, taken, self.takes_window, self.pre_steps)]
+
     @property
     def every_ms(self) -> int:
         """How far apart the windows begin: a tumbling window after each other; sessions no closer than their gap. Of cumulative
@@ -266,7 +286,7 @@ class Stage:
     def _of_shape(self) -> _OfShape:
         """What every shape says."""
         horizon_ms = 0 if self.dedupe is None else self.dedupe.within_ms
-        return _OfShape(takes=self.takes, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
+        return _OfShape(takes=self.takes, takes_too=None, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
 
     @property
     def dedupe(self) -> Dedupe | None:
@@ -317,6 +337,7 @@ class Stage:
 
 class _OfShape(TypedDict):
     takes: int | None
+    takes_too: int | None
     horizon_ms: int
     revise_ms: int
 
@@ -352,16 +373,72 @@ class JoinStage(Stage):
     """Whether partners are instead in one tumbling window of `size_ms`."""
     max_rows: int = 0
     """So many rows of a side that have one key are joined of those within reach of each other; one more is a dead letter."""
+    right_takes: int | None = field(default=None, repr=False)
+    """The place of the stage whose results are on the right; None: records are. What is on the left `takes` says."""
+    right_takes_window: bool = field(default=False, repr=False)
+    """As `takes_window`, of the right side."""
+    same_windows: WindowShape | None = field(default=None, repr=False)
+    """The windows of both sides, where partners have one window and are results of it; None: that is not asked."""
+
+    is_latest: bool = field(default=False, repr=False)
+    """Whether a row of the left side has one partner, the latest that is not later."""
 
     @property
     def shape(self) -> WindowShape:
+        if self.same_windows is not None:
+            return SameWindowShape(self.size_ms, self.same_windows.every_ms, of=self.same_windows, **self._of_shape)
         if self.in_windows:
             return WindowShape(self.size_ms, self.size_ms, **self._of_shape)
-        return JoinShape(self.size_ms, 1, before_ms=self.before_ms, after_ms=self.after_ms, **self._of_shape)
+        return JoinShape(
+            self.size_ms,
+            1,
+            before_ms=self.before_ms,
+            after_ms=self.after_ms,
+            is_latest=self.is_latest,
+            **self._of_shape,
+        )
+
+    @property
+    def _of_shape(self) -> _OfShape:
+        left, right = (self.place_taken(side) for side in (LEFT, RIGHT))
+        return {**super()._of_shape, "takes_too": None if left == right else right}
+
+    @property
+    def added_later(self) -> tuple[object, ...]:
+        """What its text leaves out, so that joins that say nothing of it kept their digests."""
+        more = self.right_takes_window, self.same_windows, self.is_latest
+        return (self.right_takes is not None, self.right_takes, *more)
+
+    def place_taken(self, side: int) -> int:
+        """The place of the stage whose results are on this side, or RECORDS."""
+        place = self.takes if side == LEFT else self.right_takes
+        return RECORDS if place is None else place
+
+    @property
+    def of_results(self) -> tuple[int, ...]:
+        """The sides that are results of windows."""
+        return tuple(side for side in (LEFT, RIGHT) if self.place_taken(side) != RECORDS)
+
+    def steps_of(self, side: int) -> tuple[RowStep, ...]:
+        """Those on the (first) way to this side."""
+        return self.pre_steps if side == LEFT else self.right_steps
+
+    def results_taken(self, at: int) -> list[ResultsTaken]:
+        windows = self.takes_window, self.right_takes_window
+        return [
+            ResultsTaken(side, self.place_taken(side), windows[side], self.steps_of(side)) for side in self.of_results
+        ]
 
     @property
     def record_ways(self) -> tuple[Way, ...]:
-        return self.ways or (Way(0, self.pre_steps), Way(0, self.right_steps, RIGHT))
+        """Those to the sides that are records."""
+        if self.ways:
+            return self.ways
+        return tuple(Way(0, self.steps_of(side), side) for side in (LEFT, RIGHT) if side not in self.of_results)
+
+    @property
+    def steps_before(self) -> tuple[RowStep, ...]:
+        return _steps_of(self.record_ways) + tuple(step for side in self.of_results for step in self.steps_of(side))
 
     @property
     def needs_whole_keys(self) -> bool:
@@ -388,6 +465,13 @@ class JoinStage(Stage):
     def hold_ms(self, side: int) -> int:
         """How long after a row of this side a partner can come, at most."""
         return self.after_ms if side == LEFT else self.before_ms
+
+
+def own_shape(stage: Stage) -> WindowShape:
+    """The windows that its results have, whatever it takes."""
+    if isinstance(stage, JoinStage) and stage.same_windows is not None:
+        return stage.same_windows
+    return replace(stage.shape, takes=None, takes_too=None, horizon_ms=0)
 
 
 def _steps_of(ways: Iterable[Way]) -> tuple[RowStep, ...]:

@@ -7,7 +7,7 @@ judged by the one recorded with it. What the recorded slices mean may not change
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -198,12 +198,16 @@ def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
     for what, was, now in (
         (
             "how near rows are",
-            (old.before_ms, old.after_ms, old.in_windows),
-            (new.before_ms, new.after_ms, new.in_windows),
+            (old.before_ms, old.after_ms, old.in_windows, old.same_windows, old.is_latest),
+            (new.before_ms, new.after_ms, new.in_windows, new.same_windows, new.is_latest),
         ),
         ("the type", old.type, new.type),
         ("the fields", old.columns, new.columns),
-        ("the steps to the right side", old.right_steps, new.right_steps),
+        (
+            "the steps to the right side",
+            (old.right_steps, old.right_takes_window),
+            (new.right_steps, new.right_takes_window),
+        ),
         ("max_rows", old.max_rows, new.max_rows),
     ):
         if was != now:
@@ -289,5 +293,5 @@ def _or_never(duration_ms: int | None) -> str:
     return "never" if duration_ms is None else format_duration(duration_ms)
 
 
-def _taken(window: str | None) -> str:
-    return "records" if window is None else f"the results of {window}"
+def _taken(windows: Sequence[str]) -> str:
+    return f"the results of {' and '.join(windows)}" if windows else "records"

@@ -100,13 +100,13 @@ class SourceFacts(msgspec.Struct):
         return [one for reached in self.reached_ms.values() for one in reached.values()]
 
 
-def kind_of_records(branch: int) -> int:
-    """The kind of rows with accepted records for this branch."""
-    return RECORDS if branch == 0 else RECORD_ROWS + branch
+def kind_of_records(entry: int) -> int:
+    """The kind of rows with accepted records for this entry of the cascade."""
+    return RECORDS if entry == 0 else RECORD_ROWS + entry
 
 
-def branch_of(kind: int) -> int | None:
-    """The branch for which rows of this kind are; None: they are no accepted records."""
+def entry_of(kind: int) -> int | None:
+    """The entry for which rows of this kind are; None: they are no accepted records."""
     if kind == RECORDS:
         return 0
     return kind - RECORD_ROWS if kind > RECORD_ROWS else None

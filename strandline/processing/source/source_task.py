@@ -103,10 +103,10 @@ class SourceTask:
             candidates = self._candidates(partition, event_us, stepped)
             if candidates is not None and self._cascade.has_deduped_records:
                 bucket, cut = self._cascade.cut_records(partition, sequence, _placed(chunk, candidates))
-                yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
+                yield keys[bucket], kind_of_records(cut.entry), partition, sequence, cut.blob
             for came in stepped.at_windows:
                 for bucket, cut in self._cut(chunk, came, event_us, candidates):
-                    yield keys[bucket], kind_of_records(cut.branch), partition, sequence, cut.blob
+                    yield keys[bucket], kind_of_records(cut.entry), partition, sequence, cut.blob
             if is_new and rejects:
                 yield from self._rejected(chunk, rejects)
         if sessions:

@@ -18,6 +18,8 @@ from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 _TIME = "time_us"
 PLACE_OF_JOINED = ("log_partition", "log_offset", "log_element")
 """The columns that say where a row stands; no element: the whole record is the row."""
+_OF_RESULTS = (("result", pa.string()), ("start_ms", pa.int64()))
+"""Where a side is results of a stage: what tells a row from others, and where its window begins; null of records."""
 _TOO_MANY = (
     "{step}.join: more than {count:,} rows of one key on one side within reach of each other; raise 'max_rows', or leave rows "
     "out before the join"
@@ -44,12 +46,24 @@ class JoinQuery:
                 (_TIME, pa.int64()),
                 ("side", pa.int8()),
                 *zip(PLACE_OF_JOINED, PLACE_IN_LOG, strict=True),
+                *(_OF_RESULTS if stage.of_results else ()),
                 *((name, stored_type(kind)) for name, kind in columns),
             ]
         )
 
     def rows(self, event_us: pa.Array, columns: Mapping[str, pa.Array], places: Sequence[pa.Array]) -> pa.RecordBatch:
         """Records of the side as rows for the query."""
+        of_results = [pa.nulls(len(event_us), kind) for _, kind in _OF_RESULTS] if self.stage.of_results else []
+        return self._rows(event_us, columns, [*places, *of_results])
+
+    def rows_of_results(
+        self, event_us: pa.Array, columns: Mapping[str, pa.Array], results: pa.StringArray
+    ) -> pa.RecordBatch:
+        """Results of a stage as rows of the side. `results`: what tells each from all others of its stage."""
+        nowhere = [pa.nulls(len(event_us), kind) for kind in PLACE_IN_LOG]
+        return self._rows(event_us, columns, [*nowhere, results, columns[WINDOW_START]])
+
+    def _rows(self, event_us: pa.Array, columns: Mapping[str, pa.Array], stands: Sequence[pa.Array]) -> pa.RecordBatch:
         count = len(event_us)
         values = [
             columns[one.column] if one.side == self._side else pa.nulls(count, arrow_type(one.type))
@@ -57,7 +71,7 @@ class JoinQuery:
         ]
         stored = [restored(one, stored_type(one.type)) for one in (*(columns[name] for name in self.stage.by), *values)]
         side = pa.repeat(pa.scalar(self._side, pa.int8()), count)
-        return pa.RecordBatch.from_arrays([event_us, side, *places, *stored], schema=self.row_schema)
+        return pa.RecordBatch.from_arrays([event_us, side, *stands, *stored], schema=self.row_schema)
 
     def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:
         """Every result over the table's rows, in no order: as the operator's. `rows`: those of them that count, in a query."""
@@ -74,37 +88,61 @@ class JoinQuery:
         2. Put those of both sides together that are not.
         3. Add the rows of kept sides that are in no pair, and those beyond the bound.
         """
-        step, size = self.stage, self.stage.size_ms * 1000
+        step, size = self.stage, self._size_us
         keys = ", ".join(self._keys)
-        order = f"ORDER BY {_TIME}, {', '.join(PLACE_OF_JOINED)}"
+        order = f"ORDER BY {_TIME}, {', '.join(PLACE_OF_JOINED)}{', result' if step.of_results else ''}"
         hold = f"CASE side WHEN {LEFT} THEN {step.hold_ms(LEFT)} ELSE {step.hold_ms(RIGHT)} END"
         within = f"PARTITION BY side, {keys}{f', {_TIME} // {size}' if step.in_windows else ''}"
         nth = f"lag({_TIME}, {step.max_rows}) OVER ({within} {order})"
         is_near = "true" if step.in_windows else f"{nth} >= {_TIME} - 1000 * ({hold})"
         is_null = " OR ".join(f"{key} IS NULL" for key in self._keys)
-        beyond = f"({nth} IS NOT NULL AND {is_near} AND NOT ({is_null}))"
+        beyond = "false" if step.is_latest else f"({nth} IS NOT NULL AND {is_near} AND NOT ({is_null}))"
         place = f"{self._stream} || '/' || (log_partition % {PARTITIONS_MAX}) || '/' || log_offset"
         place += " || CASE WHEN log_element IS NULL THEN '' ELSE '/' || log_element END"
+        if step.of_results:
+            place = f"coalesce(result, {place})"
         all_rows = f"SELECT *, {beyond} AS beyond, {place} AS place FROM {table}"
         found = [self._pairs(), self._alone("beyond", "beyond", is_beyond=True)]
         met = "place IN (SELECT {}_place FROM met)"
         for side, name in ((LEFT, "l"), (RIGHT, "r")):
             if step.keeps(side):
                 found.append(self._alone(f"side = {side} AND NOT beyond AND NOT {met.format(name)}", name))
-        pairs = f"SELECT l.place AS l_place, r.place AS r_place FROM all_rows l JOIN all_rows r ON {self._condition()}"
+        pairs = f"SELECT l.place AS l_place, r.place AS r_place {self._met()}"
         return f"WITH all_rows AS ({all_rows}), met AS ({pairs}) {' UNION ALL '.join(found)}"
+
+    @property
+    def _size_us(self) -> int:
+        """Of the windows that hold both rows. Results that have the same window have the same last moment, too."""
+        return 1000 if self.stage.same_windows is not None else self.stage.size_ms * 1000
 
     @property
     def _stream(self) -> str:
         names = [f"WHEN {place} THEN '{name}'" for place, name in enumerate(self.stage.streams_joined)]
         return f"CASE log_partition // {PARTITIONS_MAX} {' '.join(names)} END"
 
+    def _met(self) -> str:
+        """The rows of both sides that meet, as `l` and `r`."""
+        step = self.stage
+        if not step.is_latest:
+            return f"FROM all_rows l JOIN all_rows r ON {self._condition()}"
+        keys = ", ".join(self._keys)
+        stand = [*PLACE_OF_JOINED, *(["result"] if step.of_results else [])]
+        last = (
+            f"row_number() OVER (PARTITION BY {keys}, {_TIME} ORDER BY {', '.join(f'{one} DESC' for one in stand)}) = 1"
+        )
+        rights = f"SELECT * FROM all_rows WHERE side = {RIGHT} QUALIFY {last}"
+        equal = " AND ".join(f"l.{key} = r.{key}" for key in self._keys)
+        return (
+            f"FROM (SELECT * FROM all_rows WHERE side = {LEFT}) l ASOF JOIN ({rights}) r ON {equal} AND l.{_TIME} >= r.{_TIME} "
+            f"WHERE r.{_TIME} >= l.{_TIME} - {1000 * step.before_ms}"
+        )
+
     def _condition(self) -> str:
         step = self.stage
         parts = [f"l.side = {LEFT}", f"r.side = {RIGHT}", "NOT l.beyond", "NOT r.beyond"]
         parts += [f"l.{key} = r.{key}" for key in self._keys]
         if step.in_windows:
-            size = step.size_ms * 1000
+            size = self._size_us
             parts.append(f"l.{_TIME} // {size} = r.{_TIME} // {size}")
         else:
             parts.append(f"r.{_TIME} >= l.{_TIME} - {1000 * step.before_ms}")
@@ -116,12 +154,12 @@ class JoinQuery:
             f"{'l' if one.side == LEFT else 'r'}.{name}"
             for one, name in zip(self.stage.columns, self._values, strict=True)
         ]
-        times = self._window(f"l.{_TIME}")
+        times = self._window("l.")
         if not self.stage.in_windows:
             start, end = f"least(l.{_TIME}, r.{_TIME})", f"greatest(l.{_TIME}, r.{_TIME})"
             times = [f"{start} // 1000", f"{end} // 1000 + 1"]
         columns = [*times, *(f"l.{key}" for key in self._keys), *values, "l.place || '|' || r.place", "NULL::VARCHAR"]
-        return f"SELECT {', '.join(columns)} FROM all_rows l JOIN all_rows r ON {self._condition()}"
+        return f"SELECT {', '.join(columns)} {self._met()}"
 
     def _alone(self, where: str, name: str, *, is_beyond: bool = False) -> str:
         """Rows without a partner. Values of the other side are null in them anyway."""
@@ -129,13 +167,15 @@ class JoinQuery:
         hold = 0 if is_beyond else step.hold_ms(LEFT if name == "l" else RIGHT)
         times = [f"{_TIME} // 1000", f"{_TIME} // 1000 + {hold + 1}"]
         if step.in_windows:
-            times = self._window(_TIME)
+            times = self._window()
         places = f"CASE side WHEN {LEFT} THEN place || '|-' ELSE '-|' || place END"
         problem = _TOO_MANY.format(step=step.step, count=step.max_rows).replace("'", "''") if is_beyond else ""
         shown = f"'{problem}'" if is_beyond else "NULL::VARCHAR"
         return f"SELECT {', '.join([*times, *self._keys, *self._values, places, shown])} FROM all_rows WHERE {where}"
 
-    def _window(self, time: str) -> list[str]:
+    def _window(self, row: str = "") -> list[str]:
         size_ms = self.stage.size_ms
-        start = f"{time} // {size_ms * 1000} * {size_ms}"
+        if self.stage.same_windows is not None:
+            return [f"{row}start_ms", f"{row}{_TIME} // 1000 + 1"]
+        start = f"{row}{_TIME} // {size_ms * 1000} * {size_ms}"
         return [start, f"{start} + {size_ms}"]

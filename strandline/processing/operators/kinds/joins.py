@@ -2,15 +2,17 @@
 
 `IntervalJoinOperator`. A row on the left at `t` matches rows on the right from `before` before it to `after` after it. A pair is
 final when the later of its rows is (when the watermark has passed it: whoever comes then is later still), a row without a partner
-when the watermark has passed the last moment at which one could come. `WindowJoinOperator`: rows match that are in one tumbling
-window, and all is final when that ends.
+when the watermark has passed the last moment at which one could come. `LatestJoinOperator`: of these only the latest that is not
+later. `WindowJoinOperator`: rows match that are in one tumbling window, or results that have the same one, and all is final when
+that ends.
 
 Rows are *settled* in the step that closes their millisecond. Then, and only then, a row is counted, and put together with all
 rows of the other side before it; so each pair is made once, and no result depends on how the log was sliced.
 
 Contracts:
-- Identity. Every row carries where it stands in the log. Results are told apart by the places of their rows, and leave by end,
-  key, and these places as text: so what comes behind adds them in one order, whatever the slices and buckets.
+- Identity. Every row carries where it stands in the log; one that is a result of another stage, what tells it from all others
+  there. Results are told apart by these places of their rows, and leave by end, key, and the places as text: so what comes
+  behind adds them in one order, whatever the slices and buckets.
 - Nulls. A key with a null equals none. Such a row of a side that is kept without partners is a result; any other is dropped.
 - Bound. Of one key and side at most `max_rows` rows are joined of those within reach of each other: a row before which, in the
   order of event time and place, `max_rows` others of its key and side lie within the time that the state holds such rows is
@@ -21,9 +23,10 @@ Contracts:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +38,7 @@ from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, ranges
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
+from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, Stage
 from strandline.results.names import ROWS_JOINED
 from strandline.results.records.partition_labels import partition_of, stream_place_of
 from strandline.results.writer import ELEMENT, OFFSET, PROBLEM, WINDOW_END, WINDOW_START
@@ -52,6 +55,8 @@ _PLACES = (
 )
 """The first columns of the state; the values of both sides follow, those of the other side null. `partition` is its label, which
 says the stream, too; `element` is -1 where the whole record is the row."""
+_RESULT = ("result", pa.string())
+"""A further column where a side is results of a stage: what tells such a row from others; null of a record."""
 _MATCHED, _BEYOND = 1, 2
 """Marks of settled rows: it has a partner; it is beyond the bound."""
 _WHOLE = -1
@@ -74,7 +79,8 @@ class IntervalJoinOperator(WindowOperator):
             for name in self._columns[side]
         ]
         self._value_types = [one.type for one in values]
-        self.state_schema = pa.schema([*[pa.field(*place) for place in _PLACES], *values])
+        self._places_held = (*_PLACES, _RESULT) if stage.of_results else _PLACES
+        self.state_schema = pa.schema([*[pa.field(*place) for place in self._places_held], *values])
         self.result_schema = pa.schema(
             [
                 pa.field(WINDOW_START, pa.int64()),
@@ -88,25 +94,34 @@ class IntervalJoinOperator(WindowOperator):
 
     def rows_of_side(self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
         """Records of one partition as rows of this side. `columns` have OFFSET and ELEMENT."""
+        stands = [columns[OFFSET], columns[ELEMENT].cast(pa.int32()).fill_null(_WHOLE)]
+        if self.join.of_results:
+            stands.append(pa.nulls(len(event_us), pa.string()))
+        return self._rows_of(side, partition, event_us, columns, stands)
+
+    def rows_of_results(self, side: int, before: Stage, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
+        """Results of the stage `before` as rows of this side. `columns` have its times and its identifying columns."""
+        count = len(event_us)
+        nowhere = [pa.array(np.zeros(count, np.int64)), pa.array(np.full(count, _WHOLE, np.int32))]
+        return self._rows_of(side, 0, event_us, columns, [*nowhere, result_places(before, columns)])
+
+    def _rows_of(
+        self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array], stands: list[pa.Array]
+    ) -> Rows:
+        """`stands`: offset, element and, where the state has that, `_RESULT`."""
         if not self.join.keeps(side):
             has_key = valid_in(*[columns[name] for name in self.stage.by])
             if not has_key.all():
                 chosen = pa.array(np.flatnonzero(has_key))
                 columns = {name: column.take(chosen) for name, column in columns.items()}
+                stands = [column.take(chosen) for column in stands]
                 event_us = event_us[has_key]
         count = len(event_us)
         encoded = encode_keys([columns[name] for name in self.stage.by], self.key_schema, count)
         values = [columns[name] for name in self._columns[side]]
         before = [pa.nulls(count, kind) for kind in self._value_types[: len(self._columns[LEFT]) * side]]
         after = [pa.nulls(count, kind) for kind in self._value_types[len(before) + len(values) :]]
-        arguments = [
-            pa.array(np.full(count, side, np.int8)),
-            columns[OFFSET],
-            columns[ELEMENT].cast(pa.int32()).fill_null(_WHOLE),
-            *before,
-            *values,
-            *after,
-        ]
+        arguments = [pa.array(np.full(count, side, np.int8)), *stands, *before, *values, *after]
         return Rows(partition, event_us, encoded.codes, encoded.table, arguments)
 
     def are_repeats(self, rows: Rows, repeated: RepeatedRecords) -> Flags:
@@ -303,7 +318,10 @@ class IntervalJoinOperator(WindowOperator):
         whole = pc.binary_join_element_wise(stream, partition, offset, "/")
         exploded = pc.binary_join_element_wise(whole, element, "/")
         is_whole = pc.equal(table.column(5).take(rows), _WHOLE)
-        return pc.if_else(is_whole, whole, exploded).fill_null("-")
+        in_log = pc.if_else(is_whole, whole, exploded)
+        if self.join.of_results:
+            in_log = pc.coalesce(table.column(len(_PLACES)).take(rows), in_log)
+        return in_log.fill_null("-")
 
     def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
         """Which rows stay: those that are not settled, and those that a later row may match or is counted with."""
@@ -319,7 +337,7 @@ class IntervalJoinOperator(WindowOperator):
 
 
 class WindowJoinOperator(IntervalJoinOperator):
-    """One join of rows that are in one tumbling window."""
+    """One join of rows that are in one tumbling window, or of results that have the same window."""
 
     def _settled(self, held: _Held, closing: Closing) -> tuple[Flags, Flags]:
         assert closing.up_to_ms is not None
@@ -327,7 +345,16 @@ class WindowJoinOperator(IntervalJoinOperator):
         is_settled = end_ms <= closing.up_to_ms
         return is_settled, is_settled if closing.after_ms is None else is_settled & (end_ms > closing.after_ms)
 
+    def _start_ms(self, end_ms: Codes) -> Codes:
+        if self.join.same_windows is None:
+            return end_ms - self.stage.size_ms
+        ends, of = np.unique(end_ms, return_inverse=True)
+        starts = [self.join.same_windows.first_start(end - 1) for end in ends.tolist()]
+        return np.array(starts, np.int64)[of]
+
     def _end_ms(self, held: _Held) -> Codes:
+        if self.join.same_windows is not None:  # a result stands in its window's last moment
+            return held.event_ms + 1
         end_ms: Codes = (held.event_ms // self.stage.size_ms + 1) * self.stage.size_ms
         return end_ms
 
@@ -349,20 +376,63 @@ class WindowJoinOperator(IntervalJoinOperator):
     def _results(
         self, held: _Held, pairs: tuple[Codes, Codes], is_settled: Flags, settles: Flags, up_to_ms: int
     ) -> _Results:
-        ends, size_ms = self._end_ms(held), self.stage.size_ms
+        ends = self._end_ms(held)
+        starts = self._start_ms(ends)
         left, right = pairs
-        parts = [_Results(left, right, ends[left] - size_ms, ends[left], np.zeros(len(left), np.bool_))]
+        parts = [_Results(left, right, starts[left], ends[left], np.zeros(len(left), np.bool_))]
         for side in (LEFT, RIGHT):
             of_side = settles & (held.side == side)
             beyond = np.flatnonzero(of_side & (held.mark & _BEYOND != 0))
-            parts.append(_Results.of_side(side, beyond, ends[beyond] - size_ms, ends[beyond], is_beyond=True))
+            parts.append(_Results.of_side(side, beyond, starts[beyond], ends[beyond], is_beyond=True))
             if self.join.keeps(side):
                 alone = np.flatnonzero(of_side & (held.mark == 0))
-                parts.append(_Results.of_side(side, alone, ends[alone] - size_ms, ends[alone], is_beyond=False))
+                parts.append(_Results.of_side(side, alone, starts[alone], ends[alone], is_beyond=False))
         return _Results.together(parts)
 
     def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
         return ~is_settled
+
+
+class LatestJoinOperator(IntervalJoinOperator):
+    """A join of each row on the left with the latest on the right that is not later and has not become too old. Nothing is
+    bounded by `max_rows`: of a key one settled row of the right is held, beside those that are not settled yet."""
+
+    def _mark_beyond(self, held: _Held, is_settled: Flags, settles: Flags) -> None:
+        """None is: a row has one partner at most."""
+
+    def _pairs(self, held: _Held, is_settled: Flags, settles: Flags) -> tuple[Codes, Codes]:
+        lefts = np.flatnonzero(settles & (held.side == LEFT) & ~held.has_null)
+        rights = self._in_order(held, is_settled)
+        times = np.unique(held.event_us)
+        codes = held.key * (len(times) + 1) + np.searchsorted(times, held.event_us)
+        last = np.searchsorted(codes[rights], codes[lefts], "right") - 1
+        lefts, found = lefts[last >= 0], rights[last[last >= 0]]
+        age_us = held.event_us[lefts] - held.event_us[found]
+        is_near = (held.key[lefts] == held.key[found]) & (age_us <= 1000 * self.join.before_ms)
+        return lefts[is_near], found[is_near]
+
+    def _in_order(self, held: _Held, is_settled: Flags) -> Codes:
+        """The settled rows on the right that have a key, by key, event time and place."""
+        rows = np.flatnonzero(is_settled & (held.side == RIGHT) & ~held.has_null)
+        return rows[np.lexsort((held.place[rows], held.event_us[rows], held.key[rows]))]
+
+    def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
+        """Of the settled rows the last of each key on the right: whoever comes is later, and takes no earlier one."""
+        rows = self._in_order(held, is_settled)
+        is_last = np.append(held.key[rows[1:]] != held.key[rows[:-1]], np.ones(min(len(rows), 1), np.bool_))
+        needed = ~is_settled
+        needed[rows[is_last]] = held.event_us[rows[is_last]] + 1000 * self.join.before_ms >= 1000 * up_to_ms
+        return needed
+
+
+def result_places(stage: Stage, columns: Mapping[str, pa.Array]) -> pa.Array:
+    """What tells each of these results of the stage from all its others, as text: as unique as the id of its document."""
+    keys = [columns[name].cast(pa.string()) for name in stage.identifying]
+    for plain, escaped in (("%", "%25"), ("/", "%2F"), ("|", "%7C")):
+        keys = [pc.replace_substring(key, plain, escaped) for key in keys]
+    times = [columns[name].cast(pa.string()) for name in (WINDOW_START, WINDOW_END)]
+    parts = [pa.repeat(stage.name, len(times[0])), *times, *(key.fill_null("%0") for key in keys)]
+    return pc.binary_join_element_wise(*parts, "/")
 
 
 @dataclass(frozen=True)
@@ -379,13 +449,19 @@ class _Held:
     """Whether the key has a null."""
     stands: tuple[Codes, Codes, Codes]
     """Partition, offset, element."""
+    of_result: pa.Array | None = None
+    """What tells a row from others that is a result; null of records. None: none is."""
 
     @cached_property
     def place(self) -> Codes:
-        """The row's place among all in the order in which they stand in the log: by side, partition, offset, element."""
+        """The row's place among all in the order in which they stand in the log: by side, partition, offset, element; of results
+        by what tells them apart."""
         place = np.empty(len(self.key), np.int64)
         partition, offset, element = self.stands
-        place[np.lexsort((element, offset, partition, self.side))] = np.arange(len(self.key))
+        columns: list[npt.NDArray[Any]] = [element, offset, partition, self.side]
+        if self.of_result is not None:
+            columns.insert(0, pc.rank(self.of_result, sort_keys="ascending", tiebreaker="dense").to_numpy())
+        place[np.lexsort(columns)] = np.arange(len(self.key))
         return place
 
     @staticmethod
@@ -394,7 +470,8 @@ class _Held:
             column.to_numpy(zero_copy_only=False) for column in table.columns[: len(_PLACES)]
         )
         stands = partition, offset, element
-        return _Held(event_us, event_us // 1000, key, side, mark.copy(), has_null[key], stands)
+        of_result = table.column(len(_PLACES)) if _RESULT[0] in table.schema.names else None
+        return _Held(event_us, event_us // 1000, key, side, mark.copy(), has_null[key], stands, of_result)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """How the windows of a pipeline are cut into branches, each with a bucket key of its own. Pure.
 
-Windows make trees: a first window takes records, every other one the results of one before it. A way from a first window to one
-that none takes from is a *path*. The bucket of a row is a hash of the fields by which all windows of its path group, so a bucket
-holds all rows of its keys and a whole path runs in it. There are two exceptions:
+Windows make trees: a first window takes records, every other one the results of one before it; a join those of two, where both
+its sides are results. A window that none takes from, with all that lead to it from records on, is a *path*. The bucket of a row
+is a hash of the fields by which all windows of its path group, so a bucket holds all rows of its keys and a whole path runs in
+it. There are two exceptions:
 
 - Where the last window of a path groups by none of the fields that those before it share (or there is one window, without a key),
   it is *split*: see `cascade.py`.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.stages import Derive, Enrich, MapRows, RowStep, Stage, dedupe_of
@@ -27,9 +29,18 @@ BRANCHES_MAX = 100
 """Each has a kind of rows of its own in the exchange (`source.slice_rows`)."""
 
 
+class Path(NamedTuple):
+    """A window that none takes from, with those that lead to it."""
+
+    firsts: tuple[int, ...]
+    """The places of those that take records, ascending."""
+    stages: tuple[int, ...]
+    """The places of all, ascending."""
+
+
 @dataclass
 class Branch:
-    """Windows that begin with one that takes records, and have one bucket key."""
+    """Windows that begin with some that take records, and have one bucket key."""
 
     bucket_by: list[str]
     """The fields; none: everything is in one bucket, unless it is wide."""
@@ -42,16 +53,13 @@ class Branch:
     """Those that are split where there are several buckets."""
     emits: list[int] = field(default_factory=list)
     """Those whose results leave here, and not in an earlier branch."""
+    firsts: list[int] = field(default_factory=list)
+    """The places of the windows that take records, ascending: one, where no join of results is here."""
 
-    @property
-    def first(self) -> int:
-        """The place of the window that takes records."""
-        return self.stages[0]
-
-    def takes_in(self, path: Sequence[int], by: Sequence[str], *, is_wide: bool) -> bool:
+    def takes_in(self, path: Path, by: Sequence[str], *, is_wide: bool) -> bool:
         """Whether this path, whose own fields would be `by`, can be a part of the branch. If so, the branch's key does for both
         from now on."""
-        if path[0] != self.first:
+        if not set(path.firsts) & set(self.firsts):
             return False
         if not by or not self.bucket_by:
             return not by and not self.bucket_by and not is_wide and not self.is_wide
@@ -67,10 +75,11 @@ class Branch:
             self.bucket_by, self.is_wide = shared, is_wide or self.is_wide
         return fits
 
-    def add(self, path: Sequence[int], *, is_wide: bool) -> None:
-        self.stages = sorted({*self.stages, *path})
+    def add(self, path: Path, *, is_wide: bool) -> None:
+        self.stages = sorted({*self.stages, *path.stages})
+        self.firsts = sorted({*self.firsts, *path.firsts})
         if is_wide:
-            self.split.append(path[-1])
+            self.split.append(path.stages[-1])
 
 
 def plan_branches(stages: Sequence[Stage]) -> list[Branch]:
@@ -78,10 +87,10 @@ def plan_branches(stages: Sequence[Stage]) -> list[Branch]:
     it, none where there is no window."""
     branches: list[Branch] = []
     for path in paths_of(stages):
-        by, is_wide = bucket_key([stages[at] for at in path])
+        by, is_wide = bucket_key([stages[at] for at in path.stages])
         branch = next((one for one in branches if one.takes_in(path, by, is_wide=is_wide)), None)
         if branch is None:
-            branch = Branch(by, is_wide, [path[0]])
+            branch = Branch(by, is_wide)
             branches.append(branch)
         branch.add(path, is_wide=is_wide)
     emitted: set[int] = set()
@@ -91,16 +100,24 @@ def plan_branches(stages: Sequence[Stage]) -> list[Branch]:
     return branches
 
 
-def paths_of(stages: Sequence[Stage]) -> list[list[int]]:
-    """The places of the windows of each path, those with the first windows first."""
+def entries_of(branches: Sequence[Branch]) -> list[tuple[int, int]]:
+    """By which records come in: the place of a branch, and that of a window there that takes records."""
+    return [(number, first) for number, branch in enumerate(branches) for first in branch.firsts]
+
+
+def paths_of(stages: Sequence[Stage]) -> list[Path]:
+    """The paths, those with the first windows first."""
     taken = places_taken([stage.shape for stage in stages])
+    has_taker = {one for some in taken for one in some}
     paths = []
     for last in range(len(stages)):
-        if last not in taken:
-            path = [last]
-            while taken[path[0]] != RECORDS:
-                path.insert(0, taken[path[0]])
-            paths.append(path)
+        if last in has_taker:
+            continue
+        found = {last}
+        for at in range(last, -1, -1):
+            if at in found:
+                found.update(one for one in taken[at] if one != RECORDS)
+        paths.append(Path(tuple(at for at in sorted(found) if RECORDS in taken[at]), tuple(sorted(found))))
     return sorted(paths)
 
 
@@ -131,6 +148,7 @@ def _common_fields(stages: Sequence[Stage]) -> list[str]:
     if not stages:
         return []
     keys = [set(stage.by) for stage in stages]
-    deduped = [(one, way.steps) for way in stages[0].record_ways if (one := dedupe_of(way.steps)) is not None]
+    ways = [way for stage in stages for way in stage.record_ways]
+    deduped = [(one, way.steps) for way in ways if (one := dedupe_of(way.steps)) is not None]
     keys += [set(dedupe.by) - _made_by(steps[steps.index(dedupe) :]) for dedupe, steps in deduped]
     return [name for name in stages[-1].by if all(name in key for key in keys)]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.field_types import is_nested
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn
+from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn, Stage, own_shape
 
 Columns = Mapping[str, str | None]
 """The columns of one side with their types; None where an error was reported already."""
@@ -73,3 +74,35 @@ def joined_columns(spec: JoinSpec, sides: tuple[Columns, Columns]) -> tuple[Join
         if kind := sides[side].get(column):
             found.append(JoinedColumn(name, side, column, kind))
     return tuple(found)
+
+
+def windows_shared(sides: tuple[Stage | None, Stage | None]) -> tuple[WindowShape | None, list[tuple[Path, str]]]:
+    """The windows of both sides, if they are the same; and what is wrong, as of `join_problems`. `sides`: the stages whose
+    results they are; None: records."""
+    shapes: list[WindowShape] = []
+    problems: list[tuple[Path, str]] = []
+    for name, stage in zip(SIDE_NAMES, sides, strict=True):
+        if stage is None:
+            message = (
+                "is records, which have no window; 'same_window' joins results of windows on both sides, and records are joined "
+                "'within' a time, or in windows of the join's own, as 'tumbling: 1m'"
+            )
+            problems.append(((name,), message))
+        elif (shape := own_shape(stage)).ends_move:
+            message = (
+                f"takes the results of '{stage.name}', which begin and end where rows stand, so hardly two have the same window; "
+                "join them 'within' a time"
+            )
+            problems.append(((name,), message))
+        else:
+            shapes.append(shape)
+    if problems:
+        return None, problems
+    left, right = shapes
+    if left != right:
+        message = (
+            f"the windows on the left are {left}, those on the right {right}; let them be equal, or join in windows that hold "
+            "several of them, as 'tumbling: 1h', or 'within' a time"
+        )
+        problems.append((("same_window",), message))
+    return left, problems

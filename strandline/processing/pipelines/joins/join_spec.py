@@ -12,6 +12,7 @@ from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, 
 
 JoinType = Literal["inner", "left", "full"]
 JOINED_ROWS_MAX = 1_000_000
+_MAX_ROWS = 10_000
 
 
 def _within(value: object) -> object:
@@ -31,11 +32,13 @@ class WithinSpec(DocumentModel):
 class JoinSpec(DocumentModel):
     """Puts rows of two ways together that have one key and are near each other in event time."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["within"]}, {"required": ["tumbling"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [one]} for one in ("within", "tumbling", "same_window")]}
+    )
     name: FieldName
     """The stage's name: in results, status and dead letters."""
     left: str
-    """The name of a step above, or of a stream: whose rows are on the left."""
+    """The name of a step above, or of a stream: whose rows are on the left. Behind a window they are its results."""
     right: str
     """The same of the right."""
     on: Annotated[list[str], Field(min_length=1)]
@@ -44,20 +47,26 @@ class JoinSpec(DocumentModel):
     """How far apart they may be: {before, after}, of the row on the right seen from that on the left, both included."""
     tumbling: Duration | None = None
     """Instead: they are in one window of this size."""
+    same_window: Literal[True] | None = None
+    """Instead: both are results of windows, and of the same one in time."""
+    latest: Literal[True] | None = None
+    """Beside `within`: of the rows on the right only the latest that is not later than the row on the left."""
     type: JoinType = "inner"
     """Which rows without a partner are results, too: none; `left`, those of the left; `full`, those of both."""
     add: dict[FieldName, Annotated[str, Field(pattern=r"^(left|right)\.[A-Za-z_]\w*$")]] = Field(
         default_factory=dict, json_schema_extra=FIELD_NAMES_SCHEMA
     )
     """Fields of the joined row beside `on`: name -> `left.FIELD` or `right.FIELD`."""
-    max_rows: Annotated[int, Field(ge=1, le=JOINED_ROWS_MAX)] = 10_000
+    max_rows: Annotated[int, Field(ge=1, le=JOINED_ROWS_MAX)] = _MAX_ROWS
     """So many rows of one side and key, within reach of each other, are joined; one more is a dead letter."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if (self.within is None) == (self.tumbling is None):
-            yield (), "a join has exactly one of: within, tumbling"
+        if [self.within, self.tumbling, self.same_window].count(None) != 2:
+            yield (), "a join has exactly one of: within, tumbling, same_window"
         if self.tumbling == 0:
             yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
+        if self.latest:
+            yield from self._of_latest()
         for number, name in enumerate(self.on):
             if name in self.on[:number]:
                 yield ("on", number), f"'{name}' stands twice"
@@ -69,6 +78,20 @@ class JoinSpec(DocumentModel):
                 yield path, f"'{name}' begins with '_', and Elasticsearch keeps such names for itself; choose another"
         for name, message in names_alike((*self.on, *self.add)):
             yield ("add",) if name in self.add else ("on",), message
+
+    def _of_latest(self) -> Iterator[tuple[Path, str]]:
+        if self.within is None or self.within.after or not self.within.before:
+            yield (
+                ("latest",),
+                "needs 'within: {before: ...}' alone, how old the latest row on the right may be; none that is later is taken",
+            )
+        if self.type == "full":
+            yield (
+                ("type",),
+                "'full' would give each row on the right that nobody took; expected inner, or left, which keeps rows of the left",
+            )
+        if self.max_rows != _MAX_ROWS:
+            yield ("max_rows",), "a row meets one other at most, so nothing is to be bounded; remove it"
 
     @property
     def before_ms(self) -> int:

@@ -191,7 +191,7 @@ def _joins(stages: Sequence[Answer]) -> list[Table]:
                     _side(join, "right"),
                     format_duration(join["right_is_held_ms"]),
                     ", ".join(join["add"]) or "-",
-                    f"{join['max_rows']:,} of each",
+                    "1 of the right" if join["latest"] else f"{join['max_rows']:,} of each",
                     f"{stage['state']['bytes_a_row']:,}",
                 )
                 for stage, join in joins
@@ -201,9 +201,9 @@ def _joins(stages: Sequence[Answer]) -> list[Table]:
 
 
 def _side(join: Answer, side: str) -> str:
-    """What is on this side, and from which streams, if it isn't one of these itself."""
+    """What is on this side, and from which streams records come there, if it isn't one of these itself."""
     name, streams = join[side], join[f"{side}_streams"]
-    return str(name) if streams == [name] else f"{name} ({', '.join(streams)})"
+    return str(name) if streams in ([name], []) else f"{name} ({', '.join(streams)})"
 
 
 def _source(shown: str) -> list[str]:
