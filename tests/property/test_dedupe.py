@@ -484,12 +484,12 @@ def assert_remembers_what_it_must(
 
 
 def test_a_slice_writes_what_it_brings_however_much_is_remembered() -> None:
-    """Four horizons in small slices: of all that is remembered, a slice writes little, and an eighth of it is kept too long."""
+    """Three horizons in small slices: of all that is remembered, a slice writes little, and an eighth of it is kept too long."""
     slice_rows, slices_in_horizon = 20, 160
     operator, store = RepeatsOperator(Dedupe("steps[0]", ("id",), slices_in_horizon * 1_000)), MemorySegments()
     random = np.random.default_rng(1)
     state, written, most, widest, closed_ms = Remembered(), 0, 0, 0, None
-    for number in range(4 * slices_in_horizon):
+    for number in range(3 * slices_in_horizon):
         ids = random.integers(0, 1 << 62, slice_rows)
         rows = Seen(ids, ids, number * 1_000_000 + np.arange(slice_rows))
         before = {one.name for one in state.segments}
