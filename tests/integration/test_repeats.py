@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -108,3 +109,67 @@ def test_each_record_counts_once_through_kills_and_in_a_backfill(audit_lab: Audi
 
 def stamp(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()[:16]
+
+
+SNAPSHOT_JOB = "billing"
+SNAPSHOT_DOCUMENTS = f"""
+stream: {SNAPSHOT_JOB}-readings
+partitions: 2
+schema: {{meter: string, id: string, ts: {{type: timestamp, unit: ms}}}}
+key: meter
+---
+pipeline: {SNAPSHOT_JOB}
+input: {{stream: {SNAPSHOT_JOB}-readings}}
+event_time: {{field: ts, delay: 2m, max_ahead: null}}
+recovery: snapshot
+steps:
+  - dedupe: {{by: [meter, id], within: 12h}}
+  - window: {{name: hours, tumbling: 1h, by: [meter], aggregate: {{n: count(*)}}}}
+    emit: [{{elasticsearch: {SNAPSHOT_JOB}-hours}}]
+"""
+
+
+@pytest.mark.long
+def test_a_run_goes_on_from_a_snapshot_with_all_that_is_remembered(audit_lab: AuditLab) -> None:
+    """Every second record comes again thousands of records and several runs later. What is remembered lies in files of the
+    snapshot, which a run takes over; where one of them is damaged, the job rewinds, and counts the same."""
+    lab = audit_lab
+    lab.settings = lab.settings.model_copy(update={"slice_rows_max": 2_000})
+    stream, pieces, count = f"{SNAPSHOT_JOB}-readings", 4, 16_000
+    ids = [number if number % 2 or number < count // 2 else number - count // 2 for number in range(count)]
+    lines = [
+        json.dumps({"meter": f"m{one % 8}", "id": f"i{one}", "ts": BASE_MS + number * 1_000}).encode()
+        for number, one in enumerate(ids)
+    ]
+    lab.apply(SNAPSHOT_DOCUMENTS)
+
+    def send(piece: int) -> None:
+        lab.send(stream, lines[piece * count // pieces : (piece + 1) * count // pieces])
+
+    def segments() -> list[Path]:
+        snapshots = (lab.settings.data_dir / "snapshots" / SNAPSHOT_JOB).iterdir()
+        newest = max(snapshots, key=lambda one: int(one.name))
+        return [one for one in newest.glob("checkpoint/segments/*/*/*") if one.suffix != ".tmp"]
+
+    def way() -> str:
+        event = lab.ledger.last_event(SNAPSHOT_JOB, "run_begins")
+        assert event is not None
+        return str(event.facts["way"])
+
+    for piece in range(3):
+        send(piece)
+        with lab.running(SNAPSHOT_JOB, stream):
+            pass
+        assert way() == ("snapshot" if piece else "rewind")
+    assert segments()
+    for file in segments():
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.unlink()
+        file.write_bytes(content)
+    send(3)
+    lab.drain(SNAPSHOT_JOB)
+    assert way() == "rewind"
+    totals = lab.ledger.totals(SNAPSHOT_JOB, lab.slices(SNAPSHOT_JOB)[-1].number)
+    assert totals.rejected == {"duplicate": count - len(set(ids))}
+    assert sum(one["n"] for one in lab.documents(f"{SNAPSHOT_JOB}-hours").values()) == len(set(ids))

@@ -8,8 +8,10 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,9 @@ from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
 from strandline.processing.operators.cascade import Chunk
-from strandline.processing.operators.dedupe.repeats import RepeatsOperator, Seen
+from strandline.processing.operators.dedupe import remembered
+from strandline.processing.operators.dedupe.remembered import SPANS, MemorySegments, Remembered, Seen
+from strandline.processing.operators.dedupe.repeats import RepeatsOperator
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -210,6 +214,7 @@ def run(
     )
     task, cascade = SourceTask(config), config.cascade
     states: list[bytes | None] = [None] * buckets
+    stores: dict[tuple[int, int], MemorySegments] = defaultdict(MemorySegments)
     found = Found(defaultdict(list), defaultdict(set), 0)
     after_ms = before_ms
     for number, one in enumerate(slices):
@@ -225,7 +230,9 @@ def run(
         parts: dict[int, list[bytes]] = defaultdict(list)
         for bucket in range(buckets):
             random.shuffle(chunks[bucket])
-            stepped = cascade.step(states[bucket], chunks[bucket], Closing(after_ms, one.closes_ms))
+            closing, stores_of = Closing(after_ms, one.closes_ms), partial(_store, stores, bucket)
+            with patch.object(remembered, "INLINE_ROWS_MAX", random.choice([0, 2, 1_000])):
+                stepped = cascade.step(states[bucket], chunks[bucket], closing, stores_of)
             states[bucket] = stepped.state
             found.duplicates += stepped.repeats
             for results in stepped.results:
@@ -245,6 +252,10 @@ def run(
         after_ms = one.closes_ms
     found.results = defaultdict(list, {name: sorted(rows) for name, rows in found.results.items() if rows})
     return found
+
+
+def _store(stores: dict[tuple[int, int], MemorySegments], bucket: int, number: int) -> MemorySegments:
+    return stores[bucket, number]
 
 
 def pipeline_at(pipeline: CheckedPipeline, stage: str) -> int:
@@ -425,28 +436,75 @@ def assert_the_same_behind_a_rewind(
 @examples(60)
 @given(st.integers(0, 2**32))
 def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed: int) -> None:
-    """Also where two values have one of their hashes in common, and rows come far out of order."""
+    """Also where two values have one of their hashes in common, rows come far out of order, segments lie beside the state, and an
+    older state is taken again, as Spark may."""
     random = Random(seed)
-    count = 60
+    count = 120
     ids = [random.randrange(8) for _ in range(count)]
-    times = [at * 3_000 + random.randrange(15_000) for at in range(count)]
+    times = [at * random.choice([100, 3_000]) + random.randrange(15_000) for at in range(count)]
     wanted = [
         any(ids[at] == ids[before] and abs(times[at] - times[before]) < 10_000 for before in range(at))
         for at in range(count)
     ]
-    operator, state, found, at = RepeatsOperator(Dedupe("steps[0]", ("id",), 10)), Seen.joined([]), list[bool](), 0
-    while at < count:
-        end = at + random.randint(1, 9)
+    operator, store = RepeatsOperator(Dedupe("steps[0]", ("id",), 10)), MemorySegments()
+    states, found, ends, closed = [Remembered()], list[bool](), [0], list[int | None]([None])
+    while ends[-1] < count:
+        if random.random() < 0.1:  # neither the last state nor the one before it is committed
+            back = random.randint(1, 2)
+            states, ends, closed = states[: max(1, len(states) - back)], ends[: len(states)], closed[: len(states)]
+            states, ends, closed = (one[: min(map(len, (states, ends, closed)))] for one in (states, ends, closed))
+            found = found[: ends[-1]]
+        at = ends[-1]
+        end = at + random.randint(0, 9)
         part = [np.array(column[at:end], np.int64) for column in ([one % 3 for one in ids], ids, times)]
         up_to_ms = min(times[end:], default=10**6) // 1000 if random.random() < 0.7 else None
-        state, repeats = operator.step(state, Seen(*part), up_to_ms)
-        order = np.lexsort((state.event_us, state.low, state.high))
-        assert (order == np.arange(len(state))).all()
-        if up_to_ms is not None:
-            assert (state.event_us > up_to_ms * 1000 - 10_000).all()
-        found += repeats.tolist()
-        at = end
+        with patch.object(remembered, "INLINE_ROWS_MAX", 2):
+            state, repeats = operator.step(states[-1], Seen(*part), Closing(closed[-1], up_to_ms), store)
+        state = Remembered.unpacked(*state.packed())
+        states, ends, found = [*states, state], [*ends, min(end, count)], [*found, *repeats.tolist()]
+        closed.append(closed[-1] if up_to_ms is None else up_to_ms)
+        assert_remembers_what_it_must(state, store, ids[:end], times[:end], closed[-1])
     assert found == wanted
+
+
+def assert_remembers_what_it_must(
+    state: Remembered, store: MemorySegments, ids: list[int], times: list[int], closed_ms: int | None
+) -> None:
+    """Each record that may have a repeat once, and none in a segment that has nothing of these."""
+    segments = state.read(store).segments
+    forgotten_us = -(10**9) if closed_ms is None else closed_ms * 1000 - 10_000
+    kept = [row for one in segments for row in zip(one.rows.low.tolist(), one.rows.event_us.tolist(), strict=True)]
+    needed = [one for one in kept if one[1] > forgotten_us]
+    assert sorted(needed) == sorted({one for one in zip(ids, times, strict=True) if one[1] > forgotten_us})
+    assert len(set(kept)) == len(kept)
+    for one in segments:
+        assert (one.count, one.newest_us) == (len(one.rows), int(one.rows.event_us.max()))
+        assert one.newest_us > forgotten_us
+        assert (np.diff(one.rows.high) >= 0).all()
+
+
+def test_a_slice_writes_what_it_brings_however_much_is_remembered() -> None:
+    """Three horizons in small slices: of all that is remembered, a slice writes little, and an eighth of it is kept too long."""
+    slice_rows, slices_in_horizon = 20, 160
+    operator, store = RepeatsOperator(Dedupe("steps[0]", ("id",), slices_in_horizon * 1_000)), MemorySegments()
+    random = np.random.default_rng(1)
+    state, written, most, widest, closed_ms = Remembered(), 0, 0, 0, None
+    for number in range(3 * slices_in_horizon):
+        ids = random.integers(0, 1 << 62, slice_rows)
+        rows = Seen(ids, ids, number * 1_000_000 + np.arange(slice_rows))
+        before = {one.name for one in state.segments}
+        with patch.object(remembered, "INLINE_ROWS_MAX", 100):
+            state, repeats = operator.step(state, rows, Closing(closed_ms, number * 1_000), store)
+        assert not repeats.any()
+        closed_ms = number * 1_000
+        written += sum(one.count for one in state.segments if one.name is None or one.name not in before)
+        most = max(most, sum(one.count for one in state.segments))
+        widest = max(widest, len(state.segments))
+    horizon_rows = slice_rows * slices_in_horizon
+    assert most <= horizon_rows * (1 + 1 / SPANS) + slice_rows
+    assert written / number < 12 * slice_rows, "all of it would be the rows of 160 slices"
+    assert widest <= SPANS + 12
+    assert store.bytes_kept < 3 * 24 * horizon_rows, "what is unused is removed"
 
 
 def test_facts_know_nothing_of_repeats() -> None:

@@ -77,6 +77,19 @@ def test_a_batch_reads_what_was_there_when_it_began_closes_all_windows_and_ends(
     job.ledger.close()
 
 
+def test_where_a_batch_ends_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Batch(tmp_path)
+    filled(job.log, 30)
+    job.begin()
+    asked: list[str] = []
+    find = job.ledger.job
+    monkeypatch.setattr(job.ledger, "job", lambda name: asked.append(name) or find(name))
+    for _ in range(5):
+        job.planner.record_range()
+    assert asked == []
+    job.ledger.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_range_is_the_same_in_whatever_runs_it_is_read(tmp_path: Path, seed: int) -> None:
     """By log time, cut into small slices, with a new run and new records after each of them."""

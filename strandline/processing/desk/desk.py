@@ -7,7 +7,7 @@ and forgotten; only what open windows need is held. Where records are emitted as
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +29,7 @@ from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults
+from strandline.processing.operators.dedupe.remembered import MemorySegments
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
 from strandline.processing.operators.windows import Closing
@@ -180,6 +181,7 @@ class Desk:
         self._record_emissions = [_Emission(pipeline, stage) for stage in pipeline.record_stages]
         self._clock = EventClock(pipeline.event_time_rule, list(pipeline.streams))
         self._state: bytes | None = None
+        self._segments: defaultdict[int, MemorySegments] = defaultdict(MemorySegments)
         self._closed_ms: int | None = None
         self._emitted: dict[str, int] = {}
         self._seen: list[_Seen] | None = [] if restarts else None
@@ -230,16 +232,17 @@ class Desk:
         record of a window that is not emitted yet, all at once. Emits nothing."""
         assert self._seen is not None, "records were not held"
         self._state = None
+        self._segments.clear()
         if self._emitted:
             kept = self._pipeline.kept
             needed_ms = earliest_event(list(kept.values()), [self._emitted[name] for name in kept])
             self._seen = [one for one in self._seen if one.latest_event_ms is None or one.latest_event_ms >= needed_ms]
         chunks = [chunk for one in self._seen for chunk in self._accepted(one.part.chunks)]
-        self._state = self._cascade.step(None, chunks, Closing(None, self._closed_ms)).state
+        self._state = self._cascade.step(None, chunks, Closing(None, self._closed_ms), self._segments.__getitem__).state
 
     def state_bytes(self) -> int:
-        """What open windows hold."""
-        return len(self._state or b"")
+        """What open windows hold, and what is remembered."""
+        return len(self._state or b"") + sum(one.bytes_kept for one in self._segments.values())
 
     def end_slice(self) -> Iterator[Outcome]:
         """End the slice without another record: close what event time has reached, and leave the rest open."""
@@ -321,7 +324,8 @@ class Desk:
                 self.counts.rejected.update(facts.rejected)
         number = self.counts.slices + 1
         closes_ms = part.watermark_ms if part.ends_slice else None
-        stepped = self._cascade.step(self._state, chunks, Closing(self._closed_ms, closes_ms, self._closed_ms))
+        closing = Closing(self._closed_ms, closes_ms, self._closed_ms)
+        stepped = self._cascade.step(self._state, chunks, closing, self._segments.__getitem__)
         self._state = stepped.state
         if stepped.repeats:
             self.counts.rejected[REASON_DUPLICATE] += stepped.repeats

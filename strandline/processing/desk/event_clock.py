@@ -10,7 +10,8 @@ Silence is counted in log time: how far the log has come since a partition's las
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,45 @@ from strandline.results.records.partition_labels import stream_place_of
 
 Times = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
+_EVER = np.iinfo(np.int64).max >> 1
+_BLOCK_TIMES = 1 << 20
+"""So many times of partitions are held at once: one of each partition for each row."""
+_FEW_ROWS = 8
+"""So few are cheaper one by one."""
+BEFORE, AFTER = 0, 1
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows in the order of the log."""
+
+    partitions: Times
+    """Labels."""
+    events_ms: Times
+    log_times_ms: Times
+    is_usable: Marks
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __getitem__(self, places: slice) -> _Rows:
+        return _Rows(*(column[places] for column in vars(self).values()))
+
+    def as_tuples(self) -> Iterator[tuple[int, int, int, bool]]:
+        return zip(*(column.tolist() for column in vars(self).values()), strict=True)
+
+
+@dataclass(frozen=True)
+class _PartitionTimes:
+    """Of one partition before the first row, and after each."""
+
+    reached_ms: Times
+    came_ms: Times
+
+
+def _running(values: Times, first: int) -> Times:
+    """The greatest so far, before the first and after each."""
+    return np.maximum.accumulate(np.concatenate([[first], values]))
 
 
 class EventClock:
@@ -57,10 +97,23 @@ class EventClock:
             return np.zeros(0, np.int64)
         if log_times_ms is None and len(set(partitions) | self._reached.keys()) == 1:
             return self._of_one_partition(partitions[0], events_ms, is_usable)
-        found = np.full(len(partitions), NEVER_LATE)
-        log_times_ms = events_ms if log_times_ms is None else log_times_ms
-        rows = zip(partitions, events_ms.tolist(), log_times_ms.tolist(), is_usable.tolist(), strict=True)
-        for at, (partition, event_ms, log_ms, usable) in enumerate(rows):
+        labels = np.asarray(partitions, np.int64)
+        rows = _Rows(labels, events_ms, events_ms if log_times_ms is None else log_times_ms, is_usable)
+        found = np.full(len(rows), NEVER_LATE)
+        at, alone = 0, 1
+        while at < len(rows):
+            some = rows[at : at + max(1, _BLOCK_TIMES // max(1, len(self._reached)))]
+            done = self._together(some, found[at:]) if self._reached and len(some) > _FEW_ROWS else 0
+            at += done
+            alone = 1 if done >= alone else 2 * alone
+            if done < len(some):
+                self._one_by_one(rows[at : at + alone], found[at:])
+                at += alone
+        return found
+
+    def _one_by_one(self, rows: _Rows, found: Times) -> None:
+        """Put the watermark in force for each row into `found`, as the rule says it."""
+        for at, (partition, event_ms, log_ms, usable) in enumerate(rows.as_tuples()):
             if not usable:
                 if self._now_ms is not None:
                     self._came_ms[partition] = self._now_ms
@@ -71,7 +124,73 @@ class EventClock:
             if in_force is None or event_ms >= in_force - self._rule.revise_ms:
                 self._reached[partition] = max(event_ms, self._reached.get(partition, event_ms))
             self.watermark_ms = greatest(in_force, self._by_rule())
-        return found
+
+    def _together(self, rows: _Rows, found: Times) -> int:
+        """As `_one_by_one`, of all rows at once up to one that is not plain; return how many these are.
+
+        Of all rows it is taken that they are in time, but for those below the watermark that is in force before them. So how far
+        each partition has come follows, and with it each watermark. A row is not plain if it moved its partition on by this, and
+        is late by the watermark that came out; or if it is the first of its partition.
+        """
+        assert self._now_ms is not None and self.watermark_ms is not None, "a record was in time before"
+        now_ms = np.maximum.accumulate(np.where(rows.is_usable, rows.log_times_ms, NEVER_LATE))
+        now_ms = np.maximum(now_ms, self._now_ms)
+        is_counted = rows.is_usable & (rows.events_ms >= self.watermark_ms)
+        is_known = np.isin(rows.partitions, list(self._reached))
+        moves_on = np.zeros(len(rows), np.bool_)
+        times: dict[int, _PartitionTimes] = {}
+        for label, reached_ms in self._reached.items():
+            is_here = rows.partitions == label
+            reached = _running(np.where(is_here & is_counted, rows.events_ms, NEVER_LATE), reached_ms)
+            times[label] = _PartitionTimes(
+                reached, _running(np.where(is_here, now_ms, NEVER_LATE), self._came_ms[label])
+            )
+            moves_on |= reached[1:] > reached[:-1]
+        marks = np.empty((len(rows), 2), np.int64)
+        for stage in (BEFORE, AFTER):
+            marks[:, stage] = np.where(rows.is_usable, self._marks(times, now_ms, stage), NEVER_LATE)
+        watermarks = np.maximum(np.maximum.accumulate(marks.ravel()).reshape(marks.shape), self.watermark_ms)
+        in_force = watermarks[:, BEFORE]
+        is_plain = np.where(is_known, ~moves_on | (rows.events_ms >= in_force), ~rows.is_usable)
+        end = len(rows) if is_plain.all() else int(np.argmin(is_plain))
+        if not end:
+            return 0
+        found[:end] = np.where(rows.is_usable, in_force, NEVER_LATE)[:end]
+        for label, one in times.items():
+            self._reached[label], self._came_ms[label] = int(one.reached_ms[end]), int(one.came_ms[end])
+        for label in np.unique(rows.partitions[:end][~is_known[:end]]).tolist():
+            self._came_ms[label] = int(now_ms[:end][rows.partitions[:end] == label][-1])
+        self._now_ms, self.watermark_ms = int(now_ms[end - 1]), int(watermarks[end - 1, AFTER])
+        return end
+
+    def _marks(self, times: Mapping[int, _PartitionTimes], now_ms: Times, stage: int) -> Times:
+        """What `watermark_by` says for each row, before it comes or after it."""
+        awake_ms, latest_ms, idle_ms = (
+            np.full(len(now_ms), _EVER),
+            np.full(len(now_ms), NEVER_LATE),
+            np.full(len(now_ms), _EVER),
+        )
+        by_stream: dict[str, list[_PartitionTimes]] = {}
+        for label, one in times.items():
+            by_stream.setdefault(self._stream_of(label), []).append(one)
+        for stream, partitions in by_stream.items():
+            rule = self._rule.of(stream)
+            newest, least, shortest = (
+                np.full(len(now_ms), NEVER_LATE),
+                np.full(len(now_ms), _EVER),
+                np.full(len(now_ms), _EVER),
+            )
+            for one in partitions:
+                reached, came = (column[stage : len(column) - 1 + stage] for column in (one.reached_ms, one.came_ms))
+                newest, shortest = np.maximum(newest, reached), np.minimum(shortest, now_ms - came)
+                is_awake = True if rule.idle_timeout_ms is None else now_ms - came < rule.idle_timeout_ms
+                least = np.minimum(least, np.where(is_awake, reached, _EVER))
+            is_awake, latest = least < _EVER, newest - rule.delay_ms
+            own = latest if rule.watermark == "newest" else least - rule.delay_ms
+            awake_ms = np.where(is_awake, np.minimum(awake_ms, own), awake_ms)
+            latest_ms = np.maximum(latest_ms, latest)
+            idle_ms = np.minimum(idle_ms, shortest - (rule.idle_timeout_ms or 0))
+        return np.where(awake_ms < _EVER, awake_ms, latest_ms + idle_ms)
 
     def wait(self, ms: int) -> None:
         """So much log time passes, and no record comes."""

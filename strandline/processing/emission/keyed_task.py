@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +21,7 @@ from strandline.core.failpoints import failpoint
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_epoch
 from strandline.processing.emission.open_windows import OpenEmission, open_emissions, open_windows
+from strandline.processing.emission.segment_files import SegmentFiles
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
@@ -140,6 +142,8 @@ class KeyedTask:
     """One for each emission of records."""
     record_stages: tuple[RecordStage, ...] = ()
     """The emissions of records that the source knows of."""
+    checkpoint: Path | None = None
+    """Spark's, where large parts of the state lie as files; None: all lies in the state."""
 
     @property
     def committed_writers(self) -> dict[str, CommittedWriter]:
@@ -255,7 +259,8 @@ class KeyedTask:
         assert work is not None, "the source tells every bucket what to do"
         with rejected.written_meanwhile(work):
             closes_ms = work.closes_ms(facts)
-            stepped = self.cascade.step(state, chunks, Closing(work.from_ms, closes_ms, work.emitted_ms))
+            stores = self.checkpoint and partial(SegmentFiles.of, self.checkpoint, bucket)
+            stepped = self.cascade.step(state, chunks, Closing(work.from_ms, closes_ms, work.emitted_ms), stores)
         outcome = BucketOutcome(
             letters=rejected.written, facts=facts if bucket == 0 else [], duplicates=stepped.repeats
         )

@@ -32,7 +32,7 @@ def batch_of(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def unpack(blob: bytes) -> list[pa.RecordBatch]:
+def unpack(blob: bytes | memoryview) -> list[pa.RecordBatch]:
     """The batches of a blob, without copying their columns."""
     view, at, batches = memoryview(blob), 0, []
     while at < len(view):

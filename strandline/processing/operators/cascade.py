@@ -16,12 +16,12 @@ Where a `dedupe` stands before a branch's first window, repeats are left out her
 bucket are among those that it compares, or a whole partition is in one bucket. Where it stands before an emission of records,
 each partition is judged in one bucket.
 
-A bucket has one state, with all windows of all branches, and what each `dedupe` remembers.
+A bucket has one state, with all windows of all branches, and what each `dedupe` remembers; large parts of that may lie beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -31,15 +31,9 @@ import pyarrow.compute as pc
 
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.dedupe.candidates import (
-    Candidates,
-    RepeatedRecords,
-    flags_in,
-    kept_rows,
-    seen_batch,
-    seen_in,
-)
-from strandline.processing.operators.dedupe.repeats import Flags, RepeatsOperator, Seen
+from strandline.processing.operators.dedupe.candidates import Candidates, RepeatedRecords, flags_in, kept_rows
+from strandline.processing.operators.dedupe.remembered import Flags, Remembered, Seen, SegmentStore
+from strandline.processing.operators.dedupe.repeats import RepeatsOperator
 from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of
 from strandline.processing.operators.kinds.counted import CountOperator
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
@@ -53,6 +47,9 @@ from strandline.processing.pipelines.stages import LEFT, JoinStage, RecordStage,
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _ARGUMENT = "argument_{}"
+
+SegmentStores = Callable[[int], SegmentStore]
+"""Where large segments of a bucket's state lie: of each `dedupe`, by its number."""
 
 
 @dataclass(frozen=True)
@@ -203,20 +200,31 @@ class Cascade:
             return np.zeros(keys.num_rows, np.int64)
         return virtual_buckets_of(keys.select(branch.bucket_by)) % self.buckets
 
-    def step(self, state: bytes | None, chunks: Sequence[Chunk], closing: Closing) -> Stepped:
-        """(state, chunks of new rows, what closes) -> (state, results).
+    def step(
+        self, state: bytes | None, chunks: Sequence[Chunk], closing: Closing, stores: SegmentStores | None = None
+    ) -> Stepped:
+        """(state, chunks of new rows, what closes) -> (state, results). `stores`: of this bucket; None: all lies in the state.
 
         1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever their order here; but for
            rows that are repeats.
         2. Each further stage takes the results of the one before it, through its steps.
         3. Where a stage is split, cut what it closes by the bucket that merges it.
+
+        Raises StrandlineError where a segment isn't in its store.
         """
         states, remembered = self._unpack_state(state)
         ordered = sorted(chunks, key=lambda one: (one.partition, one.sequence))
         results: dict[int, StageResults] = {}
         parts: list[tuple[int, int, bytes]] = []
         after: list[WindowState] = []
-        remembered_after: list[Seen] = []
+        remembered_after: list[Remembered] = []
+
+        def repeats_among(batches: Sequence[pa.RecordBatch]) -> list[Flags]:
+            number = len(remembered_after)
+            kept, repeats = self._repeats(remembered[number], batches, closing, stores and stores(number))
+            remembered_after.append(kept)
+            return repeats
+
         counts: list[int] = []
         rows_at: dict[tuple[int, int], list[Rows]] = {}
         for number, entry in enumerate(self.entries):
@@ -225,8 +233,7 @@ class Cascade:
             rows_at[entry] = [self._rows(*pair) for pair in zip(partitions, given, strict=True)]
             if number in self._deduped:
                 candidates = {place: batches[2] for place, batches in enumerate(given) if len(batches) > 2}
-                seen, repeats = self._repeats(remembered[len(counts)], list(candidates.values()), closing)
-                remembered_after.append(seen)
+                repeats = repeats_among(list(candidates.values()))
                 counts.append(_counted(list(candidates.values()), repeats))
                 of_chunks = dict(zip(candidates, zip(candidates.values(), repeats, strict=True), strict=True))
                 rows_at[entry] = self._without_repeats(entry[1], rows_at[entry], partitions, of_chunks)
@@ -252,23 +259,23 @@ class Cascade:
         if self.has_deduped_records:
             of_records = [chunk for chunk in ordered if chunk.entry == len(self.entries)]
             batches = [unpack(chunk.blob)[0] for chunk in of_records]
-            seen, repeats = self._repeats(remembered[-1], batches, closing)
-            remembered_after.append(seen)
+            repeats = repeats_among(batches)
             counts.insert(0, _counted(batches, repeats))
             places = zip([chunk.partition for chunk in of_records], batches, repeats, strict=True)
             repeated = RepeatedRecords.of(list(places))
-        packed = pack([*(part for one in after for part in (one.keys, one.groups)), *map(seen_batch, remembered_after)])
+        windows = [part for one in after for part in (one.keys, one.groups)]
+        packed = pack([*windows, *(part for one in remembered_after for part in one.packed())])
         in_order = [results[at] for at in sorted(results)]
         return Stepped(packed, in_order, parts, counts[0] if counts else 0, repeated)
 
     def _repeats(
-        self, remembered: Seen, batches: Sequence[pa.RecordBatch], closing: Closing
-    ) -> tuple[Seen, list[Flags]]:
+        self, remembered: Remembered, batches: Sequence[pa.RecordBatch], closing: Closing, store: SegmentStore | None
+    ) -> tuple[Remembered, list[Flags]]:
         """What is remembered from now on, and which of the candidates of each batch are repeats."""
         assert self.repeats is not None, "asked where there is a dedupe"
-        parts = [seen_in(one) for one in batches]
-        seen, repeats = self.repeats.step(remembered, Seen.joined(parts), closing.up_to_ms)
-        return seen, np.split(repeats, np.cumsum([len(one) for one in parts])[:-1]) if parts else []
+        parts = [Seen.unpacked(one) for one in batches]
+        kept, repeats = self.repeats.step(remembered, Seen.joined(parts), closing, store)
+        return kept, np.split(repeats, np.cumsum([len(one) for one in parts])[:-1]) if parts else []
 
     def _without_repeats(
         self,
@@ -362,16 +369,16 @@ class Cascade:
             return operator.rows_of_results(taker.side, self.operators[taker.taken].stage, last_us, columns)
         return operator.rows(labels_of_results(branch, taker.at, columns), last_us, columns)
 
-    def _unpack_state(self, state: bytes | None) -> tuple[list[WindowState], list[Seen]]:
+    def _unpack_state(self, state: bytes | None) -> tuple[list[WindowState], list[Remembered]]:
         """Of each window of each branch, and of each `dedupe` before a branch; that of emissions of records is the last."""
         if state is None:
             empty = [self.operators[at].empty_state() for branch in self.branches for at in branch.stages]
-            return empty, [Seen.joined([])] * (len(self._deduped) + self.has_deduped_records)
+            return empty, [Remembered()] * (len(self._deduped) + self.has_deduped_records)
         parts = unpack(state)
         count = 2 * sum(len(branch.stages) for branch in self.branches)
         return (
             [WindowState(parts[at], parts[at + 1]) for at in range(0, count, 2)],
-            [seen_in(part) for part in parts[count:]],
+            [Remembered.unpacked(*parts[at : at + 2]) for at in range(count, len(parts), 2)],
         )
 
     @staticmethod

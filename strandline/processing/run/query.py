@@ -60,7 +60,8 @@ class RunQuery:
             config = source_of_run(run, plan, emitter, spark.sparkContext.defaultParallelism, keys)
             spark.dataSource.register(log_source(config))
             rows = spark.readStream.format(LogSource.name()).load()
-            task = self._keyed_task(plan, config.task)
+            checkpoint = checkpoint or self.temporary_checkpoint
+            task = self._keyed_task(plan, config.task, checkpoint)
             if opened := [emission for _, emission in task.open_emissions]:
                 sweep = ClosedWindowsSweep(run.job, opened)
             committer = self._committer(plan, task, sweep)
@@ -72,7 +73,7 @@ class RunQuery:
             failpoint("run.before_query")
             query = (
                 outcomes.writeStream.foreachBatch(committer)
-                .option("checkpointLocation", str(checkpoint or self.temporary_checkpoint))
+                .option("checkpointLocation", str(checkpoint))
                 .queryName(run.job)
                 .start()
             )
@@ -85,7 +86,7 @@ class RunQuery:
             if sweep is not None:
                 sweep.close()
 
-    def _keyed_task(self, plan: RewindPlan, source: TaskConfig) -> KeyedTask:
+    def _keyed_task(self, plan: RewindPlan, source: TaskConfig, checkpoint: Path) -> KeyedTask:
         run, settings = self.run, self.run.settings
         emissions = EmissionsOfRun(run, self._stream_keys(), self.writer_of)
         last = run.ledger.last_checkpoint(run.job)
@@ -103,6 +104,7 @@ class RunQuery:
                 run.epoch,
                 settings.record_bytes_max,
             ),
+            checkpoint=checkpoint,
         )
 
     def _committer(self, plan: RewindPlan, task: KeyedTask, sweep: ClosedWindowsSweep | None) -> SliceCommitter:

@@ -1,10 +1,10 @@
 """Snapshots: Spark's checkpoint directories of the runs of one job, kept on durable storage (`recovery: snapshot`).
 
     ROOT/JOB/EPOCH/made-by.json   the manifest; written last, so a directory without it is incomplete
-    ROOT/JOB/EPOCH/checkpoint/    Spark's own: metadata, offsets/, commits/, state/
+    ROOT/JOB/EPOCH/checkpoint/    Spark's own: metadata, offsets/, commits/, state/; and ours beside them: segments/
 
-Each run has a directory of its own, which begins as a tree of hard links to an older run's files. Spark never changes a
-file: it writes a new one under a temporary name and renames it. So a superseded run that still writes changes only its own
+Each run has a directory of its own, which begins as a tree of hard links to an older run's files. Nobody ever changes a
+file: a new one is written under a temporary name and renamed. So a superseded run that still writes changes only its own
 directory, and files that two directories share never change.
 
 A snapshot only saves the time that a rewind takes to build the same state from the log. If anything is wrong with one, the
@@ -26,9 +26,9 @@ from strandline.core.errors import StrandlineError
 from strandline.ledger.states import RunRow
 from strandline.processing.slices.spark_offset import slice_of_offset
 
-FORMAT = 2
+FORMAT = 3
 """Raise it whenever the state of a bucket is laid out otherwise, or keys are spread over buckets otherwise (`windows.py`,
-`cascade.py` and `keys.py` among the operators): older state would mean something else."""
+`cascade.py`, `keys.py` and `dedupe` among the operators): older state would mean something else."""
 _MADE_BY = "made-by.json"
 _CHECKPOINT = "checkpoint"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"

@@ -129,6 +129,8 @@ class SlicePlanner:
             logs | ({settings.stream: continuity} if continuity else {}), self._log, index
         )
         self._drain_ends: Vector | None = None
+        self._has_ends = not settings.is_batch
+        """Whether it is recorded where the batch ends. That never changes in the life of a job."""
 
     def record_range(self) -> None:
         """Of a job that has no slice yet and doesn't begin at the oldest record, record where it begins, as a first slice without
@@ -146,9 +148,11 @@ class SlicePlanner:
             origin = self._empty_slice(None, None, begin, {})
             origin = replace(origin, stream_versions=self._compiled)
             self._ledger.plan_slice(replace(origin, lookup_versions=self._lookups.versions() or {}))
-        if settings.is_batch and self._ledger.job(settings.job).ends is None:
-            ends = self._places({one.stream: one.end for one in settings.streams if one.end is not None})
-            self._ledger.record_ends(settings.job, settings.epoch, self._log.by_stream(ends))
+        if not self._has_ends:
+            if self._ledger.job(settings.job).ends is None:
+                ends = self._places({one.stream: one.end for one in settings.streams if one.end is not None})
+                self._ledger.record_ends(settings.job, settings.epoch, self._log.by_stream(ends))
+            self._has_ends = True
 
     def _places(self, wanted: Mapping[str, str | int]) -> Vector:
         """The offsets of a place in each stream. At a log time no record is left out that is still in an open transaction."""
@@ -184,7 +188,7 @@ class SlicePlanner:
         """
         job = self._settings.job
         done = self._ledger.last_slice(job)
-        if done is None or self._settings.is_batch:
+        if done is None or not self._has_ends:
             self.record_range()
             done = done or self._ledger.last_slice(job)
             if done is None and not self._settings.is_whole:

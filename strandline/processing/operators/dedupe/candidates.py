@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from strandline.processing.operators.dedupe.repeats import Flags, Seen
+from strandline.processing.operators.dedupe.remembered import Flags, Seen
 from strandline.processing.operators.keys import Codes
 
 _NO_ELEMENT = -1
@@ -66,16 +66,6 @@ class Candidates:
         if self.places is None:
             return pa.RecordBatch.from_pydict({**columns, "row": self.rows.astype(np.int32)})
         return pa.RecordBatch.from_pydict({**columns, "offset": self.places[0], "element": self.places[1]})
-
-
-def seen_in(batch: pa.RecordBatch) -> Seen:
-    """What was packed, without its place."""
-    return Seen(*(batch.column(name).to_numpy(zero_copy_only=False) for name in ("high", "low", "event_us")))
-
-
-def seen_batch(seen: Seen) -> pa.RecordBatch:
-    """What is remembered, as a part of a state."""
-    return pa.RecordBatch.from_pydict(vars(seen))
 
 
 def flags_in(batch: pa.RecordBatch) -> Flags:

@@ -8,7 +8,8 @@ value in one of the columns is the same as none, and doesn't come here.
 Contracts:
 - Order. Rows of one partition come in their order in the log: by offset, then by element. Partitions may alternate.
 - State. A row for each record that may have repeats yet: a hash of partition and values, and the event time; those that are equal
-  once. It stands in the order of these. A repeat counts as a record, too, so it may have repeats of its own.
+  once. They lie in segments (`remembered.py`); how they are cut into these depends on the slices, and nothing else does. A repeat
+  counts as a record, too, so it may have repeats of its own.
 - Rewind. What decides about a record with event time t is later than t less the horizon.
 - Late rows. The caller has left them out: so what is older than the watermark less the horizon can be forgotten.
 """
@@ -16,18 +17,18 @@ Contracts:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.processing.operators.aggregation.values import hashes
+from strandline.processing.operators.dedupe.remembered import SPANS, Flags, Remembered, Seen, SegmentStore
 from strandline.processing.operators.keys import Codes
+from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.stages import Dedupe
 
-Flags = npt.NDArray[np.bool_]
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 """Of two hashes of 63 bits. Together they tell values apart: among a thousand million that are kept at once two would have the
 same with a probability of 1 : 10**20."""
@@ -35,36 +36,6 @@ REMEMBERED_BYTES = 24
 """What the state keeps of a record."""
 _FACTOR = np.uint64(0x9FB21C651E98DF25)
 _POSITIVE = np.uint64((1 << 63) - 1)
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Records that came to a `dedupe`, or that it remembers."""
-
-    high: Codes
-    low: Codes
-    event_us: Codes
-
-    def __len__(self) -> int:
-        return len(self.high)
-
-    def taken(self, places: Codes | Flags) -> Seen:
-        return Seen(self.high[places], self.low[places], self.event_us[places])
-
-    @staticmethod
-    def joined(parts: Sequence[Seen]) -> Seen:
-        nothing = np.zeros(0, np.int64)
-        columns = zip(*(vars(one).values() for one in [Seen(nothing, nothing, nothing), *parts]), strict=True)
-        return Seen(*(np.concatenate(column) for column in columns))
-
-    def in_order(self) -> Seen:
-        return self.taken(np.lexsort((self.event_us, self.low, self.high)))
-
-    def begins(self) -> Flags:
-        """Of rows that stand in the order of their hashes: where other ones begin."""
-        found = np.ones(len(self), np.bool_)
-        found[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
-        return found
 
 
 def seen_of(dedupe: Dedupe, partition: int, columns: Mapping[str, pa.Array], event_us: Codes) -> Seen:
@@ -87,20 +58,34 @@ class RepeatsOperator:
         self.dedupe = dedupe
         self._within_us = dedupe.within_ms * 1000
 
-    def step(self, state: Seen, rows: Seen, up_to_ms: int | None) -> tuple[Seen, Flags]:
-        """What is remembered after these rows, and which of them are repeats. `up_to_ms`: no row that is still to come is older;
-        None: it isn't known.
+    def step(
+        self, state: Remembered, rows: Seen, closing: Closing, store: SegmentStore | None = None
+    ) -> tuple[Remembered, Flags]:
+        """What is remembered after these rows, and which of them are repeats. `closing`: no row that is still to come is older
+        than `up_to_ms`, and none of these is older than `after_ms`. `store`: where large segments lie; None: in the state.
 
-        1. Put the rows in the order of their values, and find what the state knows of each value.
+        1. Put the rows in the order of their values, and find what the state knows of these values.
         2. Where all times of a value are close together, all are repeats of the first one: so it is nearly everywhere.
         3. Judge the others row by row.
         4. Remember the rows, and forget what nothing can repeat any more.
+
+        Raises StrandlineError.
         """
+        before = state.read(store)
+        up_to_ms = closing.after_ms if closing.up_to_ms is None else closing.up_to_ms
+        span = 0 if up_to_ms is None else up_to_ms * 1000 // max(1, self._within_us // SPANS)
+        new, repeats = self._repeats(before, rows, self._forgotten_us(closing.after_ms))
+        after = before.with_rows(new, span, self._forgotten_us(up_to_ms))
+        return after.kept(before, store), repeats
+
+    def _repeats(self, remembered: Remembered, rows: Seen, forgotten_us: int | None) -> tuple[Seen, Flags]:
+        """What is to be remembered of these rows that isn't yet, in order, and which are repeats."""
         if not len(rows):
-            return self._without_forgotten(state, up_to_ms), np.zeros(0, np.bool_)
+            return rows, np.zeros(0, np.bool_)
         by_value = np.lexsort((np.arange(len(rows)), rows.low, rows.high))
         ordered = rows.taken(by_value)
         firsts = np.flatnonzero(ordered.begins())
+        state = remembered.of_values(np.unique(ordered.high[firsts]), forgotten_us)
         known = _Known.of(state, ordered.taken(firsts))
         counts = np.diff(np.append(firsts, len(rows)))
         oldest = np.minimum(np.minimum.reduceat(ordered.event_us, firsts), known.oldest_us)
@@ -114,7 +99,7 @@ class RepeatsOperator:
             found[here] = self._judged(of_value.tolist(), ordered.event_us[here].tolist())
         repeats = np.empty(len(rows), np.bool_)
         repeats[by_value] = found
-        return self._without_forgotten(_remembered(state, ordered, known), up_to_ms), repeats
+        return _new(state, ordered), repeats
 
     def _judged(self, before: list[int], here: list[int]) -> list[bool]:
         """Which of these rows of one value, in the order of the log, are repeats. `before`: the times that are remembered of it,
@@ -127,10 +112,9 @@ class RepeatsOperator:
             before.insert(place, time_us)
         return found
 
-    def _without_forgotten(self, state: Seen, up_to_ms: int | None) -> Seen:
-        if up_to_ms is None:
-            return state
-        return state.taken(state.event_us > up_to_ms * 1000 - self._within_us)
+    def _forgotten_us(self, up_to_ms: int | None) -> int | None:
+        """What isn't later than this, no row can repeat that isn't older than `up_to_ms`."""
+        return None if up_to_ms is None else up_to_ms * 1000 - self._within_us
 
 
 @dataclass(frozen=True)
@@ -158,17 +142,12 @@ class _Known:
         return _Known(begins, ends, oldest, newest)
 
 
-def _remembered(state: Seen, rows: Seen, known: _Known) -> Seen:
-    """The state with these rows, which stand in the order of their values. Where a value is known, all its times are put in
-    order; other rows go to their place."""
-    marks = np.zeros(len(state) + 1, np.int64)
-    np.add.at(marks, known.begins, 1)
-    np.subtract.at(marks, known.ends, 1)
-    together = np.cumsum(marks)[:-1] > 0
-    more = Seen.joined([state.taken(together), rows]).in_order()
-    is_new = more.begins()
-    is_new[1:] |= more.event_us[1:] != more.event_us[:-1]
-    more, rest = more.taken(is_new), state.taken(~together)
-    places = np.searchsorted(rest.high, more.high)
-    columns = zip(vars(rest).values(), vars(more).values(), strict=True)
-    return Seen(*(np.insert(old, places, new) for old, new in columns))
+def _new(state: Seen, rows: Seen) -> Seen:
+    """The rows that the state doesn't have with the same time, each once, in order."""
+    both = Seen.joined([state, rows])
+    is_row = np.arange(len(both)) >= len(state)
+    order = np.lexsort((is_row, both.event_us, both.low, both.high))
+    both, is_row = both.taken(order), is_row[order]
+    is_first = both.begins()
+    is_first[1:] |= both.event_us[1:] != both.event_us[:-1]
+    return both.taken(is_first & is_row)

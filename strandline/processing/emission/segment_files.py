@@ -1,0 +1,67 @@
+"""Segments of a bucket's state as files beside Spark's own, in the checkpoint directory: so they live as long as it, a snapshot
+has them, and every executor sees them.
+
+A file never changes, and its name is the sum of its bytes, which is compared when a process reads it first: one that is cut, or
+in which a bit has changed, ends the run, and the job rewinds. Written again, it replaces the one that is there.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from strandline.core.errors import StrandlineError
+from strandline.processing.operators.dedupe.remembered import SegmentStore, name_of
+
+_SEGMENTS = "segments"
+_opened: dict[Path, dict[str, memoryview]] = {}
+"""What this process has mapped, of each directory: a worker sees the same segments with every slice."""
+
+
+class SegmentFiles(SegmentStore):
+    """The segments of one `dedupe` in one bucket."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @staticmethod
+    def of(checkpoint: Path, bucket: int, number: int) -> SegmentFiles:
+        """Of the `dedupe` of this number in this bucket."""
+        return SegmentFiles(checkpoint / _SEGMENTS / str(bucket) / str(number))
+
+    def add(self, segment: bytes) -> str:
+        name = name_of(segment)
+        new = self._directory / f"{name}.{uuid4().hex}.tmp"  # snapshots take no such file
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(segment)
+            new.replace(self._directory / name)
+        except OSError as error:
+            raise StrandlineError(
+                f"What a dedupe remembers could not be written to {self._directory}: {error}. Free disk space there."
+            ) from error
+        return name
+
+    def read(self, names: Sequence[str]) -> list[memoryview]:
+        known = _opened.get(self._directory, {})
+        _opened[self._directory] = found = {name: known.get(name) or self._mapped(name) for name in names}
+        return list(found.values())
+
+    def remove(self, name: str) -> None:
+        (self._directory / name).unlink(missing_ok=True)
+
+    def _mapped(self, name: str) -> memoryview:
+        try:
+            with (self._directory / name).open("rb") as file:
+                found = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:
+            raise StrandlineError(
+                f"What a dedupe remembers can't be read from {self._directory}: {error}. The job rewinds."
+            ) from error
+        if name_of(found) != name:
+            raise StrandlineError(
+                f"What a dedupe remembers is not as it was written: {self._directory / name}. The job rewinds."
+            )
+        return found

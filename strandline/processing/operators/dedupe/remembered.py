@@ -1,0 +1,256 @@
+"""What a `dedupe` remembers: records in *segments*, which are sorted once and never changed. Pure.
+
+A slice adds one segment of its own records, and what is remembered before stays as it is: so a slice costs what it brings,
+however much is remembered. Small segments are merged into larger ones, each at least twice as large as the next, so there are
+few, and a record is written again only when what came after it has become as much. Segments of different *spans* of event time,
+eight in a horizon, aren't merged: so they are forgotten as a whole, and a merge is never larger than a span.
+
+Large segments lie beside the state, in a `SegmentStore`, and the state has their names. One that was merged or forgotten stays
+there for some steps, because an older state may be taken again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.processing.operators.blobs import batch_of, pack, unpack
+from strandline.processing.operators.keys import Codes, ranges
+
+Flags = npt.NDArray[np.bool_]
+SPANS = 8
+"""Into so many parts a horizon is cut. What is kept too long is one part."""
+_SPANS_APART = 2 * SPANS
+"""Segments of older spans hold little, of records that came far ahead of their time; they count as one span."""
+INLINE_ROWS_MAX = 2_048
+"""Larger segments lie beside the state. All smaller ones are written with each slice: 24 bytes a row."""
+_KEPT_STEPS = 4
+"""So long a segment stays where it lies after the state has let go of it. Spark may take the state before the last one again."""
+_INDEX = pa.schema(
+    [
+        ("count", pa.int64()),
+        ("newest_us", pa.int64()),
+        ("span", pa.int64()),
+        ("name", pa.string()),
+        ("steps_unused", pa.int64()),
+    ]
+)
+
+
+class SegmentStore(Protocol):
+    """Where the large segments of one state lie."""
+
+    def add(self, segment: bytes) -> str:
+        """Keep a segment; return its name, which follows from its bytes: so doing it again changes nothing."""
+
+    def read(self, names: Sequence[str]) -> list[memoryview]:
+        """The segments of these names, which are all that the state has. Raises StrandlineError where one isn't there as it was
+        added."""
+
+    def remove(self, name: str) -> None:
+        """Nobody asks for it any more. It may be gone."""
+
+
+class MemorySegments:
+    """Segments in memory, for one process that keeps state there."""
+
+    def __init__(self) -> None:
+        self._segments: dict[str, bytes] = {}
+
+    @property
+    def bytes_kept(self) -> int:
+        return sum(map(len, self._segments.values()))
+
+    def add(self, segment: bytes) -> str:
+        name = name_of(segment)
+        self._segments[name] = segment
+        return name
+
+    def read(self, names: Sequence[str]) -> list[memoryview]:
+        return [memoryview(self._segments[name]) for name in names]
+
+    def remove(self, name: str) -> None:
+        self._segments.pop(name, None)
+
+
+def name_of(segment: bytes | memoryview) -> str:
+    """The name of a segment of these bytes: a cryptographic sum of them."""
+    return sha256(segment).hexdigest()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Records that came to a `dedupe`, or that it remembers."""
+
+    high: Codes
+    low: Codes
+    event_us: Codes
+
+    def __len__(self) -> int:
+        return len(self.high)
+
+    def taken(self, places: Codes | Flags | slice) -> Seen:
+        return Seen(self.high[places], self.low[places], self.event_us[places])
+
+    @staticmethod
+    def joined(parts: Sequence[Seen]) -> Seen:
+        nothing = np.zeros(0, np.int64)
+        columns = zip(*(vars(one).values() for one in [Seen(nothing, nothing, nothing), *parts]), strict=True)
+        return Seen(*(np.concatenate(column) for column in columns))
+
+    def in_order(self) -> Seen:
+        return self.taken(np.lexsort((self.event_us, self.low, self.high)))
+
+    def begins(self) -> Flags:
+        """Of rows that stand in the order of their hashes: where other ones begin."""
+        found = np.ones(len(self), np.bool_)
+        found[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
+        return found
+
+    def packed(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(vars(self))
+
+    @staticmethod
+    def unpacked(batch: pa.RecordBatch) -> Seen:
+        """What was packed, perhaps with more columns."""
+        return Seen(*(batch.column(name).to_numpy(zero_copy_only=False) for name in ("high", "low", "event_us")))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Records in the order of their first hashes."""
+
+    count: int
+    newest_us: int
+    span: int
+    """The span of event time in which the last of them came."""
+    seen: Seen | None
+    """None: not read yet."""
+    name: str | None = None
+    """Where it lies beside the state; None: in it."""
+
+    @staticmethod
+    def of(seen: Seen, span: int) -> Segment:
+        return Segment(len(seen), int(seen.event_us.max()), span, seen)
+
+    @property
+    def rows(self) -> Seen:
+        assert self.seen is not None, "read before it is used"
+        return self.seen
+
+    def rows_of(self, highs: Codes) -> Seen:
+        """Those that have one of these hashes, which ascend."""
+        own = self.rows.high
+        firsts = np.searchsorted(own, highs)
+        is_here = own[np.minimum(firsts, len(own) - 1)] == highs
+        if not is_here.any():
+            return self.rows.taken(slice(0, 0))
+        firsts, ends = firsts[is_here], np.searchsorted(own, highs[is_here], "right")
+        return self.rows.taken(ranges(firsts, ends - firsts))
+
+    def merged(self, newer: Segment, forgotten_us: int | None) -> Segment | None:
+        """One segment of both, without what is forgotten."""
+        older, added = (_after(one.rows, forgotten_us) for one in (self, newer))
+        places = np.searchsorted(older.high, added.high, "right")
+        columns = zip(vars(older).values(), vars(added).values(), strict=True)
+        both = Seen(*(np.insert(old, places, new) for old, new in columns))
+        return Segment.of(both, newer.span) if len(both) else None
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """All that one `dedupe` remembers, and the names of segments that the state has let go of, with the steps since then."""
+
+    segments: tuple[Segment, ...] = ()
+    """In the order in which they came."""
+    unused: tuple[tuple[str, int], ...] = ()
+
+    def packed(self) -> list[pa.RecordBatch]:
+        """As the two batches of a state: an index, and the rows that lie in it."""
+        rows = [(one.count, one.newest_us, one.span, one.name, None) for one in self.segments]
+        index = batch_of([*rows, *((None, None, None, name, steps) for name, steps in self.unused)], _INDEX)
+        return [index, Seen.joined([one.rows for one in self.segments if one.name is None]).packed()]
+
+    @staticmethod
+    def unpacked(index: pa.RecordBatch, inline: pa.RecordBatch) -> Remembered:
+        """What was packed. What lies beside the state isn't read yet."""
+        segments, unused, rows, first = list[Segment](), list[tuple[str, int]](), Seen.unpacked(inline), 0
+        for count, newest_us, span, name, steps in zip(*(one.to_pylist() for one in index.columns), strict=True):
+            if steps is not None:
+                unused.append((name, steps))
+                continue
+            seen = None if name is not None else rows.taken(slice(first, first + count))
+            first += count if name is None else 0
+            segments.append(Segment(count, newest_us, span, seen, name))
+        return Remembered(tuple(segments), tuple(unused))
+
+    def read(self, store: SegmentStore | None) -> Remembered:
+        """With the segments that lie in the store. Raises StrandlineError."""
+        names = [one.name for one in self.segments if one.name is not None]
+        if not names:
+            return self
+        assert store is not None, "the state has segments beside it"
+        blobs = dict(zip(names, store.read(names), strict=True))
+        read = [
+            one if one.name is None else replace(one, seen=Seen.unpacked(unpack(blobs[one.name])[0]))
+            for one in self.segments
+        ]
+        return replace(self, segments=tuple(read))
+
+    def of_values(self, highs: Codes, forgotten_us: int | None) -> Seen:
+        """What is remembered of these values and not forgotten, in order. `highs`: their first hashes, ascending."""
+        return _after(Seen.joined([one.rows_of(highs) for one in self.segments]), forgotten_us).in_order()
+
+    def with_rows(self, new: Seen, span: int, forgotten_us: int | None) -> Remembered:
+        """With these rows, which are in order and weren't there; without what is forgotten."""
+        segments = [one for one in self.segments if forgotten_us is None or one.newest_us > forgotten_us]
+        new = _after(new, forgotten_us)
+        if len(new):
+            segments.append(Segment.of(new, span))
+        at = len(segments) - 1
+        while at > 0:
+            if _are_merged(segments[at - 1], segments[at], span):
+                merged = segments[at - 1].merged(segments[at], forgotten_us)
+                segments[at - 1 : at + 1] = [] if merged is None else [merged]
+                at = min(at, len(segments) - 1)
+            else:
+                at -= 1
+        return replace(self, segments=tuple(segments))
+
+    def kept(self, before: Remembered, store: SegmentStore | None) -> Remembered:
+        """With large segments in the store, and without those there that `before` had let go of long enough ago."""
+        if store is None:
+            return self
+        segments = [
+            replace(one, name=store.add(pack([one.rows.packed()])))
+            if one.name is None and one.count > INLINE_ROWS_MAX
+            else one
+            for one in self.segments
+        ]
+        used = {one.name for one in segments}
+        unused = [(name, steps + 1) for name, steps in before.unused if name not in used]
+        for name, steps in unused:
+            if steps >= _KEPT_STEPS:
+                store.remove(name)
+        unused = [(name, steps) for name, steps in unused if steps < _KEPT_STEPS]
+        unused += [(one.name, 0) for one in before.segments if one.name is not None and one.name not in used]
+        return Remembered(tuple(segments), tuple(unused))
+
+
+def _are_merged(older: Segment, newer: Segment, span: int) -> bool:
+    """Whether neighbours become one, in the span that it is now."""
+    if max(older.span, span - _SPANS_APART) != max(newer.span, span - _SPANS_APART):
+        return False
+    return older.count < 2 * newer.count or older.span == newer.span < span
+
+
+def _after(seen: Seen, time_us: int | None) -> Seen:
+    if time_us is None or not len(seen) or int(seen.event_us.min()) > time_us:
+        return seen
+    return seen.taken(seen.event_us > time_us)
