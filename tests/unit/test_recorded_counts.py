@@ -133,6 +133,21 @@ def test_a_replay_does_not_compare_duplicates(ledger: Ledger) -> None:
         Batches(ledger, RewindPlan(5, 5), 2).run(5, SourceFacts(30, REJECTED | {"late": 2}))
 
 
+def test_results_that_a_store_refused_are_counted_in_the_checkpoint(ledger: Ledger) -> None:
+    row = ledger.begin_run(JOB, 1)
+    ledger.plan_slice(a_slice(5, row.epoch, version=2))
+    found = [
+        BucketOutcome(facts=[SourceFacts(30, dict(REJECTED))], results={"per_minute": 9}, refused={"per_minute": 2}),
+        BucketOutcome(results={"per_minute": 3}, refused={"per_minute": 1}),
+        BucketOutcome(results={"per_minute": 4}),
+    ]
+    Batches(ledger, RewindPlan(5, 4), 2).commit(5, found)
+    last = ledger.last_checkpoint(JOB)
+    assert last is not None
+    assert (last.results["per_minute"], last.refused) == (16, {"per_minute": 3})
+    assert ledger.totals(JOB).refused == {"per_minute": 3}
+
+
 def test_a_run_from_a_snapshot_compares_what_it_reads_after_it(ledger: Ledger) -> None:
     batches = Batches(ledger, RewindPlan(3, SLICES, reaches_back_to_ms=None), 1)
     with pytest.raises(ReplayMismatch, match="slices 3 to 3 of job power"):
