@@ -58,7 +58,8 @@ class Stage:
             arguments = [self.url, job or "", str(self.directory / "behaviour"), str(lease), str(alive_fd)]
             return [sys.executable, "-m", "tests.support.fake_runner", *arguments]
 
-        defaults = {"pause_first_s": 0.05, "stop_patience_s": 20.0, "close_patience_s": 10.0}
+        # A machine that is busy for some seconds is no reason to lose a job.
+        defaults = {"lease_s": 30.0, "pause_first_s": 0.05, "stop_patience_s": 20.0, "close_patience_s": 10.0}
         place = directory or self.directory
         service = ServiceIdentity(place.name, "", str(place))
         supervisor = Supervisor(
