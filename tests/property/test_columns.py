@@ -23,7 +23,8 @@ from strandline.processing.formats import record_rows
 from strandline.processing.formats.columns import source_columns
 from strandline.processing.formats.columns.read_columns import ReadColumns
 from strandline.processing.formats.decoder import Decoder
-from strandline.processing.formats.record_rows import RowReader, Rows, record_format
+from strandline.processing.formats.json_rows import Rows
+from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.event_time import EventTimeSource
