@@ -14,6 +14,8 @@ from strandline.processing.pipelines.event_time import (
     RECORDS,
     CumulativeShape,
     DayShape,
+    JoinShape,
+    SameWindowShape,
     SessionShape,
     WindowShape,
     closes_a_window,
@@ -118,6 +120,16 @@ def test_the_reach_is_that_of_the_longest_path():
     assert reach_of([ten, minute, replace(hour, takes=RECORDS)]) == 3_600
     assert reach_of([ten, minute, replace(hour, takes=0, takes_too=1)]) == 3_670, "a join's is that of the longer way"
     assert reach_of([]) == 0
+
+
+def test_joins_reach_back_as_far_as_they_depend_on():
+    latest = JoinShape(60_001, 1, before_ms=60_000, is_latest=True)
+    assert latest.first_start(100_000) == 40_000, "a row at 100 s, and the oldest that it may meet"
+    assert latest.last_end_holding(40_000) == 100_001
+    same = SameWindowShape(20, 10, of=WindowShape(20, 10))
+    assert (same.first_end(25), same.first_start(25), same.last_end_holding(29)) == (30, 29, 30)
+    assert same.last_end_holding(30) == 40, "a result stands in its window's last moment"
+    assert reach_of([WindowShape(20, 10), replace(same, takes=0)]) == 21
 
 
 def test_sessions_are_open_for_the_gap_and_depend_on_what_lies_in_their_reach():
