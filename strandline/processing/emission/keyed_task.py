@@ -259,7 +259,7 @@ class KeyedTask:
         assert work is not None, "the source tells every bucket what to do"
         with rejected.written_meanwhile(work):
             closes_ms = work.closes_ms(facts)
-            stores = self.checkpoint and partial(SegmentFiles.of, self.checkpoint, bucket)
+            stores = None if self.checkpoint is None else partial(SegmentFiles.of, self.checkpoint, bucket)
             stepped = self.cascade.step(state, chunks, Closing(work.from_ms, closes_ms), stores)
         outcome = BucketOutcome(
             letters=rejected.written, facts=facts if bucket == 0 else [], duplicates=stepped.repeats
