@@ -488,7 +488,8 @@ def test_a_slice_writes_what_it_brings_however_much_is_remembered() -> None:
     slice_rows, slices_in_horizon = 20, 160
     operator, store = RepeatsOperator(Dedupe("steps[0]", ("id",), slices_in_horizon * 1_000)), MemorySegments()
     random = np.random.default_rng(1)
-    state, written, most, widest, closed_ms = Remembered(), 0, 0, 0, None
+    state, written, most, widest = Remembered(), 0, 0, 0
+    closed_ms: int | None = None
     for number in range(3 * slices_in_horizon):
         ids = random.integers(0, 1 << 62, slice_rows)
         rows = Seen(ids, ids, number * 1_000_000 + np.arange(slice_rows))
