@@ -53,7 +53,7 @@ from strandline.processing.slices.watermark import (
 )
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.recorded_slices import LogTask
-from strandline.processing.source.slice_rows import branch_of
+from strandline.processing.source.slice_rows import entry_of
 from strandline.processing.source.source_config import Piece, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document
@@ -347,8 +347,8 @@ class Job:
         for number in numbers:
             for chunk in map(self.decoded, self.slices[number - 1][1]):
                 for bucket, kind, partition, sequence, blob in task.rows([chunk], is_new=False, work=None):
-                    if (branch := branch_of(kind)) is not None:
-                        chunks[bucket].append(Chunk(partition, sequence, blob, branch))
+                    if (entry := entry_of(kind)) is not None:
+                        chunks[bucket].append(Chunk(partition, sequence, blob, entry))
         found = []
         for bucket in range(cascade.buckets):
             stepped = cascade.step(states.get(bucket), chunks[bucket], closing)

@@ -24,6 +24,7 @@ class Scene:
     """A stack that only notes what is done to it."""
 
     postgresql = small_disk = index_proxy = None
+    is_graph = False
     jobs: ClassVar[list[object]] = [SimpleNamespace(name="chaos")]
     services: ClassVar[list[str]] = ["control"]
     ledger_proxies: ClassVar[list[object]] = []

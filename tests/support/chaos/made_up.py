@@ -9,7 +9,6 @@ import operator
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
@@ -152,7 +151,7 @@ class MadeUpJob:
             "version": self.version.number,
             "offsets_first": {self.stream: first},
             "offsets": {self.stream: {str(partition): offset for partition, offset in self.offsets.items()}},
-            "rule": {name: value for name, value in asdict(self.rule).items() if name != "by_stream"},
+            "rule": self.rule.written,
             "reached": self.now_reached(),
             "silence_ms": {self.stream: self.silences({record.partition for record in records})},
             "kind": kind,
