@@ -181,7 +181,7 @@ def test_a_pipeline_gives_what_the_oracle_says(seed: int) -> None:
 
 
 def test_pipelines_of_all_kinds_are_drawn() -> None:
-    kinds = kinds_of_steps([SomePipeline(Random(seed)).document() for seed in range(600)])
+    kinds = kinds_of_steps([SomePipeline(Random(seed)).document() for seed in range(1_000)])
     assert min(kinds.values()) >= 10 and len(kinds) == 17, kinds
 
 
