@@ -170,8 +170,7 @@ class JobStack:
         Ledger.migrate(self.ledger_url)
         for starter in self._starters.values():
             starter()
-        with ControlClient(self.stack.addresses.api_url) as control:
-            control.apply(self.text().encode(), "chaos.yaml")
+        wait_until(self._has_applied, bool, "applied: the documents", START_TIMEOUT_S, 0.5)
         self.note_lookup_applied(1)
         self.load = JobLoad(
             self.history,
@@ -194,6 +193,13 @@ class JobStack:
         first = documents(self.stream, self.job, pace, self.versions[self.job])
         texts = [first, *documents_of(self.jobs, pace, self.versions)]
         return "---\n".join(f"{text}recovery: {self.recovery}\n" for text in texts)
+
+    def _has_applied(self) -> bool:
+        """Apply the documents; False where there was no answer in time, as on a machine with much to do."""
+        with contextlib.suppress(ControlUnavailable), ControlClient(self.stack.addresses.api_url) as control:
+            control.apply(self.text().encode(), "chaos.yaml")
+            return True
+        return False
 
     def note_lookup_applied(self, version: int) -> None:
         self.lookups_applied.append((version, time.time_ns() // 1_000_000))
