@@ -51,8 +51,6 @@ WITH_SERVERS := contract migration integration fault
 WORKERS ?= 3
 # Who has Elasticsearch and Spark is busy most of the time; who has gateways waits for half of it.
 SERVER_WORKERS ?= 3
-# The tests start hundreds of processes, and each would compile our modules anew.
-unexport PYTHONDONTWRITEBYTECODE
 KINDS = $(or $(KIND),$(WITHOUT_SERVERS) $(WITH_SERVERS))
 PYTEST = $(BIN)/python -m pytest $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
 SHARED = $(if $(filter-out 1,$(SERVER_WORKERS)),-n $(SERVER_WORKERS) --dist loadfile --no-loadscope-reorder,)
