@@ -41,5 +41,5 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # `make test` tries fewer examples of what doesn't say how many; each run tries others. `make test-all` asks for "untimed".
-settings.register_profile("quick", settings.get_profile("untimed"), max_examples=25)
+settings.register_profile("quick", settings.get_profile("untimed"), max_examples=17)
 settings.load_profile("quick")

@@ -97,7 +97,7 @@ def test_late_records_revise_results_once_through_a_kill_a_backfill_and_an_upgra
         pass
     assert {revision for *_, revision in held(lab).values()} == {0}
     lab.send(STREAM, encoded(records[1_000:]))
-    lab.run_killed_at(NAME, "slice.written")
+    lab.run_killed_at(NAME, "commit.before_checkpoint")
     assert max(revision for *_, revision in held(lab).values()) > 0, (
         "killed when results were revised, and nobody knows it"
     )

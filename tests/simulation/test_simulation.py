@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from itertools import islice
 from multiprocessing import get_context
 
 import pytest
@@ -125,8 +124,7 @@ def require_the_same_results(**what):
 
 @pytest.mark.parametrize(("mistake", "pause_at"), MISTAKES.items())
 def test_a_mistake_is_found(mistake, pause_at):
-    found = (seed for seed in range(300) if simulate(seed, broken=mistake, pause_at=pause_at)[1])
-    assert len(list(islice(found, 3))) == 3
+    assert any(simulate(seed, broken=mistake, pause_at=pause_at)[1] for seed in range(300))
 
 
 def main() -> int:
