@@ -222,7 +222,7 @@ def in_buckets(random: Random) -> CheckedPipeline:
         "on": random.choice([["k"], ["k", "site"], ["site"]]),
         "add": {"v": "left.v", "w": "right.v", "site_right": "right.site"},
     }
-    if "within" in join:
+    if "within" in join and "latest" not in join:
         join["within"] = {side: random.choice(TIMES[:4]) for side in ("before", "after")}
     aggregate = {"n": "count(*)", "v": "sum(v)", "w": "sum(w)", "first": "first(w)"}
     behind = {"name": "behind", "tumbling": "20s", "by": random.choice([join["on"][:1], ["site_right"], []])}
