@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -28,7 +29,10 @@ class OneByOne(EventClock):
 
 def some_rule(random: Random) -> EventTimeRule:
     return EventTimeRule(
-        random.choice([0, 5, 40]), random.choice([None, 3, 20, 100]), random.choice(["partitions", "newest"])
+        random.choice([0, 5, 40]),
+        random.choice([None, 3, 20, 100]),
+        watermark=random.choice(["partitions", "newest"]),
+        revise_ms=random.choice([0, 0, 15, 100]),
     )
 
 
@@ -40,7 +44,7 @@ def test_rows_together_are_rows_one_by_one(seed: int) -> None:
     rules = [(stream, some_rule(random)) for stream in streams]
     rule = rules[0][1]
     if len(streams) > 1:
-        rule = EventTimeRule(rule.delay_ms, rule.idle_timeout_ms, rule.watermark, by_stream=tuple(rules))
+        rule = replace(rule, by_stream=tuple(rules))
     labels = [label_of(place, at) for place in range(len(streams)) for at in range(random.randint(1, 3))]
     fast, slow = EventClock(rule, streams), OneByOne(rule, streams)
     base_ms = random.choice([-50, 0, 10**12])

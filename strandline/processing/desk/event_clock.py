@@ -128,14 +128,15 @@ class EventClock:
     def _together(self, rows: _Rows, found: Times) -> int:
         """As `_one_by_one`, of all rows at once up to one that is not plain; return how many these are.
 
-        Of all rows it is taken that they are in time, but for those below the watermark that is in force before them. So how far
-        each partition has come follows, and with it each watermark. A row is not plain if it moved its partition on by this, and
-        is late by the watermark that came out; or if it is the first of its partition.
+        Of all rows it is taken that they are in time, but for those that are too late by the watermark that is in force before
+        them. So how far each partition has come follows, and with it each watermark. A row is not plain if it moved its partition
+        on by this, and is too late by the watermark that came out; or if it is the first of its partition.
         """
         assert self._now_ms is not None and self.watermark_ms is not None, "a record was in time before"
         now_ms = np.maximum.accumulate(np.where(rows.is_usable, rows.log_times_ms, NEVER_LATE))
         now_ms = np.maximum(now_ms, self._now_ms)
-        is_counted = rows.is_usable & (rows.events_ms >= self.watermark_ms)
+        last_ms = rows.events_ms + self._rule.revise_ms  # the last watermark by which each is not too late
+        is_counted = rows.is_usable & (last_ms >= self.watermark_ms)
         is_known = np.isin(rows.partitions, list(self._reached))
         moves_on = np.zeros(len(rows), np.bool_)
         times: dict[int, _PartitionTimes] = {}
@@ -151,7 +152,7 @@ class EventClock:
             marks[:, stage] = np.where(rows.is_usable, self._marks(times, now_ms, stage), NEVER_LATE)
         watermarks = np.maximum(np.maximum.accumulate(marks.ravel()).reshape(marks.shape), self.watermark_ms)
         in_force = watermarks[:, BEFORE]
-        is_plain = np.where(is_known, ~moves_on | (rows.events_ms >= in_force), ~rows.is_usable)
+        is_plain = np.where(is_known, ~moves_on | (last_ms >= in_force), ~rows.is_usable)
         end = len(rows) if is_plain.all() else int(np.argmin(is_plain))
         if not end:
             return 0
