@@ -46,6 +46,7 @@ _NOT_YET_CODES = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._NOENT,  # librdkafka's own: "no leaders found"
     }
 )
 """Answers for a partition of a topic that is just being created."""

@@ -124,3 +124,21 @@ def test_an_offset_that_nobody_told_is_none() -> None:
     with pytest.raises(LogUnavailable, match=r"no answer for partitions \[1\]"):
         silent.ends("readings", [0, 1])
     assert not silent.do_leaders_answer("readings", [0, 1])
+
+
+class LeaderlessClient(FreshClient):
+    """So librdkafka says it, of a topic that was created a moment ago."""
+
+    def list_offsets(self, wanted: Any, **_: object) -> Any:
+        answers: dict[Any, Future[Found]] = {place: Future() for place in wanted}
+        for answer in answers.values():
+            answer.set_exception(KafkaException(KafkaError(KafkaError._NOENT, "Failed to query partition leaders")))
+        return answers
+
+    def poll(self, _: float) -> int:
+        return 0
+
+
+def test_a_topic_without_leaders_has_none_that_answers() -> None:
+    admin = KafkaAdmin("nowhere", timeout_s=0.5, make_client=lambda _: LeaderlessClient())
+    assert not admin.do_leaders_answer("readings", [0, 1])
