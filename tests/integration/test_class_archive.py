@@ -16,7 +16,7 @@ from strandline.processing.spark.class_archive import find_archive, use_archive
 from strandline.processing.spark.class_archive_maker import provide_archive
 from strandline.services.embedded.stack import Stack
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
+pytestmark = pytest.mark.timeout(600)
 
 _MAKE = [sys.executable, "-m", class_archive_maker.__name__]
 _START = """
@@ -60,6 +60,7 @@ def test_spark_maps_it(archive: Path, tmp_path: Path) -> None:
     assert started(tmp_path) == "mapped 3"
 
 
+@pytest.mark.long
 def test_without_one_spark_starts_all_the_same(cache: Path) -> None:
     assert started(cache) == "not mapped 3"
 
@@ -71,7 +72,7 @@ def test_it_is_made_once(archive: Path) -> None:
     assert archive.stat().st_mtime_ns == made.st_mtime_ns
 
 
-@pytest.mark.parametrize("how", ["cut", "changed"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("changed", marks=pytest.mark.long)])
 def test_one_that_is_not_as_it_was_written_is_removed(archive: Path, how: str) -> None:
     """A JVM dies of it."""
     cache = archive.parent.parent

@@ -55,12 +55,9 @@ def servers(schema_registry: RegistryServer) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def class_archive(servers: Stack, request: pytest.FixtureRequest) -> None:
+def class_archive(servers: Stack) -> None:
     """The class archive is there, for the tests that start Spark. It is made once in a clone, by a process that yields to none:
-    most of what takes long there is JVMs that start. Where that fails, the archive's own tests say so. The few starts of
-    `make test` don't make up for it: they use one that is there."""
-    if request.config.getoption("markexpr") == "not long":
-        return
+    most of what takes long there is JVMs that start. Where that fails, the archive's own tests say so."""
     environment = {**os.environ, "STRANDLINE_DATA_DIR": str(servers.data_dir)}
     if find_archive(servers.settings.cache_dir) is None:
         subprocess.run([sys.executable, "-m", class_archive_maker.__name__], env=environment, check=False)
