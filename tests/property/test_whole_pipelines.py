@@ -148,8 +148,10 @@ def differences(seed: int, records: int, *, whole: bool = True) -> Iterator[str]
     if _without_names(again.data) != _without_names(document):
         yield f"SQL says other steps: {sql}"
     if whole:
-        outcomes = at_the_desk(checked(drawn, again.data), drawn.streams, log, None)
-        if of_desk(outcomes, drawn.streams) != found:
+        other = of_desk(at_the_desk(checked(drawn, again.data), drawn.streams, log, None), drawn.streams)
+        # Where steps of several branches fail for one record, its reason is of the first in the document, and SQL may say the
+        # branches in another order.
+        if (other.documents, other.letters.keys()) != (found.documents, found.letters.keys()):
             yield f"SQL gives other results: {sql}"
 
 
