@@ -259,17 +259,15 @@ class _Reader:
     def _mapping(self, node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict[str, object]:
         values: dict[str, object] = {}
         key_lines: dict[str, int] = {}
-        cut_off: set[Path] = set()
+        cut_off: set[str] = set()
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            if (
-                values and value_node.start_mark.index == key_node.end_mark.index
-            ):  # no ':' behind it: the rest of a text
-                before = next(reversed(values))
-                cut = f'has a comma inside {{...}}, where it ends at the comma; put it in quotes: {before}: "..."'
-                if (*path, before) not in cut_off:
+            if values and value_node.start_mark.index == key_node.end_mark.index:
+                before = next(reversed(values))  # no ':' stands behind this "key": it is the rest of the text before it
+                if before not in cut_off:
+                    cut = f'has a comma inside {{...}}, where it ends at the comma; put it in quotes: {before}: "..."'
                     self._add(cut, (*path, before), key_lines[before])
-                cut_off.add((*path, before))
+                cut_off.add(before)
                 continue
             if not isinstance(key_node, yaml.ScalarNode) or not key_node.value:
                 self._add("expected a name before the ':'", path, line)

@@ -226,8 +226,9 @@ class Progress(Compaction):
         return self.above_floor(job, first_above)
 
     def first_slice_final(self, job: str, event_ms: int) -> int | None:
-        """A committed slice after which no result of windows that end up to `event_ms` changes any more, the lowest that is known
-        to be one: that which closed them, or, where late records revise results, one behind it. None if they may change yet."""
+        """The first committed slice of which the ledger can tell that results of windows that end up to `event_ms` no longer
+        change after it: the one that closed them, or a later one where late records revise results. None if they may still
+        change."""
         number, last = self.first_slice_closing(job, event_ms), self.last_checkpoint(job)
         closed = self.slices(job, number, number) if number is not None else []
         if not closed or not closed[0].rule.revise_ms or last is None:

@@ -225,7 +225,8 @@ def test_what_is_called_away_and_answers_fails_the_job_in_the_end(stage: Stage) 
 
 
 def test_an_outage_between_two_ends_begins_the_count_anew(stage: Stage) -> None:
-    """Only ends in a row count, at all of which everything answered. Here the last one before the limit is always an outage."""
+    """Ends count when everything answered at each of them, without an outage in between. Here there is always an outage just
+    before the limit."""
     stage.behave("away")
     asked: list[int] = []
 

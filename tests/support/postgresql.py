@@ -84,7 +84,7 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @contextmanager
 def new_database(server_url: str, template: str = "") -> Iterator[str]:
     """Make a database on the server, empty or a copy of another one of it, and hand out its URL; at the end it is dropped,
-    whoever is connected."""
+    also while clients are connected."""
     name = f"ledger_{uuid.uuid4().hex}"
     with psycopg.connect(server_url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}{f' TEMPLATE {template}' if template else ''}".encode())

@@ -44,7 +44,7 @@ def schema_registry() -> Iterator[RegistryServer]:
 
 @pytest.fixture(scope="session")
 def servers(schema_registry: RegistryServer) -> Iterator[Stack]:
-    """A stack of which nothing runs yet; what the tests start of it is stopped at the end."""
+    """A stack whose servers are not started yet. Those that tests start are stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
         settings = Settings(standbys=0, schema_registry_url=schema_registry.url)
         stack = Stack(settings, Path(directory), free_port_offset(), Console())

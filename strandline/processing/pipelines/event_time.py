@@ -325,8 +325,8 @@ class JoinShape(_AnywhereShape):
 
     @property
     def reach_ms(self) -> int:
-        """A row that ends without a partner, whoever might have been one, and what is counted of the rows before that. Of a row
-        that matches the latest one alone nothing is counted."""
+        """A row that ends without a partner, any row that might have been its partner, and what is counted of the rows before
+        that. For a join with the latest row nothing is counted."""
         if self.is_latest:
             return self.size_ms
         return self.before_ms + self.after_ms + self.size_ms

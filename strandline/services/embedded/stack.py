@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from rich.markup import escape
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
+from strandline.services.client import certificates_for
 from strandline.services.embedded import preflight
 from strandline.services.embedded.addresses import (
     NOTHING_OUTSIDE,
@@ -478,12 +478,11 @@ def _speaks_mqtt(port: int) -> bool:
 
 
 def _health(url: str) -> Callable[[], bool]:
-    # Plain HTTP needs no certificates, and to read those of all authorities for each look takes longer than the look.
-    nothing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    certificates = certificates_for(url, None)
 
     def answers() -> bool:
         try:
-            return httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False, verify=nothing).status_code == 200
+            return httpx.get(f"{url}/healthz", timeout=2.0, trust_env=False, verify=certificates).status_code == 200
         except httpx.TransportError:
             return False
 

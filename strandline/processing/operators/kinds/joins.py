@@ -417,7 +417,7 @@ class LatestJoinOperator(IntervalJoinOperator):
         return rows[np.lexsort((held.place[rows], held.event_us[rows], held.key[rows]))]
 
     def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
-        """Of the settled rows the last of each key on the right: whoever comes is later, and takes no earlier one."""
+        """Of the settled rows on the right only the last of each key: rows still to come are later, and meet no earlier one."""
         rows = self._in_order(held, is_settled)
         is_last = np.append(held.key[rows[1:]] != held.key[rows[:-1]], np.ones(min(len(rows), 1), np.bool_))
         needed = ~is_settled
