@@ -30,11 +30,12 @@ from strandline.log.reader import LogReader, OffsetRange
 from strandline.log.transactions import fence_producer
 from strandline.results.elasticsearch_client import request
 from strandline.services.certificates import make_dev_certificates
-from strandline.services.client import ControlClient, Trust
+from strandline.services.client import ControlClient
 from strandline.services.doctor.elasticsearch import check_elasticsearch
 from strandline.services.doctor.finding import State
 from strandline.services.processes.child_process import Program, start, stop
 from strandline.services.processes.pids import PidFile
+from strandline.services.trust import Trust
 from tests.support.faults.kafka_cluster import free_ports
 from tests.support.secured import Secured, secured_elasticsearch
 from tests.support.waiting import wait_until

@@ -17,7 +17,7 @@ from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
 from strandline.ingest.gateway.serving import http_connection
 from strandline.services.certificates import make_dev_certificates
-from strandline.services.client import Trust
+from strandline.services.trust import Trust
 from tests.support.gateways import free_port
 
 

@@ -19,8 +19,9 @@ from strandline.core.errors import InvalidSettings, StackError
 from strandline.ingest.gateway.serving import tls_door
 from strandline.ingest.gateway.serving.tls_door import ServerTls, TlsDoor, server_tls
 from strandline.services.certificates import make_dev_certificates
-from strandline.services.client import ControlClient, ControlUnavailable, Trust
+from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.control import ControlSettings, _protocols
+from strandline.services.trust import Trust
 from tests.support.waiting import wait_until
 
 

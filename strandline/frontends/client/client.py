@@ -33,7 +33,8 @@ from strandline.frontends.client.sending import Sender
 from strandline.frontends.document_text import write_documents
 from strandline.frontends.joined_texts import JoinedTexts, Place
 from strandline.frontends.python.pipeline import Documents, Record
-from strandline.services.client import ControlClient, Trust, authorization, certificates_for, job_path
+from strandline.services.client import ControlClient, authorization, job_path
+from strandline.services.trust import Trust, certificates_for
 
 _ATTEMPTS = 4
 _WAIT_S = 0.2

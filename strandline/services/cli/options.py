@@ -12,7 +12,8 @@ import typer
 from strandline.core.errors import InvalidSettings
 
 if TYPE_CHECKING:  # the verbs that need no stack begin sooner without it
-    from strandline.services.client import ControlClient, Trust
+    from strandline.services.client import ControlClient
+    from strandline.services.trust import Trust
 
 DataDir = Annotated[
     Path | None,
@@ -46,7 +47,7 @@ _trust: ContextVar[Trust | None] = ContextVar("trust", default=None)
 def trust(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
     """Have `connect` use these files with `https`."""
     if ca is not None or certificate is not None:
-        from strandline.services.client import Trust
+        from strandline.services.trust import Trust
 
         _trust.set(Trust(ca, certificate, key))
 

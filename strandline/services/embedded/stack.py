@@ -17,7 +17,6 @@ from rich.markup import escape
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.services.client import certificates_for
 from strandline.services.embedded import preflight
 from strandline.services.embedded.addresses import (
     NOTHING_OUTSIDE,
@@ -48,6 +47,7 @@ from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, WATCHER, reco
 from strandline.services.processes.child_process import Child, Program, start
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
+from strandline.services.trust import certificates_for
 
 __all__ = ["Stack", "StackAddresses", "down", "read_stack", "up"]
 
