@@ -1,6 +1,7 @@
 """Fixtures for every kind of test. The servers behind them start once for a whole run, on the first test that asks."""
 
 import functools
+import gc
 import logging
 import os
 
@@ -43,3 +44,15 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 # `make test` tries fewer examples of what doesn't say how many; each run tries others. `make test-all` asks for "untimed".
 settings.register_profile("quick", settings.get_profile("untimed"), max_examples=17)
 settings.load_profile("quick")
+
+# What is imported and collected lives as long as the run: the garbage collector would walk through it again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()

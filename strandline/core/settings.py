@@ -48,7 +48,7 @@ Property = Annotated[SecretStr, BeforeValidator(_as_text)]
 class Settings(BaseSettings):
     """What a process of Strandline needs to know. The defaults are the embedded stack on loopback."""
 
-    model_config = SettingsConfigDict(env_prefix="STRANDLINE_", frozen=True, use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix="STRANDLINE_", frozen=True)
 
     data_dir: Path = Field(default_factory=_default_data_dir)
     """Where every file of the embedded stack lies: servers, sockets, logs, databases."""

@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
+from strandline.core.described import Described, docstrings_of
 from strandline.core.documents import COLUMNS_MAX, KINDS, NAME, NAME_FORM, Path, YamlDocument, did_you_mean
 from strandline.core.durations import (
     FOREVER_MS,
@@ -152,12 +153,10 @@ class ContradictionError(ValueError):
         self.found = found
 
 
-class DocumentModel(BaseModel):
+class DocumentModel(Described, BaseModel):
     """A part of a document: no unknown fields, no silent conversion of types, never changed once read."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, validate_default=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=False)
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {}
     """Fields that people look for and that are not here: name -> the sentence that says what to write instead."""
 
@@ -224,7 +223,7 @@ class FieldSpec(DocumentModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        long_form = handler.resolve_ref_schema(handler(core_schema))
+        long_form = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(core_schema, handler))
         return {"anyOf": [long_form["properties"]["type"], long_form]}
 
     @model_validator(mode="before")
@@ -689,7 +688,7 @@ class StreamSpec(DocumentModel):
             if getattr(self, name) is not None and self.format != name:
                 yield (name,), f"is of 'format: {name}', and this is {self.format}; remove it"
         if self.format in ("avro", "protobuf") and getattr(self, self.format) is None:
-            yield (self.format,), f"is missing; expected: {type(self).model_fields[self.format].description}"
+            yield (self.format,), f"is missing; expected: {docstrings_of(type(self))[self.format]}"
         if self.format == "sparkplug":
             yield from self._contradictions_of_sparkplug()
         for name in self.csv.columns or () if self.csv else ():
@@ -804,8 +803,9 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
     kind, value = detail["type"], detail["input"]
     owner = _model_at(model, path[:-1]) if path else None
     if kind == "missing":
-        field = next((f for n, f in owner.model_fields.items() if (f.alias or n) == path[-1]), None) if owner else None
-        return f"is missing; expected: {field.description}" if field and field.description else "is missing"
+        name = next((n for n, f in owner.model_fields.items() if (f.alias or n) == path[-1]), None) if owner else None
+        docstring = docstrings_of(owner).get(name) if owner and name else None
+        return f"is missing; expected: {docstring}" if docstring else "is missing"
     if kind == "extra_forbidden" and owner:
         if sentence := owner.NOT_SUPPORTED.get(str(path[-1])):
             return sentence

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from pydantic_core import CoreSchema
 
+from strandline.core.described import docstrings_of
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.durations import format_duration, format_place
 from strandline.core.field_types import TYPE_NAMES, normal_type
@@ -353,7 +354,7 @@ class IndexSpec(DocumentModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        long_form = handler.resolve_ref_schema(handler(core_schema))
+        long_form = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(core_schema, handler))
         return {"anyOf": [long_form["properties"]["name"], long_form]}
 
     @model_validator(mode="before")
@@ -766,7 +767,7 @@ class PipelineSpec(DocumentModel):
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for name in ("input", "event_time"):
             if self.inputs is None and getattr(self, name) is None:
-                yield (name,), f"is missing; expected: {type(self).model_fields[name].description}"
+                yield (name,), f"is missing; expected: {docstrings_of(type(self))[name]}"
             elif self.inputs is not None and getattr(self, name) is not None:
                 yield (name,), "stands beside 'inputs', which says it for each stream; remove one of them"
         if self.inputs is None and (self.input is None or self.event_time is None):

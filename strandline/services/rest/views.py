@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from strandline.core.described import Described
 from strandline.ledger.states import (
     BackfillRow,
     BackfillState,
@@ -24,8 +25,8 @@ from strandline.processing.pipelines.upgrade import Change
 from strandline.services.rest.problems import ProblemError
 
 
-class View(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True)
+class View(Described, BaseModel):
+    """What the API answers with; the docstrings of its fields stand in the API's description."""
 
 
 class Link(View):
