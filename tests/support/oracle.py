@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 Columns = dict[str, Any]
 Place = tuple[int, int, int]
@@ -283,12 +284,26 @@ def windows_of(shape: Mapping[str, Any], offset_ms: int) -> Callable[[int], list
             case {"sliding": (size, every)}:
                 last = at_ms // every * every
                 found = [(start, size) for start in range(last, last - size, -every) if start + size > at_ms]
+            case {"days": (zone, days)}:
+                start, end = day_of(at_ms + offset_ms, ZoneInfo(zone), days, offset_ms)
+                return [(start, end)]
             case {"cumulative": (size, step)}:
                 start = at_ms // size * size
                 found = [(start, length) for length in range(step, size + 1, step) if start + length > at_ms]
         return [(start + offset_ms, start + offset_ms + length) for start, length in found]
 
     return holding
+
+
+def day_of(at_ms: int, zone: ZoneInfo, days: int, offset_ms: int) -> tuple[int, int]:
+    """The days of a zone, so many together, that hold a moment: from the time of day that the offset says, where clocks show it
+    once."""
+    offset = timedelta(milliseconds=offset_ms)
+    first = (datetime.fromtimestamp(at_ms / 1000, zone).replace(tzinfo=None) - offset).toordinal()
+    first -= (first - date(1970, 1, 1).toordinal()) % days
+    ends = [datetime.fromordinal(one) + offset for one in (first, first + days)]
+    start, end = (round(one.replace(tzinfo=zone).timestamp() * 1000) for one in ends)
+    return start, end
 
 
 def windowed(
@@ -299,6 +314,8 @@ def windowed(
         groups: dict[Any, list[Row]] = defaultdict(list)
         if "session" in shape:
             groups |= sessions(rows, by, *shape["session"])
+        elif "count" in shape:
+            groups |= counted(rows, by, *shape["count"])
         else:
             holding = windows_of(shape, offset_ms)
             for row in rows:
@@ -310,7 +327,7 @@ def windowed(
                 name: one.of([tuple(row.columns[read] for read in one.reads) for row in inside])
                 for name, one in aggregates.items()
             }
-            yield Row({**dict(zip(by, key, strict=True)), **values}, end - 1, window=(start, end))
+            yield Row({**dict(zip(by, key[: len(by)], strict=True)), **values}, end - 1, window=(start, end))
 
     return means
 
@@ -335,13 +352,30 @@ def sessions(rows: list[Row], by: Sequence[str], gap_ms: int, max_ms: int) -> di
     return found
 
 
+def counted(rows: list[Row], by: Sequence[str], size: int, max_ms: int) -> dict[tuple[Any, ...], list[Row]]:
+    """(start, end, key, number): so many rows each, in the order of time and of the log, counted anew each `max_ms`. The number
+    tells windows of one moment apart."""
+    of_keys: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        of_keys[row.at_ms // max_ms, *(row.columns[name] for name in by)].append(row)
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for (turn, *key), of_key in of_keys.items():
+        of_key.sort(key=lambda row: (row.at_ms, _log_order(row)))
+        for first in range(0, len(of_key), size):
+            inside = of_key[first : first + size]
+            end_ms = inside[-1].at_ms + 1 if len(inside) == size else (turn + 1) * max_ms
+            found[inside[0].at_ms, end_ms, *key, first] = inside
+    return found
+
+
 # Joins
 
 
 def joined(
     on: Sequence[str], near: Mapping[str, Any], kind: str, add: Mapping[str, tuple[int, str]]
 ) -> Callable[..., Iterator[Row]]:
-    """`near`: `tumbling`, or `before` and `after`, in milliseconds; `add`: name -> side and column."""
+    """`near`: `tumbling`, or `before` and `after`, in milliseconds, and whether it is the `latest`; `add`: name -> side and
+    column."""
     size_ms, before_ms, after_ms = near.get("tumbling"), near.get("before", 0), near.get("after", 0)
 
     def windows(sides: tuple[Row | None, Row | None]) -> tuple[int, int]:
@@ -370,7 +404,7 @@ def joined(
                 of_key[key].append(number)
         met: set[int] = set()
         for left in lefts:
-            partners = 0
+            partners = []
             for number in of_key.get(tuple(left.columns[name] for name in on), ()):
                 right = rights[number]
                 if size_ms is not None:
@@ -378,9 +412,11 @@ def joined(
                 else:
                     is_near = left.at_ms - before_ms <= right.at_ms <= left.at_ms + after_ms
                 if is_near:
-                    partners += 1
-                    met.add(number)
-                    yield row_of(left, right)
+                    partners.append(number)
+            if near.get("latest") and partners:
+                partners = [max(partners, key=lambda number: (rights[number].at_ms, _log_order(rights[number])))]
+            met.update(partners)
+            yield from (row_of(left, rights[number]) for number in partners)
             if not partners and kind != "inner":
                 yield row_of(left, None)
         if kind == "full":

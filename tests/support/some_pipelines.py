@@ -15,6 +15,8 @@ from tests.support.oracle import EventTimes, Sent, Step
 from tests.support.some_expressions import AGGREGATES, ALWAYS, BEHIND, CONDITIONS, DERIVED, LATER, TYPES_OF_AGGREGATES
 
 START_MS = 1_700_000_000_000
+DAYS_MS = (1_698_440_400_000, 1_711_746_000_000)
+"""Before nights in which clocks in Berlin are set: 27 October 2023 and 29 March 2024, 21:00 UTC."""
 SCHEMAS: tuple[dict[str, Any], ...] = (
     {
         "machine": "string",
@@ -85,6 +87,8 @@ class SomePipeline:
         self.delays_s = [random.choice([0, 2, 10]) for _ in self.streams]
         self.idle_s = random.choice([None, 20, 60]) if len(self.streams) == 1 else None
         self.partitions = random.choice([1, 3])
+        self.has_days = False
+        """Whether a window is of days, so that the log should be of some."""
         self._draw()
 
     @property
@@ -244,16 +248,25 @@ class SomePipeline:
         random = self._random
         base = before.every_s or 1
         every_s = base * random.choice([2, 5, 10] if base == 1 else [1, 2, 3])
+        fields: dict[str, Any]
         kind, times = random.random(), random.choice([2, 3])
         offset_s = random.choice([0, 0, 1]) if before.every_s is None and every_s > 1 else 0
         offset = {"offset": f"{offset_s}s"} if offset_s else {}
+        if before.every_s is None and kind > 0.92:
+            self.has_days = True
+            days, hours = random.choice([1, 1, 2]), random.choice([0, 6])
+            fields = {"tumbling": f"{days}d", "tz": "Europe/Berlin", **({"offset": f"{hours}h"} if hours else {})}
+            return fields, {"days": ("Europe/Berlin", days)}, hours * 3600, 86_400, False
+        if before.every_s is None and kind > 0.82:
+            size, max_s = random.choice([1, 3, 10]), random.choice([10, 60])
+            return {"count": {"size": size, "max": f"{max_s}s"}}, {"count": (size, max_s * 1000)}, 0, 1, True
         if kind < 0.25:
             gap_s = every_s + 1 if before.every_s is not None else every_s
             times = random.choice([1, 3, 20])
             session = {"gap": f"{gap_s}s", "max": f"{gap_s * times}s"}
             return {"session": session}, {"session": (gap_s * 1000, gap_s * 1000 * times)}, 0, every_s, True
         if kind < 0.4:
-            fields: dict[str, Any] = {"sliding": {"size": f"{every_s * times}s", "every": f"{every_s}s"}}
+            fields = {"sliding": {"size": f"{every_s * times}s", "every": f"{every_s}s"}}
             return {**fields, **offset}, {"sliding": (every_s * times * 1000, every_s * 1000)}, offset_s, every_s, False
         if kind < 0.55:
             fields = {"cumulative": {"size": f"{every_s * times}s", "step": f"{every_s}s"}}
@@ -293,7 +306,7 @@ class SomePipeline:
             at, name, (*by, *aggregates), before.streams, every_s=every_s, keys=keys, is_anywhere=is_anywhere
         )
         self._relations.append(after)
-        if offset_s:  # windows behind begin with these
+        if offset_s or "tz" in fields:  # windows behind begin with these
             after = replace(after, every_s=None)
         if behind:
             after = self._behind(after, name)
@@ -352,6 +365,12 @@ class SomePipeline:
             every_s = random.choice([2, 5])
             near, means_near = {"tumbling": f"{every_s}s"}, {"tumbling": every_s * 1000}
         kind = random.choice(["inner", "left", "full"])
+        if "within" in near and right.every_s is None and random.random() < 0.4:
+            near, means_near = (
+                {"within": {"before": f"{before_s + 1}s"}, "latest": True},
+                {"before": (before_s + 1) * 1000, "latest": True},
+            )
+            kind = random.choice(["inner", "left"])
         emits = random.random() < 0.6
         join = {"name": name, "left": left.name, "right": right.name, "on": on, **near, "type": kind}
         join["add"] = {key: f"{('left', 'right')[side]}.{column}" for key, (side, column) in add.items()}
@@ -388,13 +407,19 @@ def some_log(random: Random, pipeline: SomePipeline, count: int) -> list[Sent]:
     log: list[Sent] = []
     pace_ms, spread_ms = random.choice([20, 150, 600]), random.choice([0, 1_500, 8_000])
     at_ms = START_MS + random.randrange(60_000)
+    if pipeline.has_days:
+        at_ms = random.choice(DAYS_MS) + random.randrange(3_600_000)
+    stays, stream = random.choice([0, 0.8, 0.95]), 0
     for _ in range(count):
         if log and random.random() < 0.12:
             again = random.choice(log[-40:])
             log.append(again)
             continue
         at_ms += random.randrange(2 * pace_ms) + (40_000 if random.random() < 0.004 else 0)
-        stream = random.randrange(len(pipeline.streams))
+        if pipeline.has_days and random.random() < 12 / count:
+            at_ms += random.randrange(6 * 3_600_000)
+        if random.random() >= stays:
+            stream = random.randrange(len(pipeline.streams))
         columns = _some_columns(random, stream)
         event_ms = at_ms - (random.randrange(spread_ms) if spread_ms and random.random() < 0.5 else 0)
         sent = {**columns, TIMES[stream]: event_ms}
@@ -439,7 +464,9 @@ def kinds_of_steps(documents: Sequence[Mapping[str, Any]]) -> Counter[str]:
                 verb for verb in ("where", "derive", "select", "drop", "enrich", "dedupe", "emit") if verb in step
             )
             window, join = step.get("window", {}), step.get("join", {})
-            found.update(kind for kind in ("tumbling", "sliding", "cumulative", "session") if kind in window)
+            found.update(kind for kind in ("tumbling", "sliding", "cumulative", "session", "count") if kind in window)
+            found["days"] += "tz" in window
+            found["latest join"] += "latest" in join
             found.update(f"{kind} join" for kind in ("within", "tumbling") if kind in join)
             stages = {one["window"]["name"] for one in document["steps"] if "window" in one}
             found["join of results"] += bool(stages & {join.get("left"), join.get("right")})

@@ -28,7 +28,8 @@ from strandline.processing.formats.json_rows import Rows
 from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
-from strandline.processing.operators.cascade import Chunk, StageResults
+from strandline.processing.operators.cascade import Chunk, StageResults, Stepped
+from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.dedupe.remembered import MemorySegments
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
@@ -49,6 +50,8 @@ from strandline.results.writer import PROBLEM, WINDOW_END, Refused
 VERSION = EPOCH = 1
 """Of the pipeline and of the run, in each document."""
 _BUCKET = 0
+_HELD_ROWS = 1_000
+"""So many rows that end no slice are taken in together: a step costs milliseconds, and of several streams comes a row or two."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,10 @@ class Desk:
         self._clock = EventClock(pipeline.event_time_rule, list(pipeline.streams))
         self._state: bytes | None = None
         self._segments: defaultdict[int, MemorySegments] = defaultdict(MemorySegments)
+        self._held: list[Chunk] = []
+        self._held_rows = 0
+        self._holds = self._cascade.repeats is None and not pipeline.spec.revise_ms
+        """Whether rows may wait: nothing that is emitted or counted before the slice ends depends on state."""
         self._closed_ms: int | None = None
         self._emitted: dict[str, int] = {}
         self._seen: list[_Seen] | None = [] if restarts else None
@@ -222,6 +229,8 @@ class Desk:
 
     def open_windows(self) -> Iterator[DeskResult]:
         """What windows hold that are open now, of each stage whose emission shows that."""
+        if self._held:
+            self._operated(None)
         for at, emission in enumerate(self._emissions):
             if emission.open_shape is not None and self._state is not None:
                 rows = self._cascade.open_results(at, self._state, self._closed_ms, OPEN_WINDOWS_MAX)
@@ -231,7 +240,7 @@ class Desk:
         """Forget all state, and rebuild it from the records, as a run does after a kill: from the first part that can hold a
         record of a window that is not emitted yet, all at once. Emits nothing."""
         assert self._seen is not None, "records were not held"
-        self._state = None
+        self._state, self._held, self._held_rows = None, [], 0
         self._segments.clear()
         if self._emitted:
             kept = self._pipeline.kept
@@ -242,6 +251,8 @@ class Desk:
 
     def state_bytes(self) -> int:
         """What open windows hold, and what is remembered."""
+        if self._held:
+            self._operated(None)
         return len(self._state or b"") + sum(one.bytes_kept for one in self._segments.values())
 
     def end_slice(self) -> Iterator[Outcome]:
@@ -323,18 +334,16 @@ class Desk:
                 self.counts.records += facts.records
                 self.counts.rejected.update(facts.rejected)
         number = self.counts.slices + 1
+        self._held += chunks
+        self._held_rows += sum(len(one.offsets) for one in part.chunks)
+        if self._holds and not part.ends_slice and self._held_rows < _HELD_ROWS:
+            yield from self._records(record_rows, None, number)
+            return
         closes_ms = part.watermark_ms if part.ends_slice else None
-        closing = Closing(self._closed_ms, closes_ms, self._closed_ms)
-        stepped = self._cascade.step(self._state, chunks, closing, self._segments.__getitem__)
-        self._state = stepped.state
+        stepped = self._operated(closes_ms)
         if stepped.repeats:
             self.counts.rejected[REASON_DUPLICATE] += stepped.repeats
-        rows_of_stage = without_repeats(
-            unpack_record_rows(record_rows), self._pipeline.record_stages, stepped.repeated_records
-        )
-        for emission in self._record_emissions:
-            if (rows := rows_of_stage.get(emission.stage)) is not None:
-                yield from emission.outcomes(rows, self.counts, number)
+        yield from self._records(record_rows, stepped.repeated_records, number)
         for one, results in zip(self._emissions, stepped.results, strict=True):
             if results.revised is not None:
                 yield from one.outcomes(results.revised, self.counts, number)
@@ -345,6 +354,22 @@ class Desk:
             yield from emission.of_windows(results, self._emitted.get(results.stage), self.counts, number)
         self._closed_ms = closes_ms
         self._emitted = emitted_up_to(self._pipeline.kept.items(), closes_ms, self._emitted)
+
+    def _records(
+        self, record_rows: Sequence[tuple[int, int, bytes]], repeated: RepeatedRecords | None, number: int
+    ) -> Iterator[Outcome]:
+        """What is emitted of records in the slice of this number."""
+        rows_of_stage = without_repeats(unpack_record_rows(record_rows), self._pipeline.record_stages, repeated)
+        for emission in self._record_emissions:
+            if (rows := rows_of_stage.get(emission.stage)) is not None:
+                yield from emission.outcomes(rows, self.counts, number)
+
+    def _operated(self, closes_ms: int | None) -> Stepped:
+        """What the operators make of the rows that are held, and of the windows that end up to this time."""
+        closing = Closing(self._closed_ms, closes_ms, self._closed_ms)
+        stepped = self._cascade.step(self._state, self._held, closing, self._segments.__getitem__)
+        self._state, self._held, self._held_rows = stepped.state, [], 0
+        return stepped
 
     def _accepted(self, chunks: Iterable[DecodedChunk]) -> Iterator[Chunk]:
         for _, kind, partition, sequence, blob in self._task.rows(chunks, is_new=False, work=None):
