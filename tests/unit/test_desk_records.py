@@ -14,10 +14,11 @@ from strandline.core.record_headers import pack_header_values
 from strandline.log.kafka_status import NewestRecords
 from strandline.processing.desk.case_run import run_case
 from strandline.processing.desk.cases import CaseSpec
-from strandline.processing.desk.desk import Desk, DeskResult
+from strandline.processing.desk.desk import Desk, DeskResult, Outcome
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
+from strandline.processing.operators.cascade import Cascade
 from strandline.results.document import document_id
 from strandline.results.records.record_document import record_document_id
 from strandline.services.rest import previews
@@ -212,3 +213,55 @@ def test_a_preview_shows_records_and_hides_no_windows_behind_them(
     assert answer["results"][0]["device"] == "a"
     assert answer["results"][0]["strandline"]["offset"] == 5
     assert "PARTITION/OFFSET" in say("pipeline", "preview", str(tmp_path / "climate.yaml")).out
+
+
+TWO_STREAMS = b"""\
+stream: tanks
+schema: {tank: string, ts: {type: timestamp, unit: s}, level: double}
+key: tank
+---
+stream: pumps
+schema: {tank: string, ts: {type: timestamp, unit: s}, level: double}
+key: tank
+---
+pipeline: levels
+inputs:
+  - {stream: tanks, event_time: {field: ts, delay: 10s}}
+  - {stream: pumps, event_time: {field: ts, delay: 10s}}
+steps:
+  - window: {name: per_minute, tumbling: 1m, by: [tank], aggregate: {n: count(*), all: sum(level)}}
+    from: [tanks, pumps]
+    emit: [{elasticsearch: {name: tank-minute, updates: 10s}}]
+"""
+
+
+def test_records_of_several_streams_in_turn_are_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no slice ends between them, one step for all; what is shown and what a restart rebuilds holds those that wait, too."""
+    steps, step = list[Any](), Cascade.step
+
+    def counted(*some: Any) -> Any:
+        steps.append(some)
+        return step(*some)
+
+    monkeypatch.setattr(Cascade, "step", counted)
+    values = [json.dumps({"tank": "a", "ts": at, "level": 0.1 * at}).encode() for at in range(40)]
+
+    def fed(size: int, stops: bool) -> tuple[list[Outcome], list[Any], int]:
+        desk, found, shown = (
+            Desk(read_pipeline(TWO_STREAMS, "levels.yaml"), restarts=True),
+            list[Outcome](),
+            list[Any](),
+        )
+        steps.clear()
+        for first in range(0, 40, size):
+            here = values[first : first + size]
+            found += desk.feed(DeskRecords(here, [0] * len(here), stream=("tanks", "pumps")[first // size % 2]))
+            if stops and first == 20:
+                shown += [json.loads(one.document.source)["n"] for one in desk.open_windows()]
+                desk.restart()
+        taken = len(steps)
+        return [*found, *desk.drain()], shown, taken
+
+    (at_once, _, taken), (stopped, shown, _) = fed(1, False), fed(1, True)
+    assert [json.loads(one.document.source)["n"] for one in at_once if isinstance(one, DeskResult)] == [40]
+    assert (stopped, shown, taken) == (at_once, [21], 0)
