@@ -236,7 +236,7 @@ steps:
 
 
 def test_records_of_several_streams_in_turn_are_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no slice ends between them, one step for all; what is shown and what a restart rebuilds holds those that wait, too."""
+    """Where no slice ends, one step for all; what is shown, and what a restart rebuilds, holds those that wait, too."""
     steps, step = list[Any](), Cascade.step
 
     def counted(*some: Any) -> Any:
