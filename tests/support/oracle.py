@@ -96,7 +96,7 @@ def late_ones(log: Sequence[Sent], times: Sequence[EventTimes]) -> set[int]:
             return -1
         silence = {at: now_ms - came[at] for at in reached}
         idle_ms = {at: times[at[0]].idle_ms for at in reached}
-        awake = [at for at in reached if idle_ms[at] is None or silence[at] < idle_ms[at]]
+        awake = [at for at in reached if (idle := idle_ms[at]) is None or silence[at] < idle]
         if awake:
             return min(reached[at] - times[at[0]].delay_ms for at in awake)
         (one,) = times
