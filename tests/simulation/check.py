@@ -85,9 +85,8 @@ def results_over_a_hole(world: World, slices: list[SliceRow]) -> list[str]:
     ]
     try:
         if not world.stopped_by:
-            LogContinuity(JOB, STREAM, STREAM, world.log, count(0, DOUBT_MS).__next__).require(
-                world.ledger.last_slice(JOB)
-            )  # type: ignore[arg-type]  # a twin
+            continuity = LogContinuity(JOB, STREAM, STREAM, world.log, count(0, DOUBT_MS).__next__)  # type: ignore[arg-type]  # a twin
+            continuity.require(world.ledger.last_slice(JOB))
             findings.append(f"wrong: {partitions} were cut off behind slice {number}, and the job can start again")
     except Conflict:
         pass
