@@ -158,7 +158,7 @@ def make_the_topic_anew(world: World) -> bool:
 def remove_old_records(world: World) -> bool:
     """By retention. A rewind may need them."""
     last, checkpoint = world.ledger.last_slice(world.job), world.ledger.last_checkpoint(world.job)
-    if last is None or checkpoint is None or checkpoint.closes_ms is None or world.cut or world.chance.random() < 0.4:
+    if last is None or checkpoint is None or checkpoint.closes_ms is None or world.cut or world.chance.random() < 0.8:
         return False
     partition = world.chance.choice(sorted(last.offsets[STREAM]))
     first = int(last.offsets[STREAM][partition] * world.chance.choice([0.1, 0.2, 0.5]))

@@ -50,20 +50,24 @@ MISTAKES = {
 held at a step while another begins."""
 
 
-EXPECTED = (
+KINDS = (
     *dict.fromkeys(map(name_of, FAULTS)),
-    "begin a run",
-    "rewind",
     "lose the answer to a plan",
     "lose a commit",
     "lose the answer to a commit",
     "lose a worker",
+)
+"""Of faults."""
+CONSEQUENCES = (
+    "begin a run",
+    "rewind",
     "refuse a document",
     "stop a job",
     "stop a job at a hole",
     "late records",
     "other dead letters",
 )
+EXPECTED = KINDS + CONSEQUENCES
 """What has to happen now and then. Where some of it never does, a run says nothing about it."""
 
 
@@ -80,7 +84,7 @@ class Found:
 
     @property
     def faults(self) -> int:
-        return sum(self.happened[one] for one in EXPECTED)
+        return sum(self.happened[one] for one in KINDS)
 
     @property
     def never_happened(self) -> list[str]:
