@@ -112,8 +112,9 @@ bench-recovery: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks.recovery
 
 SEEDS ?= 100000
+FIRST ?= 0
 simulate: $(VENV)/.test-ready
-	@$(BIN)/python -m tests.simulation.test_simulation --seeds $(SEEDS)
+	@$(BIN)/python -m tests.simulation.test_simulation --seeds $(SEEDS) --first $(FIRST)
 
 sbom: $(VENV)/.test-ready
 	@mkdir -p $(dir $(SBOM))

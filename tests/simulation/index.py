@@ -17,6 +17,8 @@ class Answer(Enum):
     """429: not now."""
     SHUT = auto()
     """The whole request is refused, and waiting alone doesn't help: a lost right, a block."""
+    LATE = auto()
+    """None in time: the document may come in later, or never."""
     REFUSED = auto()
     """400 of this document: never."""
 
@@ -44,11 +46,24 @@ class Index:
     documents: dict[Key, Held] = field(default_factory=dict)
     is_busy: bool = False
     is_shut: bool = False
+    is_late: bool = False
+    _under_way: list[tuple[Key, tuple[int, int], int, int]] = field(default_factory=list)
 
     def create(self, key: Key, value: tuple[int, int], version: int, epoch: int) -> Answer:
         """Raises Divergence where another value is there."""
         if self.is_busy or self.is_shut:
             return Answer.SHUT if self.is_shut else Answer.BUSY
+        if self.is_late:
+            self._under_way.append((key, value, version, epoch))
+            return Answer.LATE
+        return self._take(key, value, version, epoch)
+
+    def let_come_in(self) -> None:
+        """Everything that is under way. Raises Divergence."""
+        while self._under_way:
+            self._take(*self._under_way.pop())
+
+    def _take(self, key: Key, value: tuple[int, int], version: int, epoch: int) -> Answer:
         if self.refuses(key):
             return Answer.REFUSED
         held = self.documents.get(key)

@@ -20,6 +20,8 @@ class Load:
         self.log = log
         self.left = records
         self.is_real_time = chance.random() < 0.5
+        self.devices_off_ms: dict[str, int] = {}
+        """Device -> what its clock is off by: far behind, or further ahead than any version takes."""
         self.quiet_until_ms = 0
         """No record comes before the monotonic clock shows it."""
         partitions = range(len(log.records))
@@ -29,6 +31,7 @@ class Load:
         """How fast each is filled."""
         self.fed = list(partitions)
         """The partitions that records come to now."""
+        self._drawn = self._weighed()
         self._delay_ms = delay_ms
         self._event_ms = START_MS
         self._sent = 0
@@ -61,29 +64,36 @@ class Load:
         """From now on other partitions get records."""
         every = range(len(self.log.records))
         self.fed = sorted(self.chance.sample(every, self.chance.randint(1, len(every))))
+        self._drawn = self._weighed()
 
     def add_partition(self) -> None:
         self.log.add_partition()
         self.lags_ms.append(0)
         self.weights.append(self.chance.choice([1, 1, 10]))
         self.fed.append(len(self.log.records) - 1)
+        self._drawn = self._weighed()
+
+    def _weighed(self) -> list[int]:
+        """Each partition that is fed, as often as it is drawn."""
+        return [one for one in self.fed for _ in range(self.weights[one])]
 
     def _partition(self) -> int:
-        return self.chance.choices(self.fed, [self.weights[one] for one in self.fed])[0]
+        return self.chance.choice(self._drawn)
 
     def _record(self, partition: int, now_ms: int) -> Record:
         self._event_ms += self.chance.choice([0, 100, 1_000, 3_000])
         newest_ms = now_ms if self.is_real_time else self._event_ms
         back_ms = self.chance.choice([0, 0, 0, 500, self._delay_ms, 2 * self._delay_ms + 1, 90_000])
-        behind_ms = self.lags_ms[partition] + back_ms
+        device = self.chance.choice("abc")
+        off_ms = self.devices_off_ms.get(device, 0)
+        behind_ms = self.lags_ms[partition] + back_ms - min(off_ms, 0)
         event_ms = newest_ms - behind_ms
         log_ms = self._log_ms(now_ms)
-        if self.chance.random() < 0.01:
+        if off_ms > 0 or self.chance.random() < 0.01:
             event_ms = log_ms + 10 * MAX_AHEAD_MS
         self._sent += 1
         is_broken = self.chance.random() < 0.02
-        device, power = self.chance.choice("abc"), self.chance.randint(0, 99)
-        return Record(self._sent, log_ms, event_ms, device, power, is_broken, behind_ms)
+        return Record(self._sent, log_ms, event_ms, device, self.chance.randint(0, 99), is_broken, behind_ms)
 
     def _log_ms(self, now_ms: int) -> int:
         """The brokers' time: never behind event time by more than their clock is off."""

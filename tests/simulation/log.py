@@ -48,29 +48,38 @@ class Log:
         self._latest_ms: list[list[int]] = [[] for _ in range(partitions)]
         """Of each record: the latest log time up to and with it. The brokers' clock may be set back, and this never falls."""
 
+        self.removed: dict[int, int] = {}
+        """Partition -> the first record that retention has left, where it has removed any."""
+        self.seen_to: dict[int, int] = {}
+        """Partition -> where a broker that is behind says that it ends."""
+        self._life = 1
+        self.count = 0
+        """Of all records that ever came."""
+
     def topic_id(self, stream: str) -> str:
-        return stream
+        return stream if self._life == 1 else f"{stream} in life {self._life}"
 
     def starts(self, stream: str) -> dict[int, int]:
-        return dict.fromkeys(range(len(self.records)), 0)
+        return {partition: self.removed.get(partition, 0) for partition in range(len(self.records))}
 
     def partitions(self, stream: str) -> list[int]:
         return list(range(len(self.records)))
 
     def ends(self, stream: str) -> dict[int, int]:
-        return {partition: self.open_from.get(partition, end) for partition, end in self.ends_with_open(stream).items()}
+        ends = self.ends_with_open(stream)
+        return {partition: min(self.open_from.get(partition, end), end) for partition, end in ends.items()}
 
     def ends_with_open(self, stream: str) -> dict[int, int]:
         if self.away_ms is not None:
             raise LogUnavailable("the brokers are away")
-        return {partition: len(records) for partition, records in enumerate(self.records)}
+        return {partition: len(records) for partition, records in enumerate(self.records)} | self.seen_to
 
     def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
         """Of the record at each offset that is there. No two records have the same number."""
         return {
             partition: self.records[partition][offset].number
             for partition, offset in offsets.items()
-            if 0 <= offset < len(self.records[partition])
+            if self.removed.get(partition, 0) <= offset < self.seen_to.get(partition, len(self.records[partition]))
         }
 
     def newest_log_time(self, stream: str) -> int:
@@ -84,6 +93,7 @@ class Log:
         }
 
     def append(self, partition: int, record: Record) -> None:
+        self.count += 1
         self.records[partition].append(record)
         self._came[partition].append((self._passed_ms, self.silent_ms[partition]))
         latest = self._latest_ms[partition]
@@ -105,7 +115,17 @@ class Log:
         del self._latest_ms[partition][end:]
         if self.open_from.get(partition, 0) >= end:
             self.open_from.pop(partition, None)
+        if self.seen_to.get(partition, 0) > end:
+            del self.seen_to[partition]
         self.silent_ms[partition] = silent_before_ms + self._passed_ms - came_ms
+
+    def make_anew(self, *, with_records: bool) -> None:
+        """The topic is deleted and made again under its name; its senders may have sent the same once more."""
+        self._life += 1
+        self.open_from, self.removed, self.seen_to = {}, {}, {}
+        for partition in range(len(self.records)):
+            if self.records[partition] and not with_records:
+                self.cut(partition, 0)
 
     def close_transaction(self, partition: int) -> None:
         if self.open_from.pop(partition, len(self.records[partition])) < len(self.records[partition]):
@@ -117,5 +137,6 @@ class Log:
         if self.away_ms is not None:
             self.away_ms, ms = self.away_ms + ms, max(0, min(ms, GAP_MAX_MS - self.away_ms))
         for partition, records in enumerate(self.records):
-            if self.open_from.get(partition, len(records)) == len(records) == read.get(partition):
+            end = len(records)
+            if read.get(partition) == end and self.open_from.get(partition, end) == end:
                 self.silent_ms[partition] += ms

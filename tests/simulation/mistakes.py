@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceRow
+from strandline.processing.slices import continuity, silence, watermark
 from strandline.processing.slices import planner as planner_module
-from strandline.processing.slices import watermark
 from strandline.processing.slices.continuity import LogContinuity
 from tests.simulation import run as run_module
+from tests.simulation.log import Record
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -128,6 +129,31 @@ def _look_at_ends_alone(world: World, patches: ExitStack) -> None:
     patches.enter_context(mock.patch.object(LogContinuity, "sealed", lambda _, row, done: row))
 
 
+def _take_any_topic_of_the_name(world: World, patches: ExitStack) -> None:
+    patches.enter_context(mock.patch.object(LogContinuity, "require_same_topic", return_value=None))
+
+
+def _believe_a_broker_that_is_behind(world: World, patches: ExitStack) -> None:
+    patches.enter_context(mock.patch.object(continuity, "DOUBT_MS", 0))
+
+
+def _count_all_between_two_looks(world: World, patches: ExitStack) -> None:
+    patches.enter_context(mock.patch.object(silence, "GAP_MAX_MS", HOUR_MS))
+
+
+def _overwrite(world: World, patches: ExitStack) -> None:
+    world.index.is_overwriting = True
+
+
+def _accept_the_future(world: World, patches: ExitStack) -> None:
+    reason_against = run_module.reason_against
+
+    def reason(record: Record, one: SliceRow) -> str:
+        return reason_against(record, replace(one, rule=replace(one.rule, max_ahead_ms=None)))
+
+    patches.enter_context(mock.patch.object(run_module, "reason_against", reason))
+
+
 _Mistake = Callable[["World", ExitStack], None]
 MISTAKES: dict[str, _Mistake] = {
     "raises the watermark by an hour": _watermark(lambda ms: ms + HOUR_MS, lambda rule: rule),
@@ -142,5 +168,10 @@ MISTAKES: dict[str, _Mistake] = {
     "reads added partitions from their end": _read_added_partitions_from_their_end,
     "masks what is cut off": _mask_what_is_cut_off,
     "looks at ends alone": _look_at_ends_alone,
+    "takes any topic of the name": _take_any_topic_of_the_name,
+    "believes a broker that is behind": _believe_a_broker_that_is_behind,
+    "counts all between two looks as silence": _count_all_between_two_looks,
+    "overwrites documents": _overwrite,
+    "accepts what comes from the future": _accept_the_future,
     "keeps the partitions of the beginning": _keep_the_partitions_of_the_beginning,
 }

@@ -21,11 +21,12 @@ class Operators:
     minute: Sums = field(default_factory=dict)
 
     def step(self, rows: list[Record], to_ms: int | None) -> list[tuple[Key, tuple[int, int]]]:
+        closed_ms, below, shape = self.closed_ms or 0, self.version.below, self.version.short
         for row in rows:
-            for start, end in windows_holding(self.version.short, row.event_ms):
-                if self.closed_ms is not None and end <= self.closed_ms:
-                    raise AssertionError(f"an accepted record comes to a closed window: {row}, closed {self.closed_ms}")
-                if row.power < self.version.below:
+            for start, end in windows_holding(shape, row.event_ms):
+                if end <= closed_ms:
+                    raise AssertionError(f"an accepted record comes to a closed window: {row}, closed {closed_ms}")
+                if row.power < below:
                     add(self.short, ("short", start, end, row.device), 1, row.power)
         self.closed_ms = to_ms
         shorts = list(self._close(self.short))

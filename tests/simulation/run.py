@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, LogUnavailable
+from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, LogTruncated, LogUnavailable
 from strandline.core.record_headers import dead_letter_topic
 from strandline.ledger.states import CheckpointRow, Desired, RunRow, SliceRow, SliceStatus
 from strandline.processing.emission.fencing import slots_of_older_runs
@@ -19,14 +19,14 @@ from strandline.processing.emission.transactional_ids import (
 )
 from strandline.processing.slices.continuity import LogContinuity
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner, is_drained
-from strandline.processing.slices.rewind import RewindPlan, plan_of_job
+from strandline.processing.slices.rewind import RewindPlan, plan_of_job, require_log_holds, rewind_cost
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import closes_after, emitted_up_to, greatest, reached_after
 from tests.simulation.index import Answer
 from tests.simulation.log import Record
 from tests.simulation.operators import Operators
 from tests.simulation.topic import Topic
-from tests.simulation.versions import JOB, RESULTS, STREAM
+from tests.simulation.versions import JOB, RESULTS, STREAM, shapes_of
 from tests.simulation.windows import Results
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def overstated_silences(world: World, planned: SliceRow) -> list[str]:
     findings = []
     for partition, ms in planned.silence_ms.get(STREAM, {}).items():
         was_ms = world.log.silent_ms[partition]
-        is_cut_off = world.cut is not None and world.cut[0] == partition
+        is_cut_off = world.cut is not None and partition in world.cut[0]
         if ms > was_ms * (1 + DRIFT_MAX) + 1 and not is_cut_off:
             findings.append(
                 f"watermark: slice {planned.number} counts {ms} ms of silence in {partition}, and it was {was_ms}"
@@ -70,7 +70,7 @@ class JobRun:
         self._ledger, self._log, self._chance, self._broken = world.ledger, world.log, world.chance, world.broken
         self._run = run
         self._pipeline = world.pipeline(run.version)
-        self._windows = self._pipeline.windows
+        self._windows = shapes_of(world.versions[run.version - 1])
 
     def steps(self) -> Step:
         """The run from its beginning to its end. Raises Fenced, LedgerUnavailable and LogUnavailable as a real one ends with."""
@@ -83,6 +83,10 @@ class JobRun:
         plan = plan_of_job(self._ledger, pipeline)  # type: ignore[arg-type]  # a twin
         if self._broken == "replays from the latest":
             plan = RewindPlan(plan.slice_committed + 1, plan.slice_committed, plan.emitted)
+        if plan.slice_first <= plan.slice_committed:
+            self._world.count("rewind")
+        if self._broken != "reads over a hole":
+            require_log_holds(JOB, rewind_cost(self._ledger, plan, JOB).needed, {STREAM: self._log.starts(STREAM)})  # type: ignore[arg-type]
         yield "rewind.planned"
         continuity = LogContinuity(JOB, STREAM, STREAM, self._log, monotonic_ms)  # type: ignore[arg-type]  # a twin
         continuity.require(self._ledger.last_slice(JOB))
@@ -119,6 +123,9 @@ class JobRun:
                     yield "wait for the brokers"
                 planned = planner.next_slice()
                 if planned is not None and planned != last:
+                    if self._chance.random() < 0.01:
+                        self._world.count("lose the answer to a plan")
+                        raise LedgerUnavailable("the answer to the plan was lost")
                     self._world.findings += overstated_silences(self._world, planned)
                 self._world.commits.append(epoch) if planned is not None and planned.epoch == epoch else None
                 if planned is None or planned.number <= done:
@@ -186,6 +193,11 @@ class JobRun:
         result_end = self._world.results.settled_end()
         yield "commit.before_checkpoint"
         yield "checkpoint.before_commit"  # within the transaction: what is killed here was never there
+        if self._chance.random() < 0.01:
+            self._world.count("lose a commit")
+            if self._broken == "takes a lost commit for done":
+                return
+            raise LedgerUnavailable("the commit was lost")
         reasons = [reason for _, _, reason in refused]
         self._ledger.commit_checkpoint(
             CheckpointRow(
@@ -213,7 +225,7 @@ class JobRun:
         )
         self._world.commits.append(epoch)
         if self._chance.random() < 0.02:
-            self._world.faults += 1
+            self._world.count("lose the answer to a commit")
             raise LedgerUnavailable("the answer to the commit was lost")
         yield "checkpoint.committed"
 
@@ -229,14 +241,14 @@ class JobRun:
                 except (StopIteration, LogUnavailable, StoreUnavailable):
                     lost.pop()
                 continue
-            slot = self._chance.choice(sorted(at_work))
+            slot = self._chance.choice([*at_work])
             step = next(at_work[slot], None)
             if step is None:
                 del at_work[slot]
                 continue
             yield step
             if self._chance.random() < 0.01 and tries[slot] < TASK_TRIES:
-                self._world.faults += 1
+                self._world.count("lose a worker")
                 tries[slot] += 1
                 if self._chance.random() < 0.5:
                     lost.append(at_work[slot])
@@ -254,6 +266,7 @@ class JobRun:
                     or self._broken == f"takes a store that is {answer.name.lower()} for a refusal"
                 ):
                     refused["document", key] = "result"
+                    self._world.count("refuse a document")
                     break
                 if answer is Answer.SHUT or self._chance.random() < 0.05:
                     raise StoreUnavailable(answer.name)
@@ -304,9 +317,12 @@ class JobRun:
         refused, everything = [], []
         for partition, end in sorted(one.offsets[STREAM].items()):
             first = one.offsets_first[STREAM].get(partition, 0)
-            if end > len(self._log.records[partition]):
+            if end > self._log.seen_to.get(partition, len(self._log.records[partition])):
                 raise LogUnavailable(f"partition {partition} ends before {end}")
-            for offset in range(first, end):
+            removed = self._log.removed.get(partition, 0)
+            if first < removed and self._broken != "reads over a hole":
+                raise LogTruncated(f"partition {partition} begins at {removed}, and a task reads from {first}")
+            for offset in range(max(first, removed), end):
                 record = self._log.records[partition][offset]
                 everything.append(record)
                 reason = reason_against(record, one)
@@ -314,7 +330,7 @@ class JobRun:
                     refused.append((partition, offset, reason))
                 else:
                     accepted.setdefault(partition, []).append(record)
-            if first < end:
+            if max(first, removed) < end:
                 self._require_same_record(one, partition, end - 1)
         return accepted, refused, everything
 

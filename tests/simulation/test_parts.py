@@ -199,7 +199,7 @@ def test_a_watermark_that_nothing_led_to_is_no_cause():
     assert past.late_numbers == [3]
 
 
-@pytest.mark.parametrize(("cut", "found"), [(None, [0, 1]), ((0, 1), [1]), ((2, 1), [0, 1])])
+@pytest.mark.parametrize(("cut", "found"), [(None, [0, 1]), (({0}, 1), [1]), (({2}, 1), [0, 1])])
 def test_what_was_cut_off_and_filled_again_may_look_silent(cut, found):
     world = SimpleNamespace(log=Log(3), cut=cut)
     world.log.silent_ms = [50, 1_000, 2_000]

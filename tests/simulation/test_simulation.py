@@ -10,19 +10,25 @@ import gc
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 
 import pytest
 
 from strandline.core.failpoints import FAILPOINTS
-from tests.simulation.check import simulate
+from strandline.ledger.states import SliceStatus
+from tests.simulation.check import check_world, simulate
+from tests.simulation.faults import FAULTS, name_of
 from tests.simulation.mistakes import MISTAKES as MISTAKES_OF_THE_PLANNER
+from tests.simulation.versions import JOB, STREAM
+from tests.simulation.world import World
 
 TIMES_A_FAILPOINT = 20
 _PIECE = 100
-_REPORTED = 5_000
+_REPORTED = 1_000
 MISTAKES = {
     "replays from the latest": "",
     "emits again": "",
@@ -31,6 +37,9 @@ MISTAKES = {
     "late by the batch's last slice": "",
     "closes by the facts before": "",
     "drops refused documents": "",
+    "reads over a hole": "",
+    "takes a lost commit for done": "",
+    "takes a store that is late for a refusal": "",
     "takes a store that is busy for a refusal": "",
     "takes a store that is shut for a refusal": "",
     **dict.fromkeys(MISTAKES_OF_THE_PLANNER, ""),
@@ -41,21 +50,72 @@ MISTAKES = {
 held at a step while another begins."""
 
 
-Found = tuple[int, int, list[tuple[int, list[str]]]]
-"""Faults, slices, and the seeds whose histories went wrong, each with what is wrong."""
+KINDS = (
+    *dict.fromkeys(map(name_of, FAULTS)),
+    "lose the answer to a plan",
+    "lose a commit",
+    "lose the answer to a commit",
+    "lose a worker",
+)
+"""Of faults."""
+CONSEQUENCES = (
+    "begin a run",
+    "rewind",
+    "refuse a document",
+    "stop a job",
+    "stop a job at a hole",
+    "late records",
+    "other dead letters",
+)
+EXPECTED = KINDS + CONSEQUENCES
+"""What has to happen now and then. Where some of it never does, a run says nothing about it."""
+
+
+@dataclass
+class Found:
+    """What happened in some histories, how often, and the seeds of those that went wrong, each with what is wrong."""
+
+    happened: Counter[str] = field(default_factory=Counter)
+    wrong: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    def add(self, other: Found) -> None:
+        self.happened.update(other.happened)
+        self.wrong += other.wrong
+
+    @property
+    def faults(self) -> int:
+        return sum(self.happened[one] for one in KINDS)
+
+    @property
+    def never_happened(self) -> list[str]:
+        return [one for one in EXPECTED if not self.happened[one]]
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{self.happened[one]:,} {one}" for one in ("histories", "slices", "records", "results"))
+        counts = "\n".join(f"  {one}: {self.happened[one]:,}" for one in EXPECTED)
+        return f"{counts}\n{sizes}, {self.faults:,} faults, {len(self.wrong)} violations"
 
 
 def run_seeds(first: int, count: int) -> Found:
     """Run the histories of these seeds."""
-    faults = slices = 0
-    wrong = []
+    found = Found()
     for seed in range(first, first + count):
         world, findings = simulate(seed)
-        faults += world.faults
-        slices += world.ledger.slice_count("j")
+        found.happened.update(world.happened)
+        reasons = Counter(reason for _, reason in world.dead.committed(0))
+        found.happened.update(
+            {
+                "histories": 1,
+                "slices": world.ledger.slice_count("j"),
+                "records": world.log.count,
+                "results": len(world.index.documents),
+                "late records": reasons["late"],
+                "other dead letters": reasons.total() - reasons["late"],
+            }
+        )
         if findings:
-            wrong.append((seed, findings[:5]))
-    return faults, slices, wrong
+            found.wrong.append((seed, findings[:5]))
+    return found
 
 
 def run_everywhere(first: int, count: int) -> Iterator[Found]:
@@ -82,17 +142,48 @@ def _begin_work() -> None:
 )
 def test_no_history_changes_the_results(first, seeds):
     """In pieces, which the workers of `make test` share."""
-    found = [run_seeds(first, seeds)] if seeds == _PIECE else list(run_everywhere(first, seeds))
-    assert [one for _, _, wrong in found for one in wrong] == []
-    assert sum(faults for faults, _, _ in found) >= 5 * seeds
-    assert sum(slices for _, slices, _ in found) >= 5 * seeds
+    found = Found()
+    for piece in [run_seeds(first, seeds)] if seeds == _PIECE else run_everywhere(first, seeds):
+        found.add(piece)
+    assert found.wrong == []
+    assert found.faults >= 5 * seeds
+    assert found.happened["slices"] >= 5 * seeds
+    assert seeds == _PIECE or found.never_happened == []
+
+
+def test_a_run_in_which_a_kind_of_fault_never_occurs_fails(monkeypatch, capsys):
+    everything = Found(Counter(dict.fromkeys(EXPECTED, 1)))
+    monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "1"])
+    monkeypatch.setitem(globals(), "run_everywhere", lambda first, count: iter([everything]))
+    assert (main(), capsys.readouterr().out.splitlines()[-1].split(", ")[-1]) == (0, "0 violations")
+    del everything.happened["make the topic anew"]
+    assert main() == 1
+    assert "never: make the topic anew" in capsys.readouterr().out
+
+
+class CutOffInTime(World):
+    """When a run has looked at the log, and before it reads, the last record that is in slices is replaced."""
+
+    def note(self, *what: object) -> None:
+        super().note(*what)
+        last = self.ledger.last_slice(JOB)
+        if what[1:] != ("run.before_query",) or self.cut or last is None or last.status is SliceStatus.PLANNED:
+            return
+        end, partition = max((end, partition) for partition, end in last.offsets[STREAM].items())
+        lost = self.log.records[partition][end - 1 :]
+        self.log.cut(partition, end - 1)
+        for record in lost:
+            self.log.append(partition, record._replace(number=-record.number))
+        self.cut = {partition}, last.number
 
 
 def test_a_log_that_is_cut_off_while_it_is_replayed_stops_the_job():
-    """After the run's look at its last slice, and before it reads it: what it reads stops the job, not a later look."""
-    world, findings = simulate(1_203)
-    assert (findings, world.cut is not None) == ([], True)
-    assert world.stopped_by.startswith("a task has read another record")
+    """What a run reads stops the job, not a later look alone."""
+    worlds = [CutOffInTime(seed) for seed in range(8)]
+    for world in worlds:
+        world.run()
+        assert check_world(world) == []
+    assert any(world.stopped_by.startswith("a task has read another record") for world in worlds)
 
 
 def test_a_seed_is_a_history():
@@ -132,20 +223,25 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
-    began_s, all_faults, done = time.monotonic(), 0, 0
-    for faults, _, wrong in run_everywhere(options.first, options.seeds):
-        for seed, findings in wrong:
-            print(f"seed {seed}: {'; '.join(findings)}")
-        if wrong:
-            return 1
-        all_faults += faults
-        done = min(done + _PIECE, options.seeds)
-        if done % _REPORTED == 0 or done == options.seeds:
-            rate = done / (time.monotonic() - began_s)
+    began_s, found = time.monotonic(), Found()
+    for piece in run_everywhere(options.first, options.seeds):
+        found.add(piece)
+        for seed, findings in piece.wrong:
+            print(f"seed {seed}: {'; '.join(findings)}", flush=True)
+        done = found.happened["histories"]
+        if done % _REPORTED == 0:
+            a_minute = 60 * done / (time.monotonic() - began_s)
             print(
-                f"{done:,} of {options.seeds:,} histories, {all_faults:,} faults, {rate * 60:,.0f} a minute", flush=True
+                f"{done:,} of {options.seeds:,} histories, {found.faults:,} faults, {a_minute:,.0f} a minute",
+                flush=True,
             )
-    return 0
+        if found.wrong:
+            break
+    never = found.never_happened
+    if never:
+        print(f"never: {', '.join(never)}")
+    print(found)
+    return 1 if found.wrong or never else 0
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ class Topic:
 
     def end_stale(self, now_ms: int) -> None:
         """End what has been open for too long; its producer can do nothing more."""
-        for transactional_id, transaction in list(self._open.items()) if self._open else ():
+        if not self._open:
+            return
+        for transactional_id, transaction in list(self._open.items()):
             if now_ms - transaction.opened_ms > OPEN_MAX_MS:
                 self.take_over(transactional_id)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -15,20 +14,10 @@ from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.model import PipelineSpec
 
 JOB, STREAM, RESULTS = "j", "s", "shorts"
-TEXT = """
-stream: s
-schema: {{device: string, ts: {{type: timestamp, unit: ms}}, power: long}}
----
-pipeline: j
-input: {{stream: s}}
-event_time: {{field: ts, delay: {delay}ms, watermark: {watermark}, idle_timeout: {idle}, max_ahead: {ahead}s}}
-steps:
-  - where: power < {below}
-  - window: {{name: short, {short}, by: [device], aggregate: {{n: count(*), total: sum(power)}}}}
-    emit: [{{elasticsearch: short}}, {{stream: shorts}}]
-  - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), total: sum(total)}}}}
-    emit: [{{elasticsearch: minute}}]
-"""
+STREAM_DOCUMENT: dict[str, Any] = {
+    "stream": STREAM,
+    "schema": {"device": "string", "ts": {"type": "timestamp", "unit": "ms"}, "power": "long"},
+}
 MINUTE = WindowShape(60_000, 60_000)
 SHORTS = [
     WindowShape(*shape)
@@ -46,7 +35,7 @@ class Version:
     """Tumbling or sliding."""
     delay_ms: int
     watermark: str
-    idle: str
+    idle: str | None
     ahead_s: int = 60
 
     @property
@@ -55,7 +44,7 @@ class Version:
 
 
 def first_version(chance: random.Random) -> Version:
-    delay_ms, idle = chance.choice([2_000, 5_000, 20_000]), chance.choice(["null", "5s", "30s"])
+    delay_ms, idle = chance.choice([2_000, 5_000, 20_000]), chance.choice([None, "5s", "30s"])
     return Version(90, chance.choice(SHORTS), delay_ms, chance.choice(["partitions", "partitions", "newest"]), idle)
 
 
@@ -65,49 +54,61 @@ def new_version(chance: random.Random, before: Version) -> Version:
         chance.choice(SHORTS),
         chance.choice([1_000, before.delay_ms, 30_000]),
         chance.choice(["partitions", "newest"]),
-        chance.choice(["null", "5s", "30s"]),
+        chance.choice([None, "5s", "30s"]),
         chance.choice([60, 120]),
     )
 
 
 @cache
 def pipeline_of(version: Version) -> CheckedPipeline:
-    stream, pipeline = documents_of(version)
-    return check(PipelineSpec.parse(pipeline), StreamSpec.parse(stream))
+    return check(pipeline_of_document(document_of(version)), StreamSpec.from_document(STREAM_DOCUMENT))
 
 
-_PIPELINES: dict[str, PipelineSpec] = {}
+@cache
+def shapes_of(version: Version) -> tuple[WindowShape, ...]:
+    """Of the stages of its pipeline, in order."""
+    return pipeline_of(version).windows
+
+
+_PIPELINES: dict[int, tuple[dict[str, Any], PipelineSpec]] = {}
 _read_document = PipelineSpec.from_document
 
 
 def pipeline_of_document(document: dict[str, Any]) -> PipelineSpec:
     """What `PipelineSpec.from_document` makes of a stored document. Each run asks for those of the runs before it, and a document
-    that was read is not read again: the model never changes."""
-    key = repr(document)
-    if key not in _PIPELINES:
-        _PIPELINES[key] = _read_document(document)
-    return _PIPELINES[key]
-
-
-def document_of(version: Version) -> dict[str, Any]:
-    return dict(documents_of(version)[1].data)
+    that was read is not read again: neither it nor the model ever changes."""
+    known = _PIPELINES.get(id(document))
+    if known is None:  # which keeps the document, so that no other ever has its id
+        known = _PIPELINES[id(document)] = document, _read_document(document)
+    return known[1]
 
 
 @cache
-def documents_of(version: Version) -> tuple[YamlDocument, ...]:
-    """Its stream and its pipeline. There are some hundred versions in all, and every history has a few of them."""
-    text = TEXT.format(
-        delay=version.delay_ms,
-        idle=version.idle,
-        watermark=version.watermark,
-        ahead=version.ahead_s,
-        below=version.below,
-        short=_window_text(version.short),
-    )
-    return tuple(read_documents(text, "simulation.yaml"))
-
-
-def _window_text(shape: WindowShape) -> str:
-    if shape.size_ms == shape.every_ms:
-        return f"tumbling: {shape.size_ms}ms"
-    return f"sliding: {{size: {shape.size_ms}ms, every: {shape.every_ms}ms}}"
+def document_of(version: Version) -> dict[str, Any]:
+    """As the ledger stores it. There are some hundred versions in all, and every history has a few of them."""
+    short, emit = version.short, [{"elasticsearch": "short"}, {"stream": RESULTS}]
+    if short.size_ms == short.every_ms:
+        windows: dict[str, Any] = {"tumbling": f"{short.size_ms}ms"}
+    else:
+        windows = {"sliding": {"size": f"{short.size_ms}ms", "every": f"{short.every_ms}ms"}}
+    sums = {"n": "count(*)", "total": "sum(power)"}
+    sums_of_sums = {"n": "sum(n)", "total": "sum(total)"}
+    return {
+        "pipeline": JOB,
+        "input": {"stream": STREAM},
+        "event_time": {
+            "field": "ts",
+            "delay": f"{version.delay_ms}ms",
+            "watermark": version.watermark,
+            "idle_timeout": version.idle,
+            "max_ahead": f"{version.ahead_s}s",
+        },
+        "steps": [
+            {"where": f"power < {version.below}"},
+            {"window": {"name": "short", **windows, "by": ["device"], "aggregate": sums}, "emit": emit},
+            {
+                "window": {"name": "minute", "tumbling": "1m", "by": ["device"], "aggregate": sums_of_sums},
+                "emit": [{"elasticsearch": "minute"}],
+            },
+        ],
+    }

@@ -10,19 +10,20 @@ and `World.hash` its name. `faults.py` has what breaks, `load.py` what is sent, 
 from __future__ import annotations
 
 import hashlib
-import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
 
-from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, LogUnavailable
+from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, LogTruncated, LogUnavailable
 from strandline.ledger.states import Desired
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.slices import continuity
 from strandline.processing.slices import planner as planner_module
 from strandline.processing.slices.planner import is_drained
+from tests.simulation.chance import Chance
 from tests.simulation.faults import break_things
 from tests.simulation.index import Divergence, Index
 from tests.simulation.load import START_MS, Load
@@ -38,6 +39,7 @@ from tests.simulation.versions import (
     first_version,
     pipeline_of,
     pipeline_of_document,
+    shapes_of,
 )
 from tests.support.twin_ledger import TwinLedger
 
@@ -57,7 +59,7 @@ class World:
     def __init__(
         self, seed: int, *, records: int = 220, broken: str = "", kill_at: str = "", pause_at: str = ""
     ) -> None:
-        self.chance = random.Random(seed)
+        self.chance = Chance(seed)
         self.broken = broken
         self.kill_at = kill_at
         self.pause_at = pause_at
@@ -69,6 +71,7 @@ class World:
         self.mono_ms = self.chance.randint(0, 10**9)
         self.wall_off_ms, self.drift = 0, 0.0
         self.versions: list[Version] = []
+        self._is_draining = False
         self.ledger = TwinLedger()
         self.submit(first_version(self.chance))
         self.log = Log(self.chance.choice([1, 2, 4]))
@@ -80,14 +83,17 @@ class World:
         """Of the first stage, which emits to the index, too."""
         self.findings: list[str] = []
         """What was found on the way: its kind, a colon, a sentence."""
-        self.faults = 0
+        self.happened: Counter[str] = Counter()
+        """What has happened how often."""
         self.runs: dict[int, Step] = {}
         self.asleep: dict[int, int] = {}
         """Runs that are paused, and for how many turns yet."""
-        self.cut: tuple[int, int] | None = None
-        """The partition that lost records which are in slices, and the last slice of that moment."""
+        self.cut: tuple[set[int], int] | None = None
+        """The partitions that lost records which are in slices, or are another topic's, and the last slice of that moment."""
+        self.behind_until_ms: int | None = None
+        """Until when a broker is or was behind."""
         self.stopped_by = ""
-        """What the conflict says that has stopped the job, as only a log that was cut off may."""
+        """What the error says that has stopped the job for good, as only a log that has lost records may."""
         self.commits: list[int] = []
         """The epoch of each write to the ledger."""
         self._noted: list[tuple[object, ...]] = [(seed, records)]
@@ -114,6 +120,11 @@ class World:
                 self._step()
         self.findings.append("stuck: the job does not come to its end")
 
+    def count(self, what: str) -> None:
+        """Note that it has happened, and count it."""
+        self.happened[what] += 1
+        self.note(what)
+
     def note(self, *what: object) -> None:
         self._noted.append(what)
 
@@ -128,7 +139,8 @@ class World:
     def start(self) -> None:
         run = self.ledger.begin_run(JOB, 1)
         self.runs[run.epoch] = JobRun(self, run).steps()
-        self.note("start", run.epoch, run.version)
+        self.count("begin a run")
+        self.note(run.epoch, run.version)
 
     def wall_clock(self) -> int:
         """The runners'. Nothing about records may hang on it."""
@@ -142,22 +154,24 @@ class World:
     def pass_time(self, ms: int) -> None:
         self.now_ms += ms
         self.mono_ms += ms
+        if self.log.seen_to and self.mono_ms >= (self.behind_until_ms or 0):
+            self.log.seen_to = {}
         last = self.ledger.last_slice(JOB)
         self.log.pass_time(ms, last.offsets[STREAM] if last is not None else {})
         self.dead.end_stale(self.now_ms)
         self.results.end_stale(self.now_ms)
 
     def _is_over(self) -> bool:
-        if self.load.left or self.runs or self.ledger.job(JOB).desired is not Desired.DRAINED:
+        if not self._is_draining or self.runs:
             return False
         last = self.ledger.last_slice(JOB)
-        return is_drained(last, self.ledger.last_checkpoint(JOB), self.pipeline().windows)
+        return is_drained(last, self.ledger.last_checkpoint(JOB), shapes_of(self.versions[-1]))
 
     def _step(self) -> None:
         """Something happens: records come, time passes, a run takes a step, or something breaks."""
         dice = self.chance.random()
         is_quiet = self.mono_ms < self.load.quiet_until_ms
-        if self.load.left and dice < 0.15:
+        if dice < 0.15 and self.load.left:
             if not is_quiet:
                 self.load.send(self.now_ms, self.pass_time, self.note)
         elif dice < (0.4 if is_quiet else 0.25):
@@ -170,12 +184,13 @@ class World:
         elif not self.runs:
             self.start()
         else:
-            epoch = self.chance.choice(list(self.runs))  # in the order of their epochs
-            if self.asleep.get(epoch, 0) > 0:
+            epoch = self.chance.choice([*self.runs])  # in the order of their epochs
+            if self.asleep and self.asleep.get(epoch, 0) > 0:
                 self.asleep[epoch] -= 1
             else:
                 self._advance(epoch)
-        if not self.load.left and self.ledger.job(JOB).desired is Desired.RUNNING:
+        if not self.load.left and not self._is_draining:
+            self._is_draining = True
             self._heal(1.0)
             self.ledger.set_desired(JOB, Desired.DRAINED)
             self.note("drain")
@@ -185,13 +200,20 @@ class World:
         if self.log.away_ms is not None and self.chance.random() < chance:
             self.log.away_ms = None
             self.load.send_again(self.now_ms)
-        for partition in sorted(self.log.open_from):
+        for partition in sorted(self.log.open_from) if self.log.open_from else ():
             if self.chance.random() < chance:
                 self.log.close_transaction(partition)
         if self.chance.random() < chance:
             self.index.is_busy = False
         if self.chance.random() < chance:
             self.index.is_shut = False
+        if self.chance.random() < chance:
+            self.index.is_late = False
+        if self.chance.random() < chance:
+            try:
+                self.index.let_come_in()
+            except Divergence as error:
+                self.findings.append(f"wrong: {error}")
         if self.chance.random() < chance / 4:
             self.load.turn()
 
@@ -210,10 +232,11 @@ class World:
         except Divergence as error:
             self.findings.append(f"wrong: {error}")
             del self.runs[epoch]
-        except Conflict as error:
+        except (Conflict, LogTruncated) as error:
             self.note(epoch, "stops")
-            if self.cut is None:
-                self.findings.append(f"wrong: the job stops, and the log was not cut off: {error}")
+            self.count("stop a job" if isinstance(error, Conflict) else "stop a job at a hole")
+            if self.cut is None if isinstance(error, Conflict) else not self.log.removed:
+                self.findings.append(f"wrong: the job stops, and the log holds all that it needs: {error}")
             self.stopped_by = str(error)
             del self.runs[epoch]
 
