@@ -150,8 +150,9 @@ def deep_object(one: dict[str, Any]) -> bytes:
 def array_of(one: dict[str, Any]) -> bytes:
     first = {"name": one["name"], "x": one["x"]}
     others = [{**first, "x": at + 0.5} for at in range(one["at"] % 4)]
+    rows = [] if one["at"] % 29 == 0 else [*others, first]
     return msgspec.json.encode(
-        {"at": one["at"], "rows": [*others, first], "small": one["small"], "n": one["n"], "on": one["on"]}
+        {"at": one["at"], "rows": rows, "small": one["small"], "n": one["n"], "on": one["on"]}
     )
 
 
