@@ -237,7 +237,7 @@ class RowReader:
         if self._messages is not None:
             for part in _in_parts(values):
                 for rows in self._message_rows.parts(self._messages, values[part], sources[part]):
-                    yield rows._replace(places=rows.of_each(range(part.start, part.stop)))
+                    yield rows._replace(places=rows.of_each(range(part.start, part.stop))) if part.start else rows
             return
         if (read := self._read_columns(values, sources)) is not None:
             yield Rows(read)

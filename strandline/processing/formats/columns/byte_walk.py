@@ -55,6 +55,10 @@ class ByteWalk:
         other.at, other.ends, other.fits = starts, ends, np.ones(len(starts), np.bool_)
         return other
 
+    def next_byte(self) -> npt.NDArray[np.uint8]:
+        """The byte that comes next in each; 0 where none does."""
+        return np.where(self.at < self.ends, self.data[self.at], 0)
+
     def first_fit(self) -> int | None:
         """The first record that is neither marked nor at its end."""
         found = np.flatnonzero(self.fits & (self.at < self.ends))

@@ -50,26 +50,25 @@ class ReadMessages:
 def read_messages(values: Sequence[bytes | None]) -> ReadMessages:
     """Take the messages apart."""
     walk = ByteWalk(values)
-    time = _read(walk, _TIME)
+    time = _read(walk, _TIME, walk.is_next(_TIME.tag))
     starts, ends, counts = _metrics_of(walk)
-    seq = _read(walk, _SEQ)
+    seq = _read(walk, _SEQ, walk.is_next(_SEQ.tag))
     walk.end()
     inside = walk.within(starts, ends)
     metrics: dict[str, Column] = {}
+    lead = inside.next_byte()
     for name, member in _MEMBERS.items():
-        column = _read(inside, member)
-        if column.present.any():
-            metrics[name] = column
+        is_sent = lead == member.tag[0]
+        if is_sent.any():
+            metrics[name] = _read(inside, member, is_sent)
+            lead = inside.next_byte()
     inside.end()
     walk.fits[np.repeat(np.arange(len(values)), counts)[~inside.fits]] = False
     return ReadMessages(walk.fits, time, seq, counts, metrics)
 
 
-def _read(walk: ByteWalk, member: Member) -> Column:
-    """The member, where it comes next."""
-    is_sent = walk.is_next(member.tag)
-    if not is_sent.any():
-        return Column(np.zeros(len(walk), np.int64), is_sent)
+def _read(walk: ByteWalk, member: Member, is_sent: Marks) -> Column:
+    """The member, which comes next where it is sent."""
     walk.skip(len(member.tag), is_sent)
     return read_member(walk, member, is_sent)
 

@@ -44,7 +44,7 @@ class MetricColumns:
         """`chosen`: which metrics. `message_of`: of each of these the place of its message. `birth_of`: of each message the place
         of its birth."""
         self._read, self._message_of = read, message_of
-        is_all = len(chosen) == len(next(iter(read.metrics.values()), Column(chosen, chosen)).present)
+        is_all = len(chosen) == int(read.counts.sum())
         self._sent = read.metrics if is_all else {name: column.of(chosen) for name, column in read.metrics.items()}
         self.fits: Marks = np.ones(len(chosen), np.bool_)
         """Those of which the columns say what their rows as texts do."""
