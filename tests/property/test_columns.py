@@ -151,9 +151,7 @@ def array_of(one: dict[str, Any]) -> bytes:
     first = {"name": one["name"], "x": one["x"]}
     others = [{**first, "x": at + 0.5} for at in range(one["at"] % 4)]
     rows = [] if one["at"] % 29 == 0 else [*others, first]
-    return msgspec.json.encode(
-        {"at": one["at"], "rows": rows, "small": one["small"], "n": one["n"], "on": one["on"]}
-    )
+    return msgspec.json.encode({"at": one["at"], "rows": rows, "small": one["small"], "n": one["n"], "on": one["on"]})
 
 
 CHANGES: dict[str, Any] = {
