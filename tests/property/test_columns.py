@@ -150,9 +150,8 @@ def deep_object(one: dict[str, Any]) -> bytes:
 def array_of(one: dict[str, Any]) -> bytes:
     first = {"name": one["name"], "x": one["x"]}
     others = [{**first, "x": at + 0.5} for at in range(one["at"] % 4)]
-    return msgspec.json.encode(
-        {"at": one["at"], "rows": [*others, first], "small": one["small"], "n": one["n"], "on": one["on"]}
-    )
+    rows = [] if one["at"] % 29 == 0 else [*others, first]
+    return msgspec.json.encode({"at": one["at"], "rows": rows, "small": one["small"], "n": one["n"], "on": one["on"]})
 
 
 CHANGES: dict[str, Any] = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -57,8 +57,8 @@ class Rows(NamedTuple):
     """The place of each row's record; None: each record is one row."""
     elements: Sequence[int | None] | None = None
     """The place of each row's element in its array; None of a record that is rejected whole."""
-    wholes: Sequence[JsonText] | None = None
-    """Of formats whose rows follow from the records before them, too: each row before its fields were looked for."""
+    whole_of: Callable[[int], JsonText] | None = None
+    """Of formats whose rows follow from the records before them, too: gives a row as it was before fields were looked for."""
 
     def of_each(self, column: Sequence[T]) -> Sequence[T]:
         """For each row what its record has in the column."""

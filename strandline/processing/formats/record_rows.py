@@ -22,10 +22,11 @@ from strandline.processing.formats.columns.read_columns import ROWS_MIN, QuickRe
 from strandline.processing.formats.columns.source_columns import numbered, source_columns
 from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.influx_lines import InfluxLines
-from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ROWS_A_PART, ExplodedRows, JsonRows, Rows
+from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, record_fields
+from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.source_fields import SourceFields
+from strandline.processing.formats.sparkplug.message_rows import MessageRows
 from strandline.processing.formats.sparkplug.messages import MessageReader, letter_of_row
 from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.formats.telemetry.otlp_metrics import OtlpMetrics
@@ -193,6 +194,7 @@ class RowReader:
             else None
         )
         self._fields = config.fields
+        self._message_rows = MessageRows(config.fields, self._texts_of_metrics, self._source_fields.members_of)
         self._quick = self._quick_reader(config)
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
@@ -233,7 +235,9 @@ class RowReader:
             yield from self._parts_without_tombstones(values, sources)
             return
         if self._messages is not None:
-            yield from self._parts_of_messages(self._messages, values, sources)
+            for part in _in_parts(values):
+                for rows in self._message_rows.parts(self._messages, values[part], sources[part]):
+                    yield rows._replace(places=rows.of_each(range(part.start, part.stop))) if part.start else rows
             return
         if (read := self._read_columns(values, sources)) is not None:
             yield Rows(read)
@@ -292,7 +296,7 @@ class RowReader:
         value = values[at if rows.places is None else rows.places[at]]
         if element is None or value is None:
             return value
-        if rows.wholes is not None and (whole := rows.wholes[at]) is not None:
+        if rows.whole_of is not None and (whole := rows.whole_of(at)) is not None:
             return letter_of_row(whole, value, element)
         assert self._exploded is not None
         if self._array_reader is not None:
@@ -329,32 +333,9 @@ class RowReader:
             return None
         return ReadColumns(dict(read.columns) | given[0], read.fits & given[1], read.of)
 
-    def _parts_of_messages(
-        self, messages: MessageReader, values: Sequence[bytes | None], sources: Sequence[bytes | None]
-    ) -> Iterator[Rows]:
-        wholes, places, elements = list[JsonText](), list[int](), list[int | None]()
-
-        def taken() -> Rows:
-            texts = wholes if self._json_rows is None else self._json_rows.rows(wholes)
-            rows = Rows(texts, list(places), list(elements), list(wholes))
-            if sources:
-                rows = rows._replace(texts=self._filled_in(texts, rows.of_each(sources)))
-            wholes.clear()
-            places.clear()
-            elements.clear()
-            return rows
-
-        for place, value in enumerate(values):
-            found = messages.rows(value, sources[place] if sources else None)
-            is_whole = isinstance(found, Rejection)
-            rows_of_record: Sequence[JsonText] = [found] if isinstance(found, Rejection) else found
-            wholes += rows_of_record
-            places += [place] * len(rows_of_record)
-            elements += [None] if is_whole else range(len(rows_of_record))
-            if len(wholes) >= ROWS_A_PART:
-                yield taken()
-        if wholes:
-            yield taken()
+    def _texts_of_metrics(self, wholes: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
+        texts = wholes if self._json_rows is None else self._json_rows.rows(wholes)
+        return self._filled_in(texts, sources)
 
     def _parts_without_tombstones(
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None]

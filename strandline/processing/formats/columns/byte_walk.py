@@ -6,6 +6,7 @@ A record in which something else stands is marked, and goes along without meanin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,16 @@ class ByteWalk:
 
     def __len__(self) -> int:
         return len(self.at)
+
+    def within(self, starts: Places, ends: Places) -> ByteWalk:
+        """A walk through these parts of the records, none of them marked."""
+        other = copy(self)
+        other.at, other.ends, other.fits = starts, ends, np.ones(len(starts), np.bool_)
+        return other
+
+    def next_byte(self) -> npt.NDArray[np.uint8]:
+        """The byte that comes next in each; 0 where none does."""
+        return np.where(self.at < self.ends, self.data[self.at], 0)
 
     def first_fit(self) -> int | None:
         """The first record that is neither marked nor at its end."""

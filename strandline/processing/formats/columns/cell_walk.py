@@ -84,9 +84,9 @@ class CellWalk:
     def repeated(self, rows: Places) -> CellWalk:
         """These lines, each by itself and as often as it is named."""
         other = copy(self)
-        other.walk = copy(self.walk)
         other.starts, other.ends = self.starts[rows], self.ends[rows]
-        other.walk.at, other.walk.ends, other.walk.fits = other.starts, self.walk.ends[rows], self.walk.fits[rows]
+        other.walk = self.walk.within(other.starts, self.walk.ends[rows])
+        other.walk.fits &= self.walk.fits[rows]
         return other
 
     def without(self, starts: Places, ends: Places, words: Sequence[bytes]) -> Places:

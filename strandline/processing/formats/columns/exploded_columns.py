@@ -111,6 +111,8 @@ class ExplodedColumns:
         behind = records.first + more * elements.quotes
         columns |= records.read(lines, behind, shape.cells[elements.end :], beside)
         counts = np.where(lines.walk.fits, counts, 0)
+        if not counts.any():
+            return None
         record_of = np.repeat(np.arange(len(values)), counts)
         number = np.arange(len(record_of)) - np.repeat(counts.cumsum() - counts, counts)
         rows = lines.repeated(record_of)
@@ -158,7 +160,7 @@ def rows_of(
 
     others, counts = np.flatnonzero(~read.fits).tolist(), read.counts.copy()
     learn(others)
-    counts[others] = [len(known[record]) for record in others if record in known]
+    counts[others] = [len(known.get(record, ())) for record in others]
     record_of = np.repeat(np.arange(len(counts)), counts)
     numbers = np.arange(len(record_of)) - np.repeat(counts.cumsum() - counts, counts)
     fits, columns = read.fits[record_of], read.columns

@@ -35,17 +35,22 @@ _FLOATS = ("<f8", "<f4")
 
 
 @dataclass(frozen=True)
-class _Member:
+class Member:
+    """A field of a message."""
+
     tag: bytes
     kind: str
-    may_be_missing: bool
-    field: RecordField | None
+    """How its value is read, as `_KINDS` has it."""
+    may_be_missing: bool = True
+    """Whether one that was not sent is none, and not zero or empty."""
+    field: RecordField | None = None
+    """The one that takes it."""
 
 
 class ProtobufColumns:
     """Reads the messages of one type."""
 
-    def __init__(self, members: Sequence[_Member]) -> None:
+    def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
 
     def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
@@ -55,7 +60,7 @@ class ProtobufColumns:
         for member in self._members:
             is_sent = walk.is_next(member.tag)
             walk.skip(len(member.tag), is_sent)
-            column = _read(walk, member, is_sent)
+            column = read_member(walk, member, is_sent)
             if member.field is not None:
                 present = is_sent if member.may_be_missing else np.ones(len(walk), np.bool_)
                 columns[member.field.name] = Column(column.values, present)
@@ -74,7 +79,7 @@ def protobuf_columns(descriptor: Descriptor, fields: Sequence[RecordField]) -> P
         field = named.get(one.name)
         if wire_and_kind is not None and (field is None or _fits(wire_and_kind[1], field)):
             tag = _varint(one.number << 3 | wire_and_kind[0])
-            members.append(_Member(tag, wire_and_kind[1], one.has_presence, field))
+            members.append(Member(tag, wire_and_kind[1], one.has_presence, field))
         elif field is not None:
             return None
     return None if any(one.is_required for one in descriptor.fields) else ProtobufColumns(members)
@@ -104,7 +109,7 @@ def _varint(number: int) -> bytes:
     return bytes((*found, number))
 
 
-def _read(walk: ByteWalk, member: _Member, is_sent: Marks) -> Column:
+def read_member(walk: ByteWalk, member: Member, is_sent: Marks) -> Column:
     """What comes next, where it was sent; elsewhere 0 or nothing."""
     kind, field = member.kind, member.field
     if kind == "text":

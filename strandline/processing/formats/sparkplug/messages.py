@@ -18,7 +18,7 @@ neither needs one nor changes anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -50,7 +50,18 @@ Row = bytes | Rejection
 """A row as a JSON object, or why there is none."""
 
 
-class _RejectedError(Exception):
+class Topic(NamedTuple):
+    """Whose message it is, and what kind of message."""
+
+    key: Key
+    kind: str
+    device: str
+    """NODE of a node."""
+
+
+class RejectedError(Exception):
+    """A message is rejected whole."""
+
     def __init__(self, message: str, reason: str = REASON_SCHEMA) -> None:
         super().__init__(message)
         self.rejection = Rejection(reason, message)
@@ -67,29 +78,39 @@ class MessageReader:
         beside it."""
         try:
             return self._rows(value, source)
-        except _RejectedError as error:
+        except RejectedError as error:
             return error.rejection
 
     def _rows(self, value: bytes | None, source: bytes | None) -> Sequence[Row]:
         if value is None:
-            raise _RejectedError("no value (a tombstone)", REASON_DECODE)
+            raise RejectedError("no value (a tombstone)", REASON_DECODE)
         if value.startswith(_POINTS_START):  # what the dead letter of one metric holds
             return _rows_of_points(value)
         header, named = unpack_header_values(source)
-        key, kind, device = _read_topic(header)
+        topic = _read_topic(header)
+        key, kind, device = topic
         message = _parsed(value)
         is_put_back = HEADER_REPLAY_OF in named
-        about = {"group": key[0], "node": key[1], **({"device": device} if device else {}), "message": kind}
-        if message.HasField("seq"):
-            about["seq"] = message.seq
+        about = _about(topic, message)
         if kind.endswith("CMD"):
-            return self._of_data(message, about, self._births_for_command(key, device))
+            return _of_data(message, about, self._births_for_command(key, device))
         if kind.endswith("BIRTH"):
             return self._of_birth(message, key, kind, device, about, is_put_back=is_put_back)
-        node = self.sessions.node(key)
         if kind == "NDEATH":
-            return self._of_node_death(message, key, node, about, is_put_back=is_put_back)
-        return self._of_device_or_data(message, key, node, kind, device, about, is_put_back=is_put_back)
+            return self._of_node_death(message, key, self.sessions.node(key), about, is_put_back=is_put_back)
+        birth = self.turn(topic, message.seq if message.HasField("seq") else None, is_put_back=is_put_back)
+        if kind == "DDEATH":
+            return list(_stale(about | ({"time": message.timestamp} if message.timestamp else {}), birth))
+        return _of_data(message, about, birth)
+
+    def topic_of_data(self, source: bytes | None) -> Topic | None:
+        """The topic of data that has a place in the order of messages; None of all others."""
+        header, named = unpack_header_values(source)
+        try:
+            topic = _read_topic(header)
+        except RejectedError:
+            return None
+        return topic if topic.kind in ("NDATA", "DDATA") and HEADER_REPLAY_OF not in named else None
 
     def _of_birth(
         self, message: Any, key: Key, kind: str, device: str, about: dict[str, Any], *, is_put_back: bool
@@ -101,22 +122,22 @@ class MessageReader:
                 if kind == "NBIRTH":
                     self.sessions.begin_node(key, birth, seq, _bd_seq(message) or 0)
                 elif (node := self.sessions.node(key)) is None:
-                    raise _RejectedError("the birth of a device whose node has none before it, or has died since")
+                    raise RejectedError("the birth of a device whose node has none before it, or has died since")
                 else:
                     self.sessions.begin_device(key, device, birth)
                     node.seq = seq
             except TooManyBirthsError as error:
-                raise _RejectedError(str(error)) from error
-        return self._of_data(message, about, birth)
+                raise RejectedError(str(error)) from error
+        return _of_data(message, about, birth)
 
     def _of_node_death(
         self, message: Any, key: Key, node: Node | None, about: dict[str, Any], *, is_put_back: bool
     ) -> Sequence[Row]:
         if node is None:
-            raise _RejectedError("the death of a node that is dead already, or has no birth before it")
+            raise RejectedError("the death of a node that is dead already, or has no birth before it")
         bd_seq = _bd_seq(message)
         if bd_seq is not None and bd_seq != node.bd_seq:
-            raise _RejectedError(
+            raise RejectedError(
                 f"the death of another session: its bdSeq is {bd_seq}, and that of the birth {node.bd_seq}"
             )
         # Its time is that of the connection, when the broker was given it.
@@ -127,60 +148,64 @@ class MessageReader:
             self.sessions.end_node(key)
         return rows
 
-    def _of_device_or_data(
-        self,
-        message: Any,
-        key: Key,
-        node: Node | None,
-        kind: str,
-        device: str,
-        about: dict[str, Any],
-        *,
-        is_put_back: bool,
-    ) -> Sequence[Row]:
-        """Data, and the death of a device: messages that have a place in the order of their node's."""
+    def turn(self, topic: Topic, seq: int | None, *, is_put_back: bool = False) -> Birth:
+        """Give data, or the death of a device, its place in the order of its node's messages; return the birth by which it is
+        read. Raises RejectedError."""
+        node, device = self.sessions.node(topic.key), topic.device
         if node is None:
-            raise _RejectedError("its node has no birth before it, or has died since: ask it for a rebirth")
-        if not message.HasField("seq"):
-            raise _RejectedError("it has no seq, so nobody can tell whether a message before it is missing")
-        before, seq = node.seq, message.seq % 256
-        missing = (seq - before - 1) % 256
-        if not is_put_back and seq != before:
-            node.seq = seq
+            raise RejectedError("its node has no birth before it, or has died since: ask it for a rebirth")
+        if seq is None:
+            raise RejectedError("it has no seq, so nobody can tell whether a message before it is missing")
+        before, seq_here = node.seq, seq % 256
+        missing = (seq_here - before - 1) % 256
+        if not is_put_back and seq_here != before:
+            node.seq = seq_here
         birth = node.births.get(device) if not device or device in node.alive else None
-        if kind == "DDEATH" and birth is not None and not is_put_back:
+        if topic.kind == "DDEATH" and birth is not None and not is_put_back:
             node.alive.discard(device)
         if missing and not is_put_back:
-            what = "it came before" if seq == before else f"{missing} before it are missing, or come later"
-            raise _RejectedError(f"seq {message.seq} does not follow {before}: {what}")
+            what = "it came before" if seq_here == before else f"{missing} before it are missing, or come later"
+            raise RejectedError(f"seq {seq} does not follow {before}: {what}")
         if birth is None:
-            raise _RejectedError("its device has no birth before it, or has died since: ask for a rebirth")
-        if kind == "DDEATH":
-            return list(_stale(about | ({"time": message.timestamp} if message.timestamp else {}), birth))
-        return self._of_data(message, about, birth)
+            raise RejectedError("its device has no birth before it, or has died since: ask for a rebirth")
+        return birth
 
     def _births_for_command(self, key: Key, device: str) -> Birth | None:
         node = self.sessions.node(key)
         return node.births.get(device) if node is not None else None
 
-    def _of_data(self, message: Any, about: dict[str, Any], birth: Birth | None) -> list[Row]:
-        return [_row(metric, message, about, birth) for metric in message.metrics]
+
+def rows_of_data(value: bytes, topic: Topic, birth: Birth) -> Sequence[Row]:
+    """The rows of a payload that can be read, of data that has had its turn."""
+    message = _parsed(value)
+    return _of_data(message, _about(topic, message), birth)
 
 
-def _read_topic(header: bytes | None) -> tuple[Key, str, str]:
-    """(group and node), type, device (empty of a node). Raises _RejectedError."""
+def _of_data(message: Any, about: dict[str, Any], birth: Birth | None) -> list[Row]:
+    return [_row(metric, message, about, birth) for metric in message.metrics]
+
+
+def _about(topic: Topic, message: Any) -> dict[str, Any]:
+    """What all rows of a message have in common."""
+    key, kind, device = topic
+    about = {"group": key[0], "node": key[1], **({"device": device} if device else {}), "message": kind}
+    return about | ({"seq": message.seq} if message.HasField("seq") else {})
+
+
+def _read_topic(header: bytes | None) -> Topic:
+    """Raises RejectedError."""
     if header is None or not header.startswith(SOURCE_MQTT):
-        raise _RejectedError("it did not come by MQTT, and only a topic says whose message it is")
+        raise RejectedError("it did not come by MQTT, and only a topic says whose message it is")
     topic = header[len(SOURCE_MQTT) :].decode("utf-8", "replace")
     levels = topic.split("/")
     kind = levels[2] if len(levels) > 2 else ""
     expected = 4 if kind in _OF_NODES else 5 if kind in _OF_DEVICES else 0
     if levels[0] != NAMESPACE or len(levels) != expected or not all(levels):
-        raise _RejectedError(
+        raise RejectedError(
             f"topic {topic[:200]!r} is none of {NAMESPACE}/GROUP/TYPE/NODE, with TYPE {', '.join(_OF_NODES)}, or of "
             f"{NAMESPACE}/GROUP/TYPE/NODE/DEVICE, with TYPE {', '.join(_OF_DEVICES)}"
         )
-    return (levels[1], levels[3]), kind, levels[4] if expected == 5 else NODE
+    return Topic((levels[1], levels[3]), kind, levels[4] if expected == 5 else NODE)
 
 
 def _parsed(value: bytes) -> Any:
@@ -190,7 +215,7 @@ def _parsed(value: bytes) -> Any:
     try:
         message.ParseFromString(value)
     except (DecodeError, ValueError, RecursionError) as error:
-        raise _RejectedError(f"not a payload of Sparkplug B: {str(error)[:200]}", REASON_DECODE) from error
+        raise RejectedError(f"not a payload of Sparkplug B: {str(error)[:200]}", REASON_DECODE) from error
     return message
 
 
@@ -204,7 +229,7 @@ def _birth_of(message: Any) -> Birth:
         alias = metric.alias if metric.HasField("alias") else None
         if metric.name in names or alias in aliases:
             what = f"metric {metric.name!r}" if metric.name in names else f"alias {alias}"
-            raise _RejectedError(f"the birth declares {what} twice, so data can't be told apart")
+            raise RejectedError(f"the birth declares {what} twice, so data can't be told apart")
         names.add(metric.name)
         if alias is not None:
             aliases.add(alias)
@@ -282,5 +307,5 @@ def _rows_of_points(value: bytes) -> list[Row]:
     try:
         points: Iterable[msgspec.Raw] = _read_points(value)["points"]
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise _RejectedError(f"not JSON: {error}", REASON_DECODE) from error
+        raise RejectedError(f"not JSON: {error}", REASON_DECODE) from error
     return [bytes(point) for point in points]

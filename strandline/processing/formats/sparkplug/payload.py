@@ -52,7 +52,7 @@ DATATYPES = (
     "DoubleArray", "BooleanArray", "StringArray", "DateTimeArray",
 )  # fmt: skip
 """By their numbers."""
-_WHOLE_BITS = {"Int8": 8, "Int16": 16, "Int32": 32, "Int64": 64, "UInt8": 8, "UInt16": 16, "UInt32": 32, "UInt64": 64}
+WHOLE_BITS = {"Int8": 8, "Int16": 16, "Int32": 32, "Int64": 64, "UInt8": 8, "UInt16": 16, "UInt32": 32, "UInt64": 64}
 _PACKED = {
     "Int8": "b", "Int16": "h", "Int32": "i", "Int64": "q", "UInt8": "B", "UInt16": "H", "UInt32": "I", "UInt64": "Q",
     "Float": "f", "Double": "d", "DateTime": "Q",
@@ -82,7 +82,7 @@ def members_of_value(metric: Any, datatype: str) -> dict[str, Any]:
     """
     if metric.is_null:
         return {"is_null": True}
-    if datatype in _WHOLE_BITS:
+    if datatype in WHOLE_BITS:
         number = _whole(metric, datatype)
         return {"value_long": number, "value_double": float(number)}
     if datatype in ("Float", "Double"):
@@ -105,7 +105,7 @@ def members_of_value(metric: Any, datatype: str) -> dict[str, Any]:
 
 def _whole(metric: Any, datatype: str) -> int:
     """Signed ones come in two's complement, small ones in 32 bits."""
-    bits = _WHOLE_BITS[datatype]
+    bits = WHOLE_BITS[datatype]
     number = int(_one_of(metric, datatype, "int_value", "long_value"))
     if datatype.startswith("U"):
         if number >= 1 << bits:

@@ -1,0 +1,104 @@
+"""Payloads of Sparkplug B as columns: those of plain metrics, whose fields come in the order of their numbers, each once at most,
+as every writer of Protobuf writes them. Here they are only taken apart; what a metric says depends on the messages before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from strandline.processing.formats.columns.byte_walk import ByteWalk, Places
+from strandline.processing.formats.columns.protobuf_columns import Member, read_member
+from strandline.processing.formats.columns.read_columns import Column, Marks
+
+METRICS_MAX = 1_000
+"""Of a message with more, each is read by itself: all messages are gone through in step, up to the last metric of the longest."""
+_TIME, _METRIC, _SEQ = Member(b"\x08", "u8"), b"\x12", Member(b"\x18", "u8")
+_MEMBERS = {
+    "name": Member(b"\x0a", "text"),
+    "alias": Member(b"\x10", "u8"),
+    "timestamp": Member(b"\x18", "u8"),
+    "datatype": Member(b"\x20", "u4"),
+    "is_historical": Member(b"\x28", "bool"),
+    "is_transient": Member(b"\x30", "bool"),
+    "is_null": Member(b"\x38", "bool"),
+    "int_value": Member(b"\x50", "u4"),
+    "long_value": Member(b"\x58", "i8"),  # as 64 bits with a sign, whatever the datatype
+    "float_value": Member(b"\x65", "<f4"),
+    "double_value": Member(b"\x69", "<f8"),
+    "boolean_value": Member(b"\x70", "bool"),
+    "string_value": Member(b"\x7a", "text"),
+}
+"""Of a metric, in the order of their numbers."""
+
+
+@dataclass(frozen=True)
+class ReadMessages:
+    """What was read of some messages."""
+
+    fits: Marks
+    """Which of them were read. Of the others nothing here means anything."""
+    time: Column
+    seq: Column
+    counts: Places
+    """How many metrics each has."""
+    metrics: Mapping[str, Column]
+    """Of all metrics, in order. A member that none has is not among them."""
+
+
+def read_messages(values: Sequence[bytes | None]) -> ReadMessages:
+    """Take the messages apart."""
+    walk = ByteWalk(values)
+    time = _read(walk, _TIME, walk.is_next(_TIME.tag))
+    starts, ends, counts = _metrics_of(walk)
+    seq = _read(walk, _SEQ, walk.is_next(_SEQ.tag))
+    walk.end()
+    inside = walk.within(starts, ends)
+    metrics: dict[str, Column] = {}
+    lead = inside.next_byte()
+    for name, member in _MEMBERS.items():
+        is_sent = lead == member.tag[0]
+        if is_sent.any():
+            metrics[name] = _read(inside, member, is_sent)
+            lead = inside.next_byte()
+    inside.end()
+    walk.fits[np.repeat(np.arange(len(values)), counts)[~inside.fits]] = False
+    return ReadMessages(walk.fits, time, seq, counts, metrics)
+
+
+def _read(walk: ByteWalk, member: Member, is_sent: Marks) -> Column:
+    """The member, which comes next where it is sent."""
+    walk.skip(len(member.tag), is_sent)
+    return read_member(walk, member, is_sent)
+
+
+def _metrics_of(walk: ByteWalk) -> tuple[Places, Places, Places]:
+    """Where the metrics that come next begin and end, message after message, and how many each has."""
+    found: list[tuple[Places, Places, Places]] = []
+    rows = np.flatnonzero(walk.is_next(_METRIC))
+    while len(rows) and len(found) < METRICS_MAX:
+        head = walk.at[rows] + 1
+        length = walk.data[head].astype(np.int64)
+        is_long = length > 0x7F
+        if is_long.any():
+            more = walk.data[np.minimum(head + 1, len(walk.data) - 1)].astype(np.int64)
+            walk.fits[rows[is_long & (more > 0x7F)]] = False  # it takes more than 16 KiB
+            length = np.where(is_long, (length & 0x7F) | (more << 7), length)
+        begin = head + 1 + is_long
+        end = begin + length
+        over = end > walk.ends[rows]
+        if over.any():
+            walk.fits[rows[over]] = False
+            begin, end = (np.minimum(place, walk.ends[rows]) for place in (begin, end))
+        walk.at[rows] = end
+        found.append((rows, begin, end))
+        rows = rows[(walk.data[end] == _METRIC[0]) & (end < walk.ends[rows])]
+    none = np.zeros(0, np.int64)
+    owners, starts, ends = (np.concatenate([none, *(one[at] for one in found)]) for at in range(3))
+    counts = np.bincount(owners, minlength=len(walk))
+    # They were found the first of each message first.
+    order = (counts.cumsum() - counts)[owners] + np.repeat(np.arange(len(found)), [len(one[0]) for one in found])
+    ordered = np.empty((2, len(order)), np.int64)
+    ordered[:, order] = starts, ends
+    return ordered[0], ordered[1], counts
