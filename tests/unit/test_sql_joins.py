@@ -113,7 +113,7 @@ def test_conditions_and_expressions_see_what_is_selected():
     ("query", "sentence"),
     [
         (f"select * from orders o join shipments s on {ON}", "'*' has columns of both sides"),
-        (f"select o.id, carrier from orders o join shipments s on {ON}", "'carrier' may be a column of either side of the join; write NAME.carrier"),
+        (f"select o.id, carrier from orders o join shipments s on {ON}", "either side of the join; write NAME.carrier"),
         (f"select o.amount from orders o join shipments s on {ON}", "'id' says which rows meet"),
         (f"select o.id from orders o right join shipments s on {ON}", "write 'left join'"),
         (f"select o.id from orders o cross join shipments s on {ON}", "'cross join' is not supported"),
