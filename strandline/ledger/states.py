@@ -68,6 +68,10 @@ class JobState(StrEnum):
     FAILED = "failed"
 
 
+Completed = Literal["completed"]
+COMPLETED: Completed = "completed"
+"""What is shown, in place of a state, of a batch that has drained to its ends."""
+
 RESTING = frozenset({JobState.CREATED, JobState.STOPPED, JobState.DRAINED, JobState.FAILED})
 """The states in which a job has no runner that may write."""
 JOB_MOVES: dict[JobState, frozenset[JobState]] = {

@@ -110,6 +110,11 @@ def open_index(emit_name: str) -> str:
     return f"{emit_name}.open"
 
 
+def emit_of_open_index(index: str) -> str | None:
+    """Return the emission whose open windows an index shows; None for an index of something else."""
+    return index.removesuffix(".open") if index.endswith(".open") else None
+
+
 def dead_letter_index(job: str) -> str:
     """Return the index of a job's dead letters. No result goes to an alias that ends like it."""
     return f"{job}.dead-letters"

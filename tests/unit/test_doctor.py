@@ -226,7 +226,7 @@ class Store:
 
 GRANTED = {
     "cluster": {"monitor": True, "manage_index_templates": True},
-    "index": {"*": {"create_doc": True, "read": True, "create_index": True, "manage": True}},
+    "index": {"*": {"create_doc": True, "read": True, "create_index": True, "manage": True, "index": True}},
 }
 NODES = {"nodes": {"x": {"version": "8.19.1"}}}
 PRIVILEGES = "POST /_security/user/_has_privileges"
@@ -260,6 +260,11 @@ def test_a_server_without_its_first_page_tells_its_version_elsewhere() -> None:
         ({"GET /": {"version": {"number": "9.1.0"}}}, "wrong", "version 9.1.0"),
         ({PRIVILEGES: GRANTED | {"cluster": {"monitor": True}}}, "wrong", "on the cluster: manage_index_templates"),
         ({PRIVILEGES: GRANTED | {"index": {}}}, "warning", "not on all indices: create_doc, read"),
+        (
+            {PRIVILEGES: GRANTED | {"index": {"*": {**GRANTED["index"]["*"], "index": False}}}},
+            "warning",
+            "not on all indices: index, which jobs need whose late records revise results",
+        ),
         (
             {"PUT /_index_template/strandline-doctor-": RequestRefused("refused", 403, "x")},
             "wrong",

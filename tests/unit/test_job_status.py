@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
+import strandline
 from strandline.processing.slices.rewind import RewindCost
 from strandline.services.rest.job_status import rewind_view
 
@@ -29,3 +31,14 @@ def test_the_status_warns_before_retention_reaches_what_a_rewind_needs(hours_ago
 def test_nothing_is_warned_of_where_nothing_can_be_lost(one: RewindCost, retention_ms: int) -> None:
     view = rewind_view(one, retention_ms)
     assert (view.warning, view.retention_left_ms) == ("", None)
+
+
+def test_completed_is_written_in_one_place() -> None:
+    """What people see of a batch that has ended is a word of the API; a second writing of it would be changed alone."""
+    root = Path(strandline.__file__).parent
+    shown_by = [
+        *root.glob("services/rest/**/*.py"),
+        *root.glob("services/cli/**/*.py"),
+        *root.glob("frontends/client/*.py"),
+    ]
+    assert [path.name for path in shown_by if '"completed"' in path.read_text()] == []

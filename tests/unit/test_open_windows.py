@@ -23,7 +23,13 @@ from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.emission import open_windows as shown_by
 from strandline.processing.emission.keyed_task import OPEN, KeyedTask
-from strandline.processing.emission.open_windows import OpenEmission, OpenWindows, open_emissions
+from strandline.processing.emission.open_windows import (
+    ClosedWindowsSweep,
+    OpenEmission,
+    OpenWindows,
+    dropped_indices,
+    open_emissions,
+)
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import SessionShape, WindowShape
 from strandline.processing.pipelines.upgrade import Effect, changes_between
@@ -240,6 +246,41 @@ def test_what_failed_is_tried_again_although_no_slice_follows(store: Store) -> N
     with shown._changed:
         shown._changed.notify()
     wait_until(lambda: len(store.documents) == 1)
+
+
+def test_what_an_emission_without_updates_has_left_goes_with_the_first_window_that_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An upgrade took `updates` away, or the emission: nothing would delete what was open then."""
+    asked: list[tuple[str, object]] = []
+    left = {"old.open": 2, "load.open": 0}
+
+    def forget(index: OpenIndex, job: str, closes_ms: int | None) -> int:
+        asked.append((index.name, closes_ms))
+        left[index.name], found = 0, left[index.name]
+        return found
+
+    monkeypatch.setattr(OpenIndex, "forget_closed", forget)
+    dropped = dropped_indices({"old-2026.11", "old.open", "load.open", "load-2026.11"}, "http://nowhere", [emission()])
+    assert [one.name for one in dropped] == ["old.open"]
+    sweep = ClosedWindowsSweep("farm", [], dropped)
+    sweep.closed(None)
+    assert asked == []
+    sweep.closed(MINUTE_MS)
+    sweep.close()
+    assert set(asked) == {("old.open", None)} and left["old.open"] == 0
+
+
+def test_a_sweep_of_all_asks_for_the_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies: list[Any] = []
+
+    def ask(_url: str, _method: str, _path: str, **more: Any) -> Any:
+        bodies.append(more.get("body"))
+        return {"hits": {"hits": []}}
+
+    monkeypatch.setattr(index_module, "request", ask)
+    assert OpenIndex("http://nowhere", "load").forget_closed("farm", None) == 0
+    assert bodies[-1]["query"] == {"bool": {"filter": [{"term": {"strandline.job": "farm"}}]}}
 
 
 def test_more_open_windows_than_are_shown_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,19 @@ def test_a_stream_has_one_owner(api: Api) -> None:
     assert "can't emit to stream turbine-minute, because stage per_minute of minutes does" in problem["detail"]
 
 
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_the_index_of_open_windows_has_one_owner(api: Api, is_turned: bool) -> None:
+    """A second job's documents there would be deleted with the windows that close, or the first job's would not be taken."""
+    shows = MINUTES.replace("{elasticsearch: turbine-minute}", "{elasticsearch: {name: turbine-minute, updates: 10s}}")
+    other = MINUTES.replace("pipeline: minutes", "pipeline: others").replace("{stream: turbine-minute}, ", "")
+    other = other.replace("elasticsearch: turbine-minute", "elasticsearch: turbine-minute.open")
+    first, second = (other, shows) if is_turned else (shows, other)
+    assert api.apply(f"{STREAM}---\n{first}").status_code == 200
+    problem = problem_of(api.apply(second), 409, "conflict")
+    assert "can't emit to elasticsearch turbine-minute.open, because stage per_minute of" in problem["detail"]
+    assert "NAME.open shows what is open of NAME" in problem["detail"]
+
+
 def test_an_application_that_looked_too_early_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other job is submitted after this one's documents were checked."""
     other = MINUTES.replace("pipeline: minutes", "pipeline: others")

@@ -13,6 +13,7 @@ from strandline.core.errors import (
     LogUnavailable,
     RecordTooLarge,
     ReplayMismatch,
+    SparkUnavailable,
     StrandlineError,
 )
 from strandline.processing.spark.errors import typed_error
@@ -67,6 +68,20 @@ def test_an_executor_without_strandline_is_told_with_the_remedy(said: str) -> No
     error = typed_error(RuntimeError(OF_A_KILLED_WORKER + said))
     assert type(error) is InvalidSettings
     assert "install it on each machine" in str(error)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Caused by: org.apache.spark.SparkException: Python worker failed to connect back.",
+        "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back",
+    ],
+)
+def test_a_busy_machine_is_no_fault_of_the_job(said: str) -> None:
+    """Spark gives a Python process 10 s to answer, whatever the load: the run ends as if something outside were away."""
+    error = typed_error(RuntimeError(OF_A_KILLED_WORKER + said))
+    assert type(error) is SparkUnavailable
+    assert "too much to do" in str(error)
 
 
 def test_anything_else_is_an_error_with_its_own_name_in_the_text() -> None:

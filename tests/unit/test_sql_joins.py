@@ -113,7 +113,7 @@ def test_conditions_and_expressions_see_what_is_selected():
     ("query", "sentence"),
     [
         (f"select * from orders o join shipments s on {ON}", "'*' has columns of both sides"),
-        (f"select o.id, carrier from orders o join shipments s on {ON}", "doesn't say of which side 'carrier' is"),
+        (f"select o.id, carrier from orders o join shipments s on {ON}", "either side of the join; write NAME.carrier"),
         (f"select o.amount from orders o join shipments s on {ON}", "'id' says which rows meet"),
         (f"select o.id from orders o right join shipments s on {ON}", "write 'left join'"),
         (f"select o.id from orders o cross join shipments s on {ON}", "'cross join' is not supported"),
@@ -123,7 +123,9 @@ def test_conditions_and_expressions_see_what_is_selected():
         (f"select o.id from orders o join shipments s on {ON} and o.amount = o.price", "compares columns of one side"),
         (f"select o.id from orders o join shipments s on {ON} and s.ts < o.ts", "bounds in time are included"),
         (f"select o.id from orders o join shipments s on {ON} and o.amount > 3", "bounds in time are included"),
-        (f"select o.id from orders o join shipments s on {ON} and lower(o.x) = s.x", "doesn't say of which side 'lower' is"),
+        (f"select o.id from orders o join shipments s on {ON} and x = s.x", "'x' may be a column of either side of the join"),
+        (f"select id as x from orders o join shipments s on {ON}", "'id' may be a column of either side of the join"),
+        (f"select o.id from orders o join shipments s on {ON} and lower(o.x) = s.x", "'lower(...)' is computed, and 'on'"),
         (f"select o.id from orders join orders on {ON}", "neither side is called 'o'"),
         ("select o.id from orders o join shipments o on o.id = o.id", "both sides are called 'o'"),
         ("select o.id from orders o join shipments s on o.id = s.id and s.ts between o.ts + interval '1' hour and "

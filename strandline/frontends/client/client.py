@@ -33,6 +33,7 @@ from strandline.frontends.client.sending import Sender
 from strandline.frontends.document_text import write_documents
 from strandline.frontends.joined_texts import JoinedTexts, Place
 from strandline.frontends.python.pipeline import Documents, Record
+from strandline.ledger.states import COMPLETED
 from strandline.services.client import ControlClient, authorization, job_path
 from strandline.services.trust import Trust, certificates_for
 
@@ -137,13 +138,13 @@ class Client:
     def stop(self, name: str, *, drain: bool = False, wait_s: float | None = 60.0) -> Job:
         """Stop a job after its current slice, and wait so long until it has. `drain`: close all its windows first."""
         self._safely(lambda: self._control.order(name, "drain" if drain else "stop"))
-        states = ("drained", "completed") if drain else ("stopped", "drained", "completed")
+        states = ("drained", COMPLETED) if drain else ("stopped", "drained", COMPLETED)
         return self.job(name) if wait_s is None else self.wait(name, lambda job: job.state in states, states[0], wait_s)
 
     def wait_completed(self, name: str, timeout_s: float = 3_600.0) -> Job:
         """Wait until a batch has read its range and closed all of its windows. Raises PermanentError when it fails, and
         TransientError at the end of the time."""
-        return self.wait(name, lambda job: job.state == "completed", "completed", timeout_s)
+        return self.wait(name, lambda job: job.state == COMPLETED, COMPLETED, timeout_s)
 
     def restart(self, name: str, *, wait_s: float | None = 60.0) -> Job:
         """End a job's run after its current slice, begin a new one, and wait so long until that runs. Asked for once only."""

@@ -81,14 +81,20 @@ def _comparisons(cursor: Cursor) -> list[Comparison]:
     )
 
 
-def _of_neither_side(sql: SqlText, at: int, column: str) -> InvalidDocument:
-    return sql.error(at, f"doesn't say of which side '{column}' is; write NAME.{column}")
+def _without_side(sql: SqlText, at: int, column: str) -> InvalidDocument:
+    return sql.error(
+        at, f"'{column}' may be a column of either side of the join; write NAME.{column}, with the name of its side"
+    )
 
 
 def _moment(cursor: Cursor) -> Moment:
     side, at = cursor.name("a column of one side, as o.ts")
+    if cursor.kind() == TokenType.L_PAREN:
+        raise cursor.sql.error(
+            at, f"'{side}(...)' is computed, and 'on' compares columns; derive a column in a query of that side"
+        )
     if not cursor.takes(TokenType.DOT):
-        raise _of_neither_side(cursor.sql, at, side)
+        raise _without_side(cursor.sql, at, side)
     column, _ = cursor.name("a column")
     ms = 0
     while (sign := _OFFSETS.get(cursor.kind())) is not None:  # type: ignore[arg-type]
@@ -269,7 +275,7 @@ class _Columns:
         if len(tokens) == 1 and _is_name(self._sql, tokens[0]):
             side, column = None, tokens[0].text
             if column not in (*self._on, *_WINDOW_TIMES, "window_time"):
-                raise _of_neither_side(self._sql, item.at, column)
+                raise _without_side(self._sql, item.at, column)
         elif len(tokens) == 3 and tokens[1].token_type == TokenType.DOT:
             side, column = self._sides.of(self._sql, tokens[0].text, tokens[0].start), tokens[2].text
         else:
@@ -278,7 +284,7 @@ class _Columns:
             return True  # every result has these
         if column in self._on and (side is None or item.name in (None, column)):
             if item.name not in (None, column):
-                raise _of_neither_side(self._sql, item.at, column)
+                raise _without_side(self._sql, item.at, column)
             self.selected.add(column)
             return True
         name = item.name or column

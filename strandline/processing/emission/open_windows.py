@@ -23,6 +23,7 @@ import structlog
 from strandline.core.errors import StrandlineError
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.names import emit_of_open_index
 from strandline.results.open_windows.documents import OPEN_WINDOWS_MAX, OpenShape
 from strandline.results.open_windows.index import OpenIndex
 from strandline.results.text_columns import join_texts
@@ -32,6 +33,10 @@ log = structlog.get_logger()
 
 _DOCUMENTS_MAX = 2_000
 """In one request."""
+_LOOK_AGAIN_S = 60.0
+"""The pause between looks where nothing is shown."""
+_CLOSE_S = 1.0
+"""Half of what a last look may take there."""
 
 Key = tuple[str, int, str, str]
 """Job, bucket, stage, emission."""
@@ -58,6 +63,13 @@ def open_emissions(writers: Iterable[StoreWriter], windows: WindowShape) -> list
         for one in writers
         if isinstance(one, ElasticsearchWriter) and one.index.updates_ms is not None and one.shape.is_shown
     ]
+
+
+def dropped_indices(made: Iterable[str], url: str, emissions: Iterable[OpenEmission]) -> list[OpenIndex]:
+    """Of the indices that a job has made, those that show open windows of emissions that it has no more, or shows no more."""
+    shown = {one.shape.emit_name for one in emissions}
+    names = [emit_of_open_index(index) for index in sorted(made)]
+    return [OpenIndex(url, name) for name in names if name is not None and name not in shown]
 
 
 @dataclass
@@ -215,18 +227,21 @@ def open_windows() -> OpenWindows:
 
 
 class ClosedWindowsSweep:
-    """Deletes, beside a run, documents of windows that have closed: one look a while, between `start` and `close`."""
+    """Deletes, beside a run, documents of windows that have closed, and all of emissions that show none any more: one look a
+    while, between `start` and `close`."""
 
-    def __init__(self, job: str, emissions: Sequence[OpenEmission]) -> None:
+    def __init__(self, job: str, emissions: Sequence[OpenEmission], dropped: Sequence[OpenIndex] = ()) -> None:
+        """`dropped`: indices in which nothing of the job shall be left."""
         self._job = job
         self._emissions = list(emissions)
+        self._dropped = list(dropped)
         self._changed, self._ends = threading.Event(), threading.Event()
         self._closes_ms: int | None = None
         self._thread: threading.Thread | None = None
 
     def closed(self, closes_ms: int | None) -> None:
         """Take note that windows that end at or before this time have closed. Returns at once."""
-        if closes_ms is None or closes_ms == self._closes_ms or not self._emissions:
+        if closes_ms is None or closes_ms == self._closes_ms or not (self._emissions or self._dropped):
             return
         self._closes_ms = closes_ms
         self._changed.set()
@@ -239,7 +254,7 @@ class ClosedWindowsSweep:
         self._ends.set()
         self._changed.set()
         if self._thread is not None:
-            self._thread.join(2 * max(one.every_s for one in self._emissions))
+            self._thread.join(2 * max((one.every_s for one in self._emissions), default=_CLOSE_S))
 
     def _run(self) -> None:
         while True:
@@ -249,13 +264,17 @@ class ClosedWindowsSweep:
             self.look()
             if is_last:
                 return
-            self._ends.wait(min(one.every_s for one in self._emissions))
+            self._ends.wait(min((one.every_s for one in self._emissions), default=_LOOK_AGAIN_S))
 
     def look(self) -> None:
         """Delete what is there of windows that have closed. What fails is left to the next look."""
         closes_ms = self._closes_ms
         if closes_ms is None:
             return
+        for index in self._dropped:  # each time: a worker may still have written what the version before left with it
+            with suppress(StrandlineError):
+                while index.forget_closed(self._job, None):
+                    pass
         for emission in self._emissions:
             with suppress(StrandlineError):
                 while emission.index.forget_closed(self._job, closes_ms):

@@ -18,7 +18,7 @@ from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.document_shapes import EmissionsOfRun
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.made_indices import WriterFactory
-from strandline.processing.emission.open_windows import ClosedWindowsSweep
+from strandline.processing.emission.open_windows import ClosedWindowsSweep, dropped_indices
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitter_of_input
 from strandline.processing.run.ending import Ending, watch_query
@@ -62,8 +62,9 @@ class RunQuery:
             rows = spark.readStream.format(LogSource.name()).load()
             checkpoint = checkpoint or self.temporary_checkpoint
             task = self._keyed_task(plan, config.task, checkpoint)
-            if opened := [emission for _, emission in task.open_emissions]:
-                sweep = ClosedWindowsSweep(run.job, opened)
+            opened = [emission for _, emission in task.open_emissions]
+            made = run.ledger.result_indices(run.job)
+            sweep = ClosedWindowsSweep(run.job, opened, dropped_indices(made, run.settings.elasticsearch_url, opened))
             committer = self._committer(plan, task, sweep)
             for stage, emission in zip(run.pipeline.stages, task.emissions, strict=True):
                 emission.prepare(stage.shape)

@@ -25,6 +25,7 @@ from strandline.core.errors import (
     ReplayMismatch,
     SchemaChanged,
     SinkUnavailable,
+    SparkUnavailable,
     StrandlineError,
 )
 
@@ -34,6 +35,9 @@ _BAD_RECORD = re.compile(rf".*\b{BadRecord.__name__}: (?P<reason>\w+) at (?P<ste
 """As `BadRecord` says it."""
 _OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
 _OF_AN_EXECUTORS_MACHINE = re.compile(r"No module named '?strandline\b|Cannot run program \"[^\"]*python[^\"]*\"")
+_WORKER_TOO_LATE = re.compile(r"Python worker failed to connect back|Timed out while waiting for the Python worker")
+"""Spark's limits for a Python process to answer, 10 s for a planner and 60 s for a worker, are constants of Spark (4.2.0:
+`PythonWorkerFactory`) and no settings."""
 _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
     kind.__name__: kind
     for kind in (
@@ -67,6 +71,11 @@ def typed_error(error: Exception) -> StrandlineError:
         return InvalidSettings(
             f"An executor can't start Strandline ({found[0]}): install it on each machine of the cluster as on the job's driver, "
             f"with the same Python at the same path ({sys.executable})."
+        )
+    if _WORKER_TOO_LATE.search(str(error)):
+        return SparkUnavailable(
+            "A Python process of Spark did not answer in time: this machine has too much to do, or no memory is free. The run is "
+            "tried again. If it stays so, run fewer jobs here or give the machine more cores."
         )
     sentence = sentence_of(error)
     name, _, message = sentence.partition(": ")

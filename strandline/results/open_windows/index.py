@@ -74,16 +74,19 @@ class OpenIndex:
         statuses = [one["index"]["status"] for one in items if "index" in one]
         return sum(status >= 300 and status != _OVERTAKEN for status in statuses)
 
-    def forget_closed(self, job: str, closes_ms: int) -> int:
-        """Delete some of the job's documents of windows that end at or before this time; return how many."""
+    def forget_closed(self, job: str, closes_ms: int | None) -> int:
+        """Delete some of the job's documents of windows that end at or before this time, or, without one, of all; return how
+        many."""
         try:
             self._ask("POST", f"/{self.name}/_refresh")
         except RequestRefused as error:
             if error.status == 404:
                 return 0
             raise
-        ended = {"range": {"@timestamp": {"lte": closes_ms, "format": "epoch_millis"}}}
-        query = {"bool": {"filter": [{"term": {"strandline.job": job}}, ended]}}
+        filters: list[Any] = [{"term": {"strandline.job": job}}]
+        if closes_ms is not None:
+            filters.append({"range": {"@timestamp": {"lte": closes_ms, "format": "epoch_millis"}}})
+        query = {"bool": {"filter": filters}}
         body = {"size": _DELETED_AT_ONCE, "_source": False, "query": query}
         hits = self._ask("POST", f"/{self.name}/_search", body)["hits"]["hits"]
         if hits:

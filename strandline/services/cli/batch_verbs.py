@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.core.errors import InvalidDocument, Problem, StackError
+from strandline.ledger.states import COMPLETED
 from strandline.services.cli import display
 from strandline.services.cli.document_verbs import join_files
 from strandline.services.cli.ingest_verbs import put_files
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # reading documents takes long to import, and every verb come
 
 batch_app = typer.Typer(help="Batches: pipelines over a range of a stream or files, which end.", no_args_is_help=True)
 
-COMPLETED = "completed"
 _TO_START = ("stopped", "failed", "drained")
 """In these states a batch that has not completed waits for an order."""
 _FOREVER_S = float("inf")

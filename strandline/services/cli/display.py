@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.core.durations import format_about, format_retention
+from strandline.ledger.states import COMPLETED
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
-_STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim", "completed": "green"}
+_STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim", COMPLETED: "green"}
 
 
 def show_time(time_ms: int | None) -> str:

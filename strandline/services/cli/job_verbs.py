@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from strandline.core.errors import NotFound, StrandlineError
+from strandline.ledger.states import COMPLETED
 from strandline.services.cli import display
 from strandline.services.cli.options import (
     AsJson,
@@ -131,10 +132,10 @@ def stop_job(
     with connect(data_dir, url, token_file) as client:
         if drain:
             client.order(name, "drain")
-            job = _wait(client, name, _is_in("drained", "completed"), "drained", timeout)
+            job = _wait(client, name, _is_in("drained", COMPLETED), "drained", timeout)
         else:
             client.order(name, "stop")
-            job = _wait(client, name, _is_in("stopped", "drained", "completed"), "stopped", timeout)
+            job = _wait(client, name, _is_in("stopped", "drained", COMPLETED), "stopped", timeout)
     _show_job(job, as_json)
 
 

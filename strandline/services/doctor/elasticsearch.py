@@ -21,6 +21,8 @@ _TIMEOUT_S = 8.0
 _VERSION = 8
 _CLUSTER_RIGHTS = ("monitor", "manage_index_templates")
 _INDEX_RIGHTS = ("create_doc", "read", "create_index", "manage")
+_REVISE_RIGHT = "index"
+"""Puts a document in the place of an earlier one: only what `late: {revise: ...}` needs, so where it lacks the rest works."""
 _SEE_RIGHTS = "docs/security.md lists the rights"
 _UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40, "pb": 2**50}
 
@@ -65,7 +67,7 @@ def _version(ask: Ask) -> str:
 
 def _privileges(ask: Ask) -> Mapping[str, Any] | None:
     """What the user may do; None where security is off."""
-    body = {"cluster": _CLUSTER_RIGHTS, "index": [{"names": ["*"], "privileges": _INDEX_RIGHTS}]}
+    body = {"cluster": _CLUSTER_RIGHTS, "index": [{"names": ["*"], "privileges": (*_INDEX_RIGHTS, _REVISE_RIGHT)}]}
     try:
         answer = ask("POST", "/_security/user/_has_privileges", body=body)
     except RequestRefused as error:
@@ -85,6 +87,13 @@ def _of_privileges(rights: Mapping[str, Any]) -> Iterator[Finding]:
     if lacking:
         remedy = f"see that they are granted on the names that jobs emit under; {_SEE_RIGHTS}"
         yield warning(SUBJECT, f"the user has not on all indices: {', '.join(lacking)}", remedy)
+    elif not on_all.get(_REVISE_RIGHT):
+        remedy = f"if a job has it, see that {_REVISE_RIGHT} is granted on the names that it emits under; {_SEE_RIGHTS}"
+        sentence = (
+            f"the user has not on all indices: {_REVISE_RIGHT}, which jobs need whose late records revise results "
+            "(late: {revise: ...})"
+        )
+        yield warning(SUBJECT, sentence, remedy)
     if not missing and not lacking:
         yield ok(SUBJECT, "the user has the rights for templates, indices, aliases and documents")
 

@@ -42,7 +42,7 @@ from strandline.processing.pipelines.stored import shapes_of_version
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
 from strandline.results.mapping import build_mapping, ensure_index_template
-from strandline.results.names import generation_of
+from strandline.results.names import emit_of_open_index, generation_of, open_index
 from strandline.services.rest.job_status import input_streams, rewind_view
 from strandline.services.rest.lookup_changes import LookupChanges, Sources, outcome_of
 from strandline.services.rest.views import Applied, JobPlan
@@ -443,6 +443,7 @@ class Applier:
                     raise Conflict(
                         f"stage {stage} of {job} can't emit to {place[0]} {place[1]}, because stage {other} of "
                         f"{owner} does; choose another name"
+                        + (" (NAME.open shows what is open of NAME)" if emit_of_open_index(place[1]) else "")
                     )
 
     def _refuse_circles(self, pipelines: list[CheckedPipeline]) -> None:
@@ -569,9 +570,11 @@ def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
 
 
 def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
-    """(stage, (kind, name)) of each emission that writes to an index or a stream."""
+    """(stage, (kind, name)) of each emission that writes to an index or a stream, and of the index of its open windows."""
     for stage, emit in pipeline.emissions():
         yield stage, (emit.kind, emit.name)
+        if emit.elasticsearch is not None and emit.elasticsearch.updates is not None:
+            yield stage, (emit.kind, open_index(emit.name))
 
 
 def _step_number(step: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from strandline.core.durations import format_duration
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_LATE
-from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets, SliceRow, Totals
+from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, SliceRow, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -65,7 +65,7 @@ def _of_state(facts: JobFacts) -> _Answer | None:
         )
     if job.has_completed:
         sentence = f"batch {job.name} has completed: it has read its range, and closed all of its windows"
-        return "completed", sentence, "nothing is left to do; for another range, run it under another name"
+        return COMPLETED, sentence, "nothing is left to do; for another range, run it under another name"
     if job.state in _NOT_READING:
         cause, what = _NOT_READING[job.state]
         return cause, f"job {job.name} {what}", f"strandline job start {job.name}"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import time
 from functools import lru_cache
-from typing import Literal
 
 from strandline.core.durations import FOREVER_MS, format_about, format_duration
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import CheckpointRow, JobRow, JobState, Offsets, offset_count
+from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, offset_count
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -33,8 +32,6 @@ from strandline.services.rest.views import (
 
 RETENTION_LEFT_SHARE_MIN = 0.25
 """The status warns when less than this share of the retention is left."""
-COMPLETED: Literal["completed"] = "completed"
-"""What is shown of a batch that has drained to its ends."""
 _RATE_SLICES = 20
 _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.CREATED: ("start", "stop"),

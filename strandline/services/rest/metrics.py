@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 
 from strandline import __version__
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import JobState
+from strandline.ledger.states import COMPLETED, JobState
 from strandline.log.kafka_status import KafkaStatus, LogRange
-from strandline.services.rest.job_status import COMPLETED, job_view
+from strandline.services.rest.job_status import job_view
 from strandline.services.rest.lookup_status import lookup_summaries
 from strandline.services.rest.views import JobView, LookupSummary
 

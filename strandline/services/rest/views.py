@@ -13,6 +13,7 @@ from strandline.core.described import Described
 from strandline.ledger.states import (
     BackfillRow,
     BackfillState,
+    Completed,
     Desired,
     EventRow,
     JobState,
@@ -397,7 +398,7 @@ class JobView(View):
     streams: list[str]
     """All inputs, in the order of the document."""
     desired: Desired
-    state: JobState | Literal["completed"]
+    state: JobState | Completed
     """`completed`: a batch that has read its range and closed every window. The ledger calls it `drained`."""
     message: str
     """Why it is in this state; empty when there is nothing to say."""

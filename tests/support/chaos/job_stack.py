@@ -8,10 +8,10 @@ manager would.
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import sqlite3
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ from tests.support.chaos.index_proxy import IndexProxy
 from tests.support.chaos.machine import SmallDisk
 from tests.support.chaos.more_jobs import ChaosJob, documents_of, jobs_of
 from tests.support.chaos.postgresql_server import PostgresqlServer
-from tests.support.chaos.processes import descendants, name_of
+from tests.support.chaos.processes import descendants, name_of, signal_each
 from tests.support.chaos.proxied_stack import ProxiedStack
 from tests.support.chaos.tcp_proxy import TcpProxy
 from tests.support.chaos.work import RATE, JobLoad, documents, stream_document
@@ -209,19 +209,26 @@ class JobStack:
         if self.load is not None:
             self.load.is_stopping = True
         recorded = [pid for file in self._pid_files for pid in file.alive().values()]
-        for pid in [*recorded, *self.family()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        self.stack.stop()
-        self._menders.shutdown()
-        self.index_proxy.close()
-        self.stack.kafka_proxy.stop()
-        for proxy in self.ledger_proxies:
-            proxy.close()
-        if self.postgresql is not None:
-            self.postgresql.close()
-        if self.small_disk is not None:
-            self.small_disk.close()
+        started = [*recorded, *self.family()]
+        signal_each(started, signal.SIGCONT)
+        with contextlib.ExitStack() as closing:  # each, whatever another one raises; the last named is the first
+            if self.small_disk is not None:
+                closing.callback(self.small_disk.close)
+            if self.postgresql is not None:
+                closing.callback(self.postgresql.close)
+            for proxy in self.ledger_proxies:
+                closing.callback(proxy.close)
+            closing.callback(self.stack.kafka_proxy.stop)
+            closing.callback(self.index_proxy.close)
+            closing.callback(self._menders.shutdown)
+            try:
+                self.stack.stop()
+            except BaseException as error:
+                killed = signal_each(started, signal.SIGKILL)
+                print(
+                    f"the stack could not be stopped ({error}); killed what it had started: {killed}", file=sys.stderr
+                )
+                raise
 
     # --- Processes
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterable
+
 import psutil
 
 
@@ -19,3 +23,13 @@ def descendants(root: int) -> list[int]:
         return [one.pid for one in psutil.Process(root).children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
+
+
+def signal_each(pids: Iterable[int], number: signal.Signals) -> list[int]:
+    """Send a signal to each of these; returns those that were there."""
+    found: list[int] = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).send_signal(number)
+            found.append(pid)
+    return found

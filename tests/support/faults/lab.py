@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from pathlib import Path
@@ -243,12 +244,14 @@ class Lab:
         return self._trials[-1]
 
     def close(self) -> None:
-        self.gateway.close()
-        if self._has_own_cluster:
-            self.cluster.close()
-        if self.mqtt_broker is not None:
-            self.mqtt_broker.close()
-        self.ledger.close()
+        """Each, whatever another one raises."""
+        with contextlib.ExitStack() as closing:  # the last named is the first
+            closing.callback(self.ledger.close)
+            if self.mqtt_broker is not None:
+                closing.callback(self.mqtt_broker.close)
+            if self._has_own_cluster:
+                closing.callback(self.cluster.close)
+            closing.callback(self.gateway.close)
 
 
 def _is_open(port: int) -> bool:
