@@ -187,7 +187,7 @@ _YAML_REMEDIES = {
     "expected <block end>, but found '<block mapping start>'": "; a line above begins further right or further left: "
     "what belongs together begins in one column",
     "expected <block end>, but found '-'": "; the '-' of one list stand in one column",
-    "mapping values are not allowed here": "; a ':' followed by a space can stand here only in quotes",
+    "mapping values are not allowed here": "; the line is indented too far, or a text with a ': ' needs quotes",
 }
 """What PyYAML says -> what to do about it, where that is clear."""
 

@@ -571,7 +571,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "kafka: turbine-hour",
             ".kafka: a topic of results is a stream: {stream: NAME}",
         ),
-        ("load < 10", "load < 10 && load > 1", "near '&&', at character 13; write 'and'"),
+        ("load < 10", "load < 10 && load > 1", "near '&&', at character 12; write 'and'"),
         ("steps:", "recovery: tape\nsteps:", ":4: recovery: expected 'rewind' or 'snapshot', got 'tape'"),
     ],
 )
