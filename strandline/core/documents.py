@@ -182,6 +182,16 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
 
 
+_YAML_REMEDIES = {
+    "found character '\\t' that cannot start any token": "; indent with spaces, YAML takes no tabs",
+    "expected <block end>, but found '<block mapping start>'": "; a line above begins further right or further left: "
+    "what belongs together begins in one column",
+    "expected <block end>, but found '-'": "; the '-' of one list stand in one column",
+    "mapping values are not allowed here": "; the line is indented too far, or a text with a ': ' needs quotes",
+}
+"""What PyYAML says -> what to do about it, where that is clear."""
+
+
 def resolves_to_text(plain: str) -> bool:
     """Whether the reader takes this for text where it stands without quotes."""
     known = _Loader.yaml_implicit_resolvers.get(plain[:1], [])
@@ -210,6 +220,7 @@ class _Reader:
             message = ", ".join(part for part in (error.context, error.problem) if part) or "is not YAML"
             if message.endswith("got '?'"):  # PyYAML ends a plain text there, inside brackets only
                 message += "; inside {...} or [...], text with a '?' must stand in quotes"
+            message += _YAML_REMEDIES.get(error.problem or "", "")
             prefix = "" if isinstance(error, yaml.composer.ComposerError) else "is not valid YAML: "
             self._add(prefix + message, (), mark.line + 1 if mark else None)
         except yaml.reader.ReaderError as error:

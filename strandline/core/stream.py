@@ -818,7 +818,7 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
     if kind == "too_long":
         return f"expected at most {detail['ctx']['max_length']:,} entries, got {_shown(value)}"
     if kind == "literal_error":
-        return f"expected {detail['ctx']['expected']}, got {_shown(value)}"
+        return f"expected {detail['ctx']['expected']}{_or_mapping(model, path)}, got {_shown(value)}"
     return f"{detail['msg'].replace('Input should', 'should')}, got {_shown(value)}"
 
 
@@ -830,6 +830,12 @@ def _remedy(model: type[DocumentModel], path: Path, kind: str, value: object) ->
         name, field = next(iter(meant.model_fields.items()))
         return f"; write {{{field.alias or name}: {value}}}"
     return ""
+
+
+def _or_mapping(model: type[DocumentModel], path: Path) -> str:
+    """Of a field that is a word or a mapping: how the mapping is written, beside the words."""
+    meant = _model_at(model, path)
+    return f", or {{{next(iter(meant.model_fields))}: ...}}" if meant else ""
 
 
 def _shown(value: object) -> str:

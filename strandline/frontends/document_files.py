@@ -102,6 +102,8 @@ def _rows(text: str, path: Path, named: _Named, document: Path) -> str:
         spec = LookupSpec.parse(replace(own, data={**{k: v for k, v in own.data.items() if k != "file"}, "rows": []}))
     except (InvalidDocument, ValueError):
         return ""
+    if not path.is_file():
+        raise InvalidDocument([Problem(f"{path}: can't be read, there is no such file", "file", str(document), line)])
     try:
         return pack_rows(read_lookup_file(spec, path))
     except (PermanentError, TooLarge) as error:

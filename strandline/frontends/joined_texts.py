@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from strandline.core.errors import Problem
+from strandline.core.errors import InvalidDocument, Problem
 from strandline.frontends.document_files import with_files
 
 Place = Callable[[Problem], Problem]
@@ -29,6 +29,15 @@ class JoinedTexts:
 
     def add_file(self, file: Path) -> None:
         """Add a file of YAML or SQL, with the files that it names. Raises InvalidDocument where that can't be."""
+        if file.suffix.lower() == ".py":
+            raise InvalidDocument(
+                [
+                    Problem(
+                        "is Python, which is run and not read; let it write a file with PIPELINE.to_yaml() (docs/python.md)",
+                        source=str(file),
+                    )
+                ]
+            )
         text = file.read_bytes()
         if file.suffix.lower() != ".sql":
             self.add(

@@ -295,6 +295,21 @@ def test_check_asks_the_stack_about_a_registered_stream(api: Api, say: Say, tmp_
     assert say("pipeline", "check", pipeline).code == 0
 
 
+def test_without_a_stack_check_says_first_what_the_file_lacks(say: Say, tmp_path: Path) -> None:
+    """A slip in the stream's name is far more likely than a stack that should run."""
+    wrong = _file(tmp_path, "p.yaml", f"{STREAM}\n---\n{PIPELINE.replace('{stream: turbines', '{stream: turbine')}")
+    said = say("pipeline", "check", wrong, "--url", "http://127.0.0.1:9")
+    assert said.code == 1
+    assert said.err.startswith(
+        f"{wrong} holds no stream 'turbine'; did you mean 'turbines'?; a stack may have it, but the control"
+    )
+
+
+def test_a_program_is_no_document(say: Say, tmp_path: Path) -> None:
+    said = say("pipeline", "check", _file(tmp_path, "health.py", "from strandline import stream\n"))
+    assert (said.code, "is Python, which is run and not read" in said.err) == (1, True)
+
+
 def leaf_commands() -> list[tuple[str, ...]]:
     """Every verb by its words."""
 

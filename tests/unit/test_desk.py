@@ -179,6 +179,25 @@ def test_a_pipeline_by_log_time_needs_to_be_told_it() -> None:
         Desk(pipeline, log_time="level")
 
 
+def test_a_stream_without_a_timestamp_is_tried_by_a_test() -> None:
+    text = (ROOT / "examples" / "times.yaml").read_bytes()
+    pipeline = read_pipeline(text, "times.yaml", "machine-times")
+    with pytest.raises(PermanentError, match="no field of type timestamp, so let a test say when they came"):
+        run(pipeline, b'{"id": "m1", "t": "02.12.2013 21:15:00", "v": 1}')
+    with pytest.raises(
+        InvalidDocument, match="log time can't be taken from 'v'; the stream has no field of type timestamp"
+    ):
+        Desk(pipeline, log_time="v")
+
+
+def test_the_example_of_times_in_other_forms_does_what_its_test_says(say: Say) -> None:
+    said = say("pipeline", "test", str(ROOT / "examples" / "tests" / "times.yaml"))
+    assert (said.code, said.err) == (0, "")
+    shown = (ROOT / "docs" / "formats.md").read_text().partition("### Times in other forms")[2]
+    (steps,) = re.findall(r"^steps:\n(.*?)```", shown.partition("### ")[0], re.DOTALL | re.MULTILINE)
+    assert steps in (ROOT / "examples" / "times.yaml").read_text()
+
+
 def test_without_a_drain_windows_stay_open_and_waiting_closes_them() -> None:
     desk = Desk(tanks(), 1)
     assert documents([*desk.feed(DeskRecords([level(100)], [0]))]) == []

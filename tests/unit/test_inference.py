@@ -75,6 +75,10 @@ def infer(sample: str) -> Proposal:
             },
         ),
         ("23.5\n24\n", {"format": "value", "schema": {"value": "double"}}),
+        (
+            '{"id":"m1","t":"1386018900"}\n{"id":"m1","t":"1386019200"}\n',
+            {"format": "json", "schema": {"id": "string", "t": {"type": "timestamp", "unit": "s", "text": True}}},
+        ),
         ("ON\nOFF\n", {"format": "value", "schema": {"value": "string"}}),
     ],
 )  # fmt: skip
@@ -84,6 +88,16 @@ def test_the_proposal_is_what_a_person_would_write(sample: str, document: dict[s
     assert proposal.rejected == []
     assert proposal.accepted >= proposal.records
     StreamSpec.from_document(yaml.safe_load(yaml.safe_dump(proposal.document)))
+
+
+@pytest.mark.parametrize(("time", "is_one"), [("02.12.2013 21:15", True), ("2-Dec-13 9:15 PM", True), ("1.2.3", False)])
+def test_a_time_in_another_form_is_pointed_out(time: str, is_one: bool) -> None:
+    proposal = infer(json.dumps({"id": "m1", "t": time}))
+    assert proposal.document["schema"]["t"] == "string"
+    assert [note for note in proposal.notes if "seems to be a time" in note][:1] == [
+        "t seems to be a time in another form than ISO 8601: read it with to_timestamp(text, pattern), as docs/formats.md shows "
+        "(Times in other forms)"
+    ] * is_one
 
 
 @pytest.mark.parametrize(

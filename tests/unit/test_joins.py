@@ -159,6 +159,7 @@ def test_a_window_join_meets_in_one_window_and_its_results_are_of_that() -> None
         ({"add": {"_x": "left.order"}}, "begins with '_'"),
         ({"left": "nobody"}, "there is no step 'nobody' above"),
         ({"right": "met"}, "'met' is this step itself"),
+        ({"add": {"n": "lefts.n"}}, "expected left.FIELD or right.FIELD, got 'lefts.n'"),
         ({"max_rows": 0}, "greater than or equal to 1"),
         ({"type": "right"}, "'inner', 'left' or 'full'"),
     ],

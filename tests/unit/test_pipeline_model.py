@@ -559,7 +559,19 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ),
         ("hour}, {stream", "hour.dead-letters}, {stream", "ends like an index of dead letters (JOB.dead-letters)"),
         ("steps:", "on_error: ignore\nsteps:", ":4: on_error: expected 'dead_letter' or 'crash', got 'ignore'"),
-        ("steps:", "late: revise\nsteps:", ":4: late: expected 'dead_letter' or 'drop', got 'revise'"),
+        (
+            "steps:",
+            "late: revise\nsteps:",
+            ":4: late: expected 'dead_letter' or 'drop', or {revise: ...}, got 'revise'",
+        ),
+        ("steps:", "allowed_lateness: 5m\nsteps:", ":4: allowed_lateness: for results that late records revise, write"),
+        ("tumbling: 1h", "hopping: 1h", ".hopping: windows that overlap are 'sliding: {size: 1m, every: 10s}'"),
+        (
+            "elasticsearch: turbine-hour",
+            "kafka: turbine-hour",
+            ".kafka: a topic of results is a stream: {stream: NAME}",
+        ),
+        ("load < 10", "load < 10 && load > 1", "near '&&', at character 12; write 'and'"),
         ("steps:", "recovery: tape\nsteps:", ":4: recovery: expected 'rewind' or 'snapshot', got 'tape'"),
     ],
 )

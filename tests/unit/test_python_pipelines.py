@@ -121,6 +121,8 @@ def test_windows_say_what_a_document_says():
 def test_one_text_for_by_and_a_part_of_a_millisecond_are_refused_at_once():
     with pytest.raises(TypeError, match=r"write by=\['turbine'\]"):
         TURBINES.event_time("ts", delay="1s").window(tumbling("1m"), name="w", by="turbine", n="count(*)")
+    with pytest.raises(TypeError, match=r"write tumbling\('1m'\)"):
+        TURBINES.event_time("ts", delay="1s").window("1m", name="w", n="count(*)")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="whole milliseconds"):
         tumbling(timedelta(microseconds=1))
 

@@ -278,6 +278,11 @@ def test_event_time_may_be_the_time_of_arrival():
         (f"select count(*) as n from {TUMBLE}", (2, 1), "groups without the window"),
         (f"select * from {TUMBLE} {GROUPED}", (2, 8), "'*' has columns that nothing groups by"),
         (f"select turbine, count(*) from {TUMBLE} {GROUPED}", (2, 17), "count(*) needs a name"),
+        (
+            f"select turbine, power, count(*) as n from {TUMBLE} {GROUPED}",
+            (2, 17),
+            "'power' has many values in a window: group by it, too, or take one, as max(power) as power",
+        ),
         (f"select turbine as t, count(*) as n from {TUMBLE} {GROUPED}", (2, 8), "'turbine' keeps its name in results"),
         (
             f"select count(*) as n from {TUMBLE} {GROUPED}",

@@ -248,6 +248,8 @@ class Flow:
         """
         if isinstance(by, str):
             raise TypeError(f"by={by!r} is one text; write by=[{by!r}]")
+        if isinstance(windows, str):
+            raise TypeError(f"{windows!r} is a text; write tumbling({windows!r}), sliding(...) or session(...)")
         keys = {"by": list(by)} if by else {}
         aggregates = {**(aggregate or {}), **named}
         return self._with({"window": {"name": name, **windows.fields, **keys, "aggregate": aggregates}})

@@ -295,6 +295,11 @@ class Relations:
                     )
                 selected.add(column)
                 continue
+            if column is not None and item.name is None:
+                raise self._sql.error(
+                    item.at,
+                    f"'{column}' has many values in a window: group by it, too, or take one, as max({column}) as {column}",
+                )
             result = self._name_of(item)
             if result in aggregate:
                 raise self._sql.error(item.at, f"there is a column '{result}' already; choose another name")

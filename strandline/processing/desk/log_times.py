@@ -15,6 +15,10 @@ from strandline.processing.formats.timestamps import parse_timestamp_column
 from strandline.processing.pipelines.event_time import EventTimeSource
 
 Times = npt.NDArray[np.int64]
+_NO_TIMESTAMP = (
+    "the stream has no field of type timestamp, so let a test say when they came: strandline pipeline test FILE, "
+    "whose steps have 'at' (docs/desk.md)"
+)
 
 
 class LogTimes:
@@ -29,9 +33,11 @@ class LogTimes:
         """Raises InvalidDocument when the field `log_time` is no timestamp of the stream."""
         self._field = next((field for field in fields if field.name == (log_time or source.field)), None)
         if log_time is not None and (self._field is None or self._field.type != "timestamp"):
-            times = [field.name for field in fields if field.type == "timestamp"]
-            message = f"log time can't be taken from '{log_time}'; the stream's timestamps are: {', '.join(times)}"
+            times = ", ".join(field.name for field in fields if field.type == "timestamp")
+            remedy = f"the stream's timestamps are: {times}" if times else _NO_TIMESTAMP
+            message = f"log time can't be taken from '{log_time}'; {remedy}"
             raise InvalidDocument([Problem(message)])
+        self._has_timestamps = any(field.type == "timestamp" for field in fields)
         self.are_event_times = log_time is None
         """Of rows whose log time the input does not say."""
         self._last_ms: int | None = None
@@ -49,7 +55,7 @@ class LogTimes:
             if self._field is None:
                 raise PermanentError(
                     "the pipeline takes log time as event time, and the input doesn't say when its records came; "
-                    "name the field that does with --log-time FIELD"
+                    + ("name the field that does with --log-time FIELD" if self._has_timestamps else _NO_TIMESTAMP)
                 )
             values = [self._value(text) for text in texts]
             micros, is_known = parse_timestamp_column(values, self._field.time_unit, set(map(type, values)))

@@ -34,8 +34,10 @@ SAMPLE_RECORDS_MAX = 10_000
 _AVRO_FILE = b"Obj\x01"
 _DELIMITERS = ";,\t|"
 _TIME_NAME = re.compile(
-    r"(?i)(?:^|_|\b)(?:ts|time|timestamp|date|datetime|at|when|created|measured|ns)(?:_?(?:s|ms|us|ns))?$"
+    r"(?i)(?:^|_|\b)(?:t|ts|epoch|time|timestamp|date|datetime|at|when|created|measured|ns)(?:_?(?:s|ms|us|ns))?$"
 )
+_OTHER_TIME = re.compile(r"\d{1,4}[./-](\d{1,2}|[A-Za-z]{3,9})[./-]\d{1,4}[ T]+\d{1,2}:\d{2}")
+_OTHER_TIME_REMEDY = "read it with to_timestamp(text, pattern), as docs/formats.md shows (Times in other forms)"
 _CENTURY_S = (946_684_800, 4_102_444_800)
 """2000 to 2099: what a number may be that is taken for a time."""
 
@@ -343,6 +345,8 @@ def _schema(found: dict[Path, list[Any]], rows: int, proposal: Proposal, *, is_t
             spec["from"] = path_text(path)
         if spec["type"] == "timestamp" and len(known) == rows:
             times.append(name)
+        if spec["type"] == "string" and all(_OTHER_TIME.search(str(value)) for value in known):
+            proposal.notes.append(f"{name} seems to be a time in another form than ISO 8601: {_OTHER_TIME_REMEDY}")
         schema[name] = spec if len(spec) > 1 else spec["type"]
         if set(spec) == {"type", "required"}:
             schema[name] = f"{spec['type']}?"

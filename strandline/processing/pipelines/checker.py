@@ -302,7 +302,13 @@ class _Check:
             known = [n for n, f in stream.fields.items() if f.type == "timestamp"] or stream.fields
             self._add(path, f"'{name}' is not a field of stream '{stream.stream}'{did_you_mean(name, known)}")
         elif field.type != "timestamp":
-            self._add(path, f"'{name}' is a {field.type}; event time needs a field of type timestamp")
+            remedy = f"declare it as one ({name}: timestamp)"
+            if field.type == "string":
+                remedy += (
+                    ", or, where it is written otherwise than in ISO 8601, read it in a pipeline before "
+                    "(docs/formats.md, Times in other forms)"
+                )
+            self._add(path, f"'{name}' is a {field.type}; event time needs a field of type timestamp: {remedy}")
         elif not field.required and not source.or_log:
             self._add(
                 path,

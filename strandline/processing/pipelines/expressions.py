@@ -425,7 +425,8 @@ def _syntax_sentence(error: SqlglotError) -> str:
     column = details[0].get("col")
     near = details[0].get("highlight")
     place = f" near {near!r}, at character {column}" if near and column else ""
-    return f"is not an expression of Spark SQL: {described[0].lower()}{described[1:]}{place}"
+    remedy = {"&&": "; write 'and'", "!": "; write 'not'"}.get(str(near), "")
+    return f"is not an expression of Spark SQL: {described[0].lower()}{described[1:]}{place}{remedy}"
 
 
 def _place(node: exp.Expr) -> str:

@@ -215,6 +215,11 @@ class WindowSpec(DocumentModel):
 
     KINDS: ClassVar[tuple[str, ...]] = ("tumbling", "sliding", "cumulative", "session", "count")
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in KINDS]})
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
+        "hopping": "windows that overlap are 'sliding: {size: 1m, every: 10s}'",
+        "size": "stands in the kind of window: tumbling: 1m, or sliding: {size: 1m, every: 10s}",
+        "group_by": "the fields of the key are 'by: [...]'",
+    }
     name: FieldName
     """The stage's name: in results, status and dead letters."""
     tumbling: Duration | None = None
@@ -519,6 +524,7 @@ class EmitSpec(DocumentModel):
     """One place where a window's results go."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {"kafka": "a topic of results is a stream: {stream: NAME}"}
 
     elasticsearch: IndexSpec | None = None
     """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end. A name, or {name, shards, replicas,
@@ -727,12 +733,18 @@ class PipelineSpec(DocumentModel):
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["input", "event_time"]}, {"required": ["inputs"]}]}
     )
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
+        "allowed_lateness": "for results that late records revise, write 'late: {revise: DURATION}'",
+        "watermark": "stands in 'event_time', as its 'delay' does",
+        "delay": "stands in 'event_time', as {field: ts, delay: 10s}",
+        "sink": "results go where a step's 'emit' says, as emit: [{elasticsearch: NAME}]",
+    }
     pipeline: Name
     """The name, and the name of the job."""
     input: InputSpec | None = None
     """Where records come from: {stream: NAME}."""
     event_time: EventTimeSpec | None = None
-    """When it happened: {field, delay}."""
+    """When it happened: {field, delay}, as {field: ts, delay: 10s}; {from: log} is the time of arrival."""
     inputs: Annotated[list[StreamInputSpec], Field(min_length=1, max_length=INPUTS_MAX)] | None = None
     """Instead of `input` and `event_time`: several streams, each {stream, start, event_time}."""
     steps: list[StepSpec] = Field(min_length=1)

@@ -68,7 +68,8 @@ def check_pipeline(
     as_json: AsJson = False,
 ) -> None:
     """Check a pipeline and change nothing. Needs no stack when the files hold its stream too."""
-    from strandline.services.rest.checking import check_without_stack
+    from strandline.services.client import ControlUnavailable
+    from strandline.services.rest.checking import absent, check_without_stack
 
     files = [stream, file] if stream else [file]
     text, name_source = join_files(files)
@@ -77,7 +78,12 @@ def check_pipeline(
         answer = judged.model_dump()
     else:
         with connect(data_dir, url, token_file) as client:
-            answer = client.check(text, str(file))
+            try:
+                answer = client.check(text, str(file))
+            except ControlUnavailable as error:
+                raise ControlUnavailable(
+                    f"{file} holds {absent(text, str(file))[0]}; a stack may have it, but {error}"
+                ) from error
     problems = [
         name_source(Problem(one["detail"], one["pointer"], one["source"], one["line"])) for one in answer["problems"]
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strandline.core.documents import read_documents
+from strandline.core.documents import did_you_mean, read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.apply_documents import Batch, check_documents
@@ -28,20 +28,33 @@ def check_without_stack(text: bytes, source: str) -> CheckView | None:
     """Check documents without a ledger; None when a pipeline's stream, a lookup that it uses, or the stream that a lookup follows
     is not among them, so that the ledger is needed."""
     try:
-        documents = read_documents(text, source)
-        streams = {document.name for document in documents if document.kind == "stream"}
-        streams |= {str(emit) for document in documents for emit in _emitted(document.data)}
-        lookups = {document.name for document in documents if document.kind == "lookup"}
-        for document in documents:
-            if document.kind == "lookup" and _followed(document.data) not in (None, *streams):
-                return None
-            if any(lookup not in lookups for lookup in _used(document.data)):
-                return None
-            if document.kind == "pipeline" and any(one not in streams for one in _read(document.data)):
-                return None
+        if absent(text, source):
+            return None
         return approval(check_documents(text, source, {}))
     except InvalidDocument as error:
         return refusal(error)
+
+
+def absent(text: bytes, source: str) -> list[str]:
+    """What the documents name and don't hold, as "no stream 'meter'; did you mean 'meters'?". Raises InvalidDocument for a text
+    that can't be read; what is wrong inside a document, the check says."""
+    documents = read_documents(text, source)
+    streams = {document.name for document in documents if document.kind == "stream"}
+    streams |= {str(emit) for document in documents for emit in _emitted(document.data)}
+    lookups = {document.name for document in documents if document.kind == "lookup"}
+    found = []
+    for document in documents:
+        if document.kind == "lookup":
+            read = [_followed(document.data)]
+        else:
+            read = list(_read(document.data)) if document.kind == "pipeline" else []
+        for kind, names, known in (("stream", read, streams), ("lookup", list(_used(document.data)), lookups)):
+            found += [
+                f"no {kind} '{name}'{did_you_mean(name, known)}"
+                for name in names
+                if isinstance(name, str) and name not in known
+            ]
+    return found
 
 
 def _read(pipeline: dict[str, object]) -> Iterator[object]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from strandline.core.documents import Path
 from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, names_alike
@@ -13,11 +14,18 @@ from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, 
 JoinType = Literal["inner", "left", "full"]
 JOINED_ROWS_MAX = 1_000_000
 _MAX_ROWS = 10_000
+_OF_A_SIDE = r"^(left|right)\.[A-Za-z_]\w*$"
 
 
 def _within(value: object) -> object:
     """`10s` is short for as much before as after."""
     return {"before": value, "after": value} if isinstance(value, str) else value
+
+
+def _of_a_side(value: str) -> str:
+    if not re.search(_OF_A_SIDE, value):
+        raise ValueError(f"expected left.FIELD or right.FIELD, got {value!r}")
+    return value
 
 
 class WithinSpec(DocumentModel):
@@ -53,9 +61,9 @@ class JoinSpec(DocumentModel):
     """Beside `within`: of the rows on the right only the latest that is not later than the row on the left."""
     type: JoinType = "inner"
     """Which rows without a partner are results, too: none; `left`, those of the left; `full`, those of both."""
-    add: dict[FieldName, Annotated[str, Field(pattern=r"^(left|right)\.[A-Za-z_]\w*$")]] = Field(
-        default_factory=dict, json_schema_extra=FIELD_NAMES_SCHEMA
-    )
+    add: dict[
+        FieldName, Annotated[str, AfterValidator(_of_a_side), Field(json_schema_extra={"pattern": _OF_A_SIDE})]
+    ] = Field(default_factory=dict, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Fields of the joined row beside `on`: name -> `left.FIELD` or `right.FIELD`."""
     max_rows: Annotated[int, Field(ge=1, le=JOINED_ROWS_MAX)] = _MAX_ROWS
     """So many rows of one side and key, within reach of each other, are joined; one more is a dead letter."""
