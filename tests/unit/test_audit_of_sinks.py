@@ -4,7 +4,7 @@ files and SQLite; what must be there is made here from the rows that were writte
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -164,11 +164,11 @@ def a_batch(shape: DocumentShape, number: int) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(tables, "TABLE_PART_ROWS", 5)
     monkeypatch.setattr(files, "_MANIFESTS_A_PART", 2)
     monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", f"sqlite:///{tmp_path / 'results.sqlite'}")
-    yield Lab(tmp_path)
+    return Lab(tmp_path)
 
 
 def test_what_was_written_agrees_in_each_place_and_in_any_range(lab: Lab) -> None:
@@ -242,8 +242,8 @@ def test_days_that_their_owner_has_removed_are_said_and_are_neither_missing_nor_
     report = lab.audit()
     assert (report.outcome, report.differences) == ("incomplete", 0), report
     assert report.incomplete == (
-        f"files:{lab.directory}/all has no file of a day before 2024-05-02T00:00:00.000Z any more, so 7 results were not compared; "
-        "ask for the rest alone with --from 2024-05-02T00:00:00.000Z"
+        f"files:{lab.directory}/all has no file of a day before 2024-05-02T00:00:00.000Z any more, so 7 results were not "
+        "compared; ask for the rest alone with --from 2024-05-02T00:00:00.000Z"
     )
     assert lab.counts()["all"] == {"same": 14, "removed": 7}
     from_ms = int(datetime(2024, 5, 2, tzinfo=UTC).timestamp() * 1000)

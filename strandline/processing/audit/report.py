@@ -38,7 +38,8 @@ Outcome = Literal["clean", "differences", "incomplete"]
 @dataclass(frozen=True)
 class StoreReport(Described):
     """One alias of the index, one stream of results (`stream:NAME`), files (`files:PATH`), a table (`table:NAME`), the dead
-    letters of a stage's results for which an expression has no value (`letters:STAGE`, where there are any), or those of records."""
+    letters of a stage's results for which an expression has no value (`letters:STAGE`, where there are any), or those of
+    records."""
 
     store: str
     stage: str
