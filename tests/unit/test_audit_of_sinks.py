@@ -256,7 +256,7 @@ def test_a_file_between_others_is_lost_and_its_results_are_missing(lab: Lab) -> 
     broken.write_bytes(b"no Parquet")
     report = lab.audit()
     lost = {one.id: one.detail for one in report.sample if one.kind == "lost"}
-    assert [Path(one).name for one in lost] == [gone.name, broken.name]
+    assert [Path(one or "").name for one in lost] == [gone.name, broken.name]
     assert [one for one in lost.values() if "with 7 results" in one] and [
         one for one in lost.values() if "can't" in one
     ]

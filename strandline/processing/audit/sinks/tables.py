@@ -100,8 +100,8 @@ def _borders(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
     """Every so many ids one, in the database's order: the index of the key has them."""
     identity, last = table.c[ID], None
     while True:
-        behind = [] if last is None else [identity > last]
-        one = sa.select(identity).where(*behind).order_by(identity).offset(TABLE_PART_ROWS - 1).limit(1)
+        behind = sa.true() if last is None else identity > last
+        one = sa.select(identity).where(behind).order_by(identity).offset(TABLE_PART_ROWS - 1).limit(1)
         last = connection.execute(one).scalar()
         if last is None:
             return
