@@ -23,7 +23,7 @@ from strandline.processing.audit.findings import find
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import AuditPlan, VersionSpan
-from strandline.processing.audit.reconciliation import LetterScope, Reconciler, store_of
+from strandline.processing.audit.reconciliation import Found, LetterScope, Reconciler, store_of
 from strandline.processing.audit.report import AuditReport, make_report, store_scopes
 from strandline.processing.audit.sinks import files, tables
 from strandline.processing.audit.sinks.places import removed_before
@@ -304,3 +304,18 @@ def test_what_later_slices_and_an_earlier_life_have_written_is_no_difference(lab
     lab.ask("UPDATE minutes SET strandline_emission = 1")
     counts = lab.counts(slice_first=2, slice_whole=2)
     assert counts["table:minutes"] == {"same": 7, "outside": 14}
+
+
+def test_what_a_sink_of_a_package_refuses_is_in_no_recomputation() -> None:
+    document: dict[str, object] = {
+        "pipeline": "power",
+        "input": {"stream": "farm"},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "steps": [{"emit": [{"sink": {"use": "paper", "name": "pad"}}], "name": "all"}],
+    }
+    span = VersionSpan(1, check(PipelineSpec.from_document(document), STREAM), 1, 1, SLICES, {})
+    told = Totals(5, 5, {}, {"all": 5}, {"all": 1})
+    plan = AuditPlan("power", EndRange(), (span,), 1, SLICES, SLICES, totals=told)
+    judge = Reconciler(store_scopes(plan, a_slice(SLICES + 1)), LetterScope({}, {}, None))
+    report = make_report(plan, Totals(5, 5, {}, {"all": 5}), [], Found({}, []), judge, 0.0)
+    assert (report.outcome, report.totals_differences) == ("clean", [])
