@@ -96,7 +96,8 @@ def _plant(files: str, url: str) -> None:
     pq.write_table(pa.concat_tables([changed.slice(1), changed.slice(2, 1), foreign]), file)
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        first = "(SELECT strandline_id FROM filed_records WHERE strandline_time < '2026-09-02 00:00:00Z' ORDER BY 1 OFFSET {} LIMIT 1)"
+        on_first_day = "FROM filed_records WHERE strandline_time < '2026-09-02 00:00:00Z'"
+        first = f"(SELECT strandline_id {on_first_day} ORDER BY 1 OFFSET {{}} LIMIT 1)"
         for statement in (
             f"DELETE FROM filed_records WHERE strandline_id = {first.format(0)}",
             f"UPDATE filed_records SET cost = cost + 0.01 WHERE strandline_id = {first.format(3)}",
