@@ -24,10 +24,10 @@ def differences(held: dict[str, Any], computed: dict[str, Any], place: str = "th
     return _differences(result_of(held), result_of(computed), "", _is_same, place)
 
 
-def differences_beyond_rounding(held: dict[str, Any], computed: dict[str, Any]) -> list[str]:
+def differences_beyond_rounding(held: dict[str, Any], computed: dict[str, Any], place: str = "the index") -> list[str]:
     """Return the same as `differences`, but take two numbers, one of them a double, for equal when they differ by no more than
     rounding: another engine adds them in another order."""
-    return _differences(result_of(held), result_of(computed), "", _is_close, "the index")
+    return _differences(result_of(held), result_of(computed), "", _is_close, place)
 
 
 def result_of(document: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _ROWS_FOR_PROCESSES = 300_000
 
 @dataclass
 class Account:
-    """What was read of the log."""
+    """What was read of the log, or of the stores."""
 
     records: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
@@ -29,6 +29,16 @@ class Account:
     latest: LatestEvents = field(default_factory=dict)
     results: Counter[str] = field(default_factory=Counter)
     """Stage -> results, of stages of records."""
+    standing: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Store of files and day (since 1970) that a manifest names -> how many of its files are there."""
+
+    def add(self, other: Account) -> None:
+        """Take in what was found elsewhere."""
+        self.records += other.records
+        self.rejected.update(other.rejected)
+        self.latest.update(other.latest)
+        self.results.update(other.results)
+        self.standing.update(other.standing)
 
 
 class Part(Protocol):
@@ -36,7 +46,7 @@ class Part(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many rows it reads at most."""
+        """About how many rows it reads."""
 
     def run(self) -> Account:
         """Read it, and write what was found to its tables."""

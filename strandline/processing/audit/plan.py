@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import NotFound
 from strandline.ledger.states import CheckpointRow, Offsets, Totals
 from strandline.processing.audit.index_reader import EndRange
-from strandline.processing.audit.reconciliation import OTHER_STORE, STREAM_STORE
+from strandline.processing.audit.reconciliation import OTHER_STORE, store_of
 from strandline.processing.backfill.plan import Backfilled, Load, generations_by_store
-from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import WindowShape, first_event, last_ends
 from strandline.results.document import format_timestamp
 from strandline.results.generations import Generation, newer_than
@@ -89,6 +89,8 @@ class AuditPlan:
     """The last one."""
     slice_committed: int
     """The last committed slice when the audit began; 0 before the first."""
+    slice_whole: int = 1
+    """Of earlier slices nothing is compared: not all that they wrote is held any more, or they are of an earlier life."""
     scope: WindowsByStage = field(default_factory=dict)
     """The windows that are compared."""
     totals: Totals = field(default_factory=lambda: Totals(0, 0, {}, {}))
@@ -186,6 +188,7 @@ def plan_audit(
         slice_first=min((one.slice_own for one in spans if not one.is_backfill), default=slice_last + 1),
         slice_last=slice_last,
         slice_committed=last.slice,
+        slice_whole=slice_whole,
         is_whole=asked == EndRange() and not is_cut,
         stores=stores,
         generation=generation,
@@ -397,19 +400,12 @@ def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
 
 def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
     """Stage -> the stores of its results, as the reconciliation names them."""
-    streams = streams_of(pipeline)
     return {
-        stage: aliases + tuple(STREAM_STORE + name for name in streams[stage])
-        for stage, aliases in aliases_of(pipeline).items()
+        stage: tuple(store for store in stores if not store.startswith(OTHER_STORE))
+        for stage, stores in stores_of_letters(pipeline).items()
     }
 
 
 def stores_of_letters(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
     """Stage -> its stores, and the places whose results are not compared but may be refused."""
-    elsewhere = {
-        stage.name: tuple(
-            OTHER_STORE + emit.name for emit in stage.emits if emit.kind not in ("elasticsearch", "stream")
-        )
-        for stage in pipeline.all_stages
-    }
-    return {stage: stores + elsewhere[stage] for stage, stores in stores_of(pipeline).items()}
+    return {stage.name: tuple(store_of(one.kind, one.name) for one in stage.emits) for stage in pipeline.all_stages}

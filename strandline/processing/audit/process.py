@@ -36,6 +36,8 @@ from strandline.processing.audit.progress import Progress, tell
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.reconciliation import Found, Reconciler
 from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
+from strandline.processing.audit.sinks.places import removed_before
+from strandline.processing.audit.sinks.reading import sink_parts
 from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts, letters_parts, results_parts
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
@@ -68,9 +70,10 @@ class Audit:
 
         1. Plan from the ledger: audit up to the present last checkpoint, whatever the job does meanwhile. Note where its slices
            cut the log, because slices may be removed from the ledger while the audit runs.
-        2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. The ledger already has
-           the slices that wrote all this. Raise Conflict if a backfill became complete in between.
-        3. Read the stored results and the dead letters; read the log and compute the windows anew.
+        2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. Raise Conflict if a backfill
+           became complete in between.
+        3. Read the stored results, also from files and tables, and the dead letters. The ledger has all slices that wrote this.
+           Read the log and compute the windows anew.
         4. Compare the totals of the log with those of the ledger, and event times, watermarks and closes of each slice that the
            ledger still holds.
         5. Compare results, documents, rejected records and dead letters, id by id.
@@ -89,13 +92,13 @@ class Audit:
                     raise Conflict(f"a backfill of job {self._job} has just become complete; audit it again")
                 letters_end = self._index.ends(letters)
                 held = {name: (self._index.starts(name), self._index.ends(name)) for name in streams}
-                last = self._ledger.last_slice(self._job)
-                assert last is not None, "a committed slice is there, so there is a last one"
-                reconciler = Reconciler(store_scopes(plan, last), letter_scope(plan, last))
                 with scratch_directory(self._settings, f"audit-{self._job}") as directory:
                     compared = Table(directory / "compared", ROWS_SCHEMA)
                     compared.create()
-                    self._read_stores(plan, snapshots, held, letters_end, compared)
+                    removed = self._read_stores(plan, snapshots, held, letters_end, compared)
+                    last = self._ledger.last_slice(self._job)
+                    assert last is not None, "a committed slice is there, so there is a last one"
+                    reconciler = Reconciler(store_scopes(plan, last, removed), letter_scope(plan, last))
                     recomputations = self._recomputations(plan, tasks, directory, compared)
                     computed, latest, found = self._compute(recomputations, directory, compared, reconciler)
                 wrong, slice_held = self._compare_event_times(plan, latest)
@@ -141,7 +144,8 @@ class Audit:
         streams: dict[str, tuple[dict[int, int], dict[int, int]]],
         letters_end: dict[int, int],
         compared: Table,
-    ) -> None:
+    ) -> dict[str, int]:
+        """Returns store -> the time before which its owner has removed everything."""
         bootstrap = self._settings.kafka_bootstrap
         topic = dead_letter_topic(self._job)
         stores: dict[str, tuple[str, ...]] = {}
@@ -153,7 +157,9 @@ class Audit:
             *results_parts(bootstrap, self._job, streams, self._asked, compared),
             *letters_parts(bootstrap, topic, plan.letters_from, letters_end, stores, compared),
         ]
-        _run("reading the results", parts)
+        of_sinks, absent = sink_parts(self._settings, plan, compared)
+        account = _run("reading the results", [*parts, *of_sinks])
+        return removed_before(account.standing, absent)
 
     def _compute(
         self, spans: list[Recomputation], directory: Path, compared: Table, reconciler: Reconciler
@@ -233,10 +239,7 @@ def _run(step: str, parts: Sequence[Part]) -> Account:
     """Run the parts, and put together what they found."""
     progress, whole = Progress(step, len(parts)), Account()
     for one in run_parts(parts):
-        whole.records += one.records
-        whole.rejected.update(one.rejected)
-        whole.latest.update(one.latest)
-        whole.results.update(one.results)
+        whole.add(one)
         progress.advance()
     return whole
 

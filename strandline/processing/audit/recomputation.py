@@ -11,19 +11,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.aggregate_query import restored, stored_type
-from strandline.processing.audit.index_reader import EndRange, encode_result
+from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.joins.join_query import JoinQuery
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
-from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETTERS, STREAM_STORE, Row, Side
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, OTHER_STORE, RESULT_LETTERS, Row, Side, store_of
 from strandline.processing.audit.records.repeats import PLACE, RepeatsQuery, places_of
+from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table, TableWriter
 from strandline.processing.audit.window_query import WindowQuery
@@ -39,12 +39,9 @@ from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage,
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
-from strandline.results.document import Document, DocumentShape
+from strandline.results.document import DocumentShape
 from strandline.results.names import KEYS_BESIDE
-from strandline.results.writer import ELEMENT, EVENT_US, LATE, OFFSET, PARTITION, PROBLEM, WINDOW_END, Refused
-
-AUDITED = ("elasticsearch", "stream")
-"""The kinds of places whose results are compared."""
+from strandline.results.writer import ELEMENT, EVENT_US, LATE, OFFSET, PARTITION, PROBLEM, WINDOW_END
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,8 @@ class RecordsToCompare:
     stage: str
     steps: tuple[RowStep, ...]
     """All steps before it, from the stream on whose records these are."""
-    shapes: tuple[DocumentShape, ...]
+    shapes: tuple[tuple[str, DocumentShape], ...]
+    """(store, what its documents are like)."""
     asked: EndRange
     """Only documents with an event time in it are compared."""
     schema: pa.Schema
@@ -207,8 +205,8 @@ class RecordsToCompare:
         """The rows to compare of these records."""
         times_ms = pc.divide(batch.column(EVENT_US), 1000).to_pylist()
         rows = [
-            _row_of(shape, one, time_ms, is_good=True)
-            for shape in self.shapes
+            computed_row(store, one, time_ms, is_good=True)
+            for store, shape in self.shapes
             for one, time_ms in zip(shape.documents(batch, 0, 0), times_ms, strict=True)
             if self.asked.holds(time_ms)
         ]
@@ -268,11 +266,7 @@ class Recomputation:
             RecordsToCompare(
                 one.name,
                 one.pre_steps,
-                tuple(
-                    document_shape(pipeline, one, emit, span.version, span.generation)
-                    for emit in one.emits
-                    if emit.kind in AUDITED
-                ),
+                tuple((store, shape) for _, store, shape in self._shapes(one)),
                 asked,
                 _schema_of_records(one),
                 None if one.dedupe is None else _kept_records(directory / one.name, _schema_of_records(one)),
@@ -322,8 +316,8 @@ class Recomputation:
                 for inside in self.results(database, at):
                     counts[stage.name] += inside.rows.num_rows
                     documents.append(self._result_letters(stage, inside.without_value))
-                    for emit, shape in shapes:
-                        documents.append(_documents(shape, self._without_replaced(emit, inside.rows)))
+                    for emit, store, shape in shapes:
+                        documents.append(_documents(store, shape, self._without_replaced(emit, inside.rows)))
         return of_records + Counter({name: counts[name] for name in self.span.windows if name in counts})
 
     def _compare_records(self, database: Database, documents: TableWriter) -> Counter[str]:
@@ -410,16 +404,15 @@ class Recomputation:
         ]
         return batch_of(rows, ROWS_SCHEMA)
 
-    def _shapes(self, stage: Stage) -> list[tuple[Emit, DocumentShape]]:
-        """A backfill writes to no stream."""
-        span = self.span
+    def _shapes(self, stage: Stage | RecordStage) -> list[tuple[Emit, str, DocumentShape]]:
+        """Of each emission whose results are compared the store, and what its documents are like. A backfill writes to indices
+        only."""
+        span, again = self.span, self.span.is_backfill
         return [
-            (
-                emit,
-                document_shape(span.pipeline, stage, emit, span.version, span.generation, is_backfill=span.is_backfill),
-            )
+            (emit, store, document_shape(span.pipeline, stage, emit, span.version, span.generation, is_backfill=again))
             for emit in stage.emits
-            if emit.kind == "elasticsearch" or (emit.kind == "stream" and not span.is_backfill)
+            for store in [store_of(emit.kind, emit.name)]
+            if emit.kind == "elasticsearch" or (not again and not store.startswith(OTHER_STORE))
         ]
 
     def _without_replaced(self, emit: Emit, results: pa.RecordBatch) -> pa.RecordBatch:
@@ -478,24 +471,13 @@ def _ends_in(results: pa.RecordBatch, ends: EndRange) -> pa.Array:
     return pc.and_(pc.greater(end_ms, ends.after_ms or 0), pc.less_equal(end_ms, ends.up_to_ms or 0))
 
 
-def _documents(shape: DocumentShape, results: pa.RecordBatch) -> pa.RecordBatch:
-    """The documents that the index or the stream must show, as rows to compare."""
+def _documents(store: str, shape: DocumentShape, results: pa.RecordBatch) -> pa.RecordBatch:
+    """The documents that the store must show, as rows to compare."""
     columns = zip(
         shape.documents(results.drop_columns([PROBLEM]), 0, 0),
         results.column(WINDOW_END).to_pylist(),
         results.column(PROBLEM).is_null().to_pylist(),
         strict=True,
     )
-    rows = [_row_of(shape, one, end_ms, is_good=is_good) for one, end_ms, is_good in columns]
+    rows = [computed_row(store, one, end_ms, is_good=is_good) for one, end_ms, is_good in columns]
     return batch_of(rows, ROWS_SCHEMA)
-
-
-def _row_of(shape: DocumentShape, one: Document | Refused, time_ms: int, *, is_good: bool) -> Row:
-    """What the store must show of one result. `is_good`: whether it can have a document."""
-    store = STREAM_STORE + shape.emit_name if shape.is_stream else shape.emit_name
-    if not is_good:
-        return Row(store, one.id, Side.UNUSABLE, "", time_ms, None, None)
-    if isinstance(one, Document):
-        body = encode_result(msgspec.json.decode(one.source))
-        return Row(store, one.id, Side.COMPUTED, one.index, time_ms, None, body)
-    return Row(store, one.id, Side.COMPUTED, "", time_ms, None, None)

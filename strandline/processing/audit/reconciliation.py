@@ -1,7 +1,7 @@
 """The comparison of an audit, id by id: what was computed anew against what the stores hold. A pure merge of sorted rows.
 
 Rows come sorted by store and id, so only the rows of one id are in memory at a time.
-A store is an alias of the index, a stream of results, the dead letters of a stage's results, or those of records.
+A store is an alias of the index, a stream of results, files, a table, the dead letters of a stage's results, or those of records.
 """
 
 from __future__ import annotations
@@ -26,8 +26,21 @@ RESULT_LETTERS = "letters:"
 """Before the name of a stage: the store of the dead letters of its results for which an expression has no value."""
 STREAM_STORE = "stream:"
 """Before the name of a stream of results, where it is a store; no alias has a colon."""
+FILES_STORE = "files:"
+"""Before the path of files."""
+TABLE_STORE = "table:"
+"""Before the name of a table."""
 OTHER_STORE = "other:"
-"""Before the name of a place whose results are not compared: files, a table."""
+"""Before the name of a place whose results are not compared: a sink that a package brings."""
+_STORES = {
+    "elasticsearch": "",
+    "stream": STREAM_STORE,
+    "files": FILES_STORE,
+    "sql": TABLE_STORE,
+    "sink": OTHER_STORE,
+}
+EVER_MS = 1 << 62
+"""Later than any time."""
 _ROWS_OF_AN_ID_MAX = 20
 """Further rows of the id are only counted."""
 _DIFFERENCES_SHOWN_MAX = 3
@@ -42,6 +55,8 @@ class Side(IntEnum):
     """A dead letter of a document that the store refused."""
     UNUSABLE = 3
     """A computed result that no store gets, because it does not fit its type; its dead letter is compared by itself."""
+    LOST = 4
+    """No result: a file that a manifest names and that can't be read, by its path; the body says why."""
 
 
 class Row(NamedTuple):
@@ -51,7 +66,7 @@ class Row(NamedTuple):
     id: str
     side: int
     place: str
-    """The document's index, or its stream."""
+    """The document's index, its stream, its table, or its file (of a computed result the directory of its day)."""
     end_ms: int | None
     """The window's end."""
     emission: int | None
@@ -69,16 +84,20 @@ class Kind(StrEnum):
     """A later slice wrote it; it is not audited."""
     OUTSIDE = "outside"
     """Outside of the audited range."""
+    REMOVED = "removed"
+    """The files of its day, or all there was, were removed by their owner."""
     MISSING = "missing"
     EXTRA = "extra"
     DIFFERENT = "different"
     MISPLACED = "misplaced"
-    """In another index than the window's."""
+    """In another index than the window's, or in the files of another day."""
     DUPLICATE = "duplicate"
-    """The same id more than once: in two indices, or twice in the dead-letter stream."""
+    """The same id more than once: in two indices, in files, or twice in the dead-letter stream."""
+    LOST = "lost"
+    """A file that should be there, or can't be read. Its results are missing besides."""
 
 
-DIFFERENCES = (Kind.MISSING, Kind.EXTRA, Kind.DIFFERENT, Kind.MISPLACED, Kind.DUPLICATE)
+DIFFERENCES = (Kind.MISSING, Kind.EXTRA, Kind.DIFFERENT, Kind.MISPLACED, Kind.DUPLICATE, Kind.LOST)
 
 
 @dataclass(frozen=True)
@@ -99,6 +118,14 @@ class StoreScope:
     """What the job itself writes."""
     is_revised: bool = False
     """Whether late records revise its documents."""
+    slice_whole: int = 1
+    """What earlier slices wrote is not audited, or of an earlier life of the job's name."""
+    removed_before_ms: int | None = None
+    """Results of earlier times were removed by their owner, where they are not there."""
+
+    def is_removed(self, end_ms: int | None) -> bool:
+        """Whether a result of this time may be gone."""
+        return self.removed_before_ms is not None and end_ms is not None and end_ms < self.removed_before_ms
 
     def is_of_later_slice(self, row: Row) -> bool:
         """Whether a slice wrote the document that is not audited."""
@@ -118,6 +145,8 @@ class StoreScope:
         if row.end_ms is None:
             return Kind.EXTRA
         if row.store.startswith(RESULT_LETTERS) and not self.is_shown(row):
+            return Kind.OUTSIDE
+        if row.emission is not None and row.emission < self.slice_whole:
             return Kind.OUTSIDE
         if self.after_ms is not None and row.end_ms <= self.after_ms:
             return Kind.OUTSIDE
@@ -209,7 +238,7 @@ class Reconciler:
     stores: Mapping[str, StoreScope]
     letters: LetterScope
     counts_only: frozenset[Kind] = field(
-        default=frozenset({Kind.SAME, Kind.REFUSED, Kind.LATER, Kind.OUTSIDE}),
+        default=frozenset({Kind.SAME, Kind.REFUSED, Kind.LATER, Kind.OUTSIDE, Kind.REMOVED}),
     )
 
     def findings(self, rows: Iterable[Row]) -> Iterator[Finding]:
@@ -232,6 +261,8 @@ class Reconciler:
         scope = self.stores.get(group[0].store)
         if scope is None:  # no window of the stage is audited
             return Finding(Kind.OUTSIDE, group[0].store, "", 1)
+        if group[0].side == Side.LOST:
+            return _lost(group[0], scope)
         letters = [row for row in group if row.side == Side.LETTER and scope.is_shown(row)]
         if computed is None and group[0].store.startswith(RESULT_LETTERS):
             letters = []  # a store refused the document, and no more than that is wrong with the result
@@ -264,6 +295,8 @@ class Reconciler:
         if not held:
             if letters or computed.side == Side.UNUSABLE:
                 return Kind.REFUSED, ""
+            if scope.is_removed(computed.end_ms):
+                return Kind.REMOVED, ""
             if computed.store.startswith(RESULT_LETTERS):
                 return Kind.MISSING, "an expression has no value for this result, and it has no dead letter"
             return Kind.MISSING, f"belongs in {computed.place}" if computed.body else "has no dead letter either"
@@ -276,11 +309,13 @@ class Reconciler:
                 return Kind.REFUSED, ""  # what the window was before its last revision stays
         if computed.body is None:
             return Kind.EXTRA, f"{held[0].place} holds it, and no document can hold this result"
-        if held[0].place != computed.place:
+        # A file lies in the directory of its day; no index, stream or table has a slash in its name.
+        if held[0].place != computed.place and not held[0].place.startswith(f"{computed.place}/"):
             return Kind.MISPLACED, f"stands in {held[0].place}; it belongs in {computed.place}"
         if held[0].body == computed.body:
             return Kind.SAME, ""
-        found = differences_beyond_rounding(json.loads(held[0].body or b"{}"), json.loads(computed.body))
+        stored = json.loads(held[0].body or b"{}")
+        found = differences_beyond_rounding(stored, json.loads(computed.body), _words(computed.store))
         return (Kind.DIFFERENT, "; ".join(found[:_DIFFERENCES_SHOWN_MAX])) if found else (Kind.SAME, "")
 
     def _compare_letter(self, group: list[Row], unkept: int) -> Finding:
@@ -307,6 +342,18 @@ class Reconciler:
         return Finding(kind, DEAD_LETTERS, reason, 1, group[0].id, "", None, detail)
 
 
+def store_of(kind: str, name: str) -> str:
+    """The store of an emission to a place of this kind and name."""
+    return _STORES[kind] + name
+
+
+def _lost(file: Row, scope: StoreScope) -> Finding:
+    """What is said of a file that can't be read; nothing where its owner has removed it."""
+    if scope.is_removed(file.end_ms):
+        return Finding(Kind.REMOVED, file.store, "", 0)
+    return Finding(Kind.LOST, file.store, "", 1, file.id, file.place, file.end_ms, _text(file.body))
+
+
 def is_of_document(reason: str, headers: Mapping[str, str]) -> bool:
     """Whether a dead letter with this reason and these headers stands for a document, not for a record."""
     return reason == REASON_RESULT or "document" in headers
@@ -326,6 +373,12 @@ def _by_id(rows: Iterable[Row]) -> Iterator[tuple[list[Row], int]]:
             unkept += 1
     if group:
         yield group, unkept
+
+
+def _words(store: str) -> str:
+    """What a result of this store stands in."""
+    words = {FILES_STORE: "the file", TABLE_STORE: "the table"}
+    return next((word for prefix, word in words.items() if store.startswith(prefix)), "the index")
 
 
 def _places(rows: list[Row]) -> str:

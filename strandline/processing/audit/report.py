@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_RESULT
 from strandline.ledger.states import SliceRow, Totals
-from strandline.processing.audit.plan import AuditPlan, stores_of
+from strandline.processing.audit.plan import AuditPlan, VersionSpan, stores_of, stores_of_letters
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
     DIFFERENCES,
+    EVER_MS,
+    FILES_STORE,
+    OTHER_STORE,
     RESULT_LETTERS,
     SAMPLE_MAX,
+    TABLE_STORE,
     Counts,
     Finding,
     Found,
@@ -25,14 +30,16 @@ from strandline.processing.audit.reconciliation import (
     RecordScope,
     StoreScope,
 )
+from strandline.results.document import format_timestamp
 
 Outcome = Literal["clean", "differences", "incomplete"]
 
 
 @dataclass(frozen=True)
 class StoreReport(Described):
-    """One alias of the index, one stream of results (`stream:NAME`), the dead letters of a stage's results for which an
-    expression has no value (`letters:STAGE`, where there are any), or those of records."""
+    """One alias of the index, one stream of results (`stream:NAME`), files (`files:PATH`), a table (`table:NAME`), the dead
+    letters of a stage's results for which an expression has no value (`letters:STAGE`, where there are any), or those of
+    records."""
 
     store: str
     stage: str
@@ -43,7 +50,8 @@ class StoreReport(Described):
     """The last one ends at it."""
     counts: dict[str, int]
     """`same`, `refused` (the store took no such document, and a dead letter says so), `later` (of slices after the last
-    audited one), `outside` the range; and the differences: `missing`, `extra`, `different`, `misplaced`, `duplicate`."""
+    audited one), `outside` the range, `removed` by their owner; and the differences: `missing`, `extra`, `different`,
+    `misplaced`, `duplicate`, and files that are `lost`."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class AuditReport(Described):
 
     job: str
     outcome: Outcome
-    """`incomplete`: nothing differs, but the log or the ledger no longer holds all that was asked for."""
+    """`incomplete`: nothing differs, but the log, the ledger or files no longer hold all that was asked for."""
     incomplete: str
     asked_after_ms: int | None
     asked_up_to_ms: int | None
@@ -74,8 +82,11 @@ class AuditReport(Described):
     seconds: float
 
 
-def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
-    """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at."""
+def store_scopes(
+    plan: AuditPlan, last: SliceRow, removed: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, StoreScope]:
+    """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at.
+    `removed`: store -> the time before which its owner has removed everything."""
     scopes: dict[str, StoreScope] = {}
     revised = {one.name for span in plan.spans for one in span.pipeline.stages if one.revise_ms}
     for span in plan.spans:
@@ -90,6 +101,7 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                         last.number,
                         slice_first=plan.slice_first,
                         slice_last=plan.slice_last,
+                        removed_before_ms=removed.get(store),
                     )
         for stage, stores in stores_of(span.pipeline).items():
             if stage not in span.windows:
@@ -109,6 +121,8 @@ def store_scopes(plan: AuditPlan, last: SliceRow) -> dict[str, StoreScope]:
                     {**known, **{name: plan.stores.get(name, ()) for name in shown}},
                     plan.generation,
                     is_revised,
+                    plan.slice_whole if store.startswith((FILES_STORE, TABLE_STORE)) else 1,
+                    removed.get(store),
                 )
     return scopes
 
@@ -141,7 +155,9 @@ def make_report(
     # How often results were revised is in no recomputation.
     revised = {scope.stage for scope in reconciler.stores.values() if scope.is_revised}
     results = {stage: count for stage, count in totals.results.items() if plan.is_whole and stage not in revised}
-    refused = None if refused is None or revised else refused
+    # Nor is what a sink of a package refused, whose results are not compared.
+    has_others = any(store.startswith(OTHER_STORE) for one in plan.spans for store in _all_stores(one))
+    refused = None if refused is None or revised or has_others else refused
     ledger = Totals(totals.records, totals.accepted, rejected, results, refused)
     computed = replace(computed, refused=None if refused is None else _refused(reconciler, found.counts))
     totals_differences = _compare_totals(computed, ledger)
@@ -154,11 +170,12 @@ def make_report(
     stores.append(_store_report(DEAD_LETTERS, None, found.counts))
     differences = len(totals_differences) + len(event_times)
     differences += sum(count for (_, kind, _), count in found.counts.items() if kind in DIFFERENCES)
-    outcome: Outcome = "differences" if differences else "incomplete" if plan.incomplete else "clean"
+    incomplete = "; ".join([*([plan.incomplete] if plan.incomplete else []), *_removed(reconciler, found.counts)])
+    outcome: Outcome = "differences" if differences else "incomplete" if incomplete else "clean"
     return AuditReport(
         job=plan.job,
         outcome=outcome,
-        incomplete=plan.incomplete,
+        incomplete=incomplete,
         asked_after_ms=plan.asked.after_ms,
         asked_up_to_ms=plan.asked.up_to_ms,
         slice_first=plan.slice_first,
@@ -204,6 +221,26 @@ def _refused(reconciler: Reconciler, counts: Counts) -> dict[str, int]:
         if kind == Kind.REFUSED and label == REASON_RESULT:
             found[reconciler.stores[store].stage] += count
     return dict(found)
+
+
+def _all_stores(span: VersionSpan) -> set[str]:
+    return {store for stores in stores_of_letters(span.pipeline).values() for store in stores}
+
+
+def _removed(reconciler: Reconciler, counts: Counts) -> Iterator[str]:
+    """A sentence for each store of which results were removed by their owner."""
+    for store, scope in sorted(reconciler.stores.items()):
+        count, before_ms = counts.get((store, Kind.REMOVED, ""), 0), scope.removed_before_ms
+        if not count or before_ms is None:
+            continue
+        if before_ms >= EVER_MS:
+            yield f"{store} is not there, or not for the control service, so {count:,} results were not compared"
+            continue
+        when = format_timestamp(before_ms * 1000)
+        yield (
+            f"{store} has no file of a day before {when} any more, so {count:,} results were not compared; ask for the rest "
+            f"alone with --from {when}"
+        )
 
 
 def _store_report(name: str, scope: StoreScope | None, counts: Counts) -> StoreReport:

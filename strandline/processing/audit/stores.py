@@ -1,5 +1,5 @@
-"""What an audit compares the recomputed results with: documents of the index, dead letters, streams of results. All is read in
-parts of a bounded size.
+"""What an audit compares the recomputed results with: documents of the index, dead letters, streams of results (and in `sinks`
+files and tables). All is read in parts of a bounded size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from strandline.processing.audit.index_reader import (
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
-    OTHER_STORE,
     RESULT_LETTERS,
     STREAM_STORE,
     Row,
@@ -213,7 +212,7 @@ def _messages_parts(
 
 
 def _is_of_store(store: str, index: str) -> bool:
-    """Whether `index`, which refused a document, belongs to this store: it is the stream, or an index of the alias."""
-    return store in (STREAM_STORE + index, OTHER_STORE + index) or (
-        not store.startswith((STREAM_STORE, OTHER_STORE)) and generation_of(store, index) is not None
-    )
+    """Whether `index`, which refused a document, belongs to this store: it is the stream, the table and so on, or an index of the
+    alias."""
+    _, colon, name = store.partition(":")  # no alias has a colon
+    return name == index if colon else generation_of(store, index) is not None

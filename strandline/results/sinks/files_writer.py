@@ -132,6 +132,30 @@ def committed_files(path: str, job: str | None = None, stage: str | None = None)
             yield from (f"{path.rstrip('/')}/{file.path}" for file in manifest.files)
 
 
+def manifests_of(path: str, job: str, stage: str) -> list[str] | None:
+    """The manifests of a stage, below the sink's path, by their slices; None where their directory isn't there. Raises
+    SinkUnavailable."""
+    store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
+    return store.list(below) if store.holds(below) else None
+
+
+def emission_of(manifest: str) -> int | None:
+    """The slice that a manifest's name tells; None where it tells none."""
+    number = manifest.rpartition("/")[2].partition(".")[0]
+    return int(number) if number.isdecimal() else None
+
+
+def read_manifest(path: str, place: str) -> Manifest:
+    """Raises SinkUnavailable, ValueError where it is none."""
+    return msgspec.json.decode(_Store.of(path).read(place), type=Manifest)
+
+
+def open_file(path: str, place: str) -> pa.NativeFile | None:
+    """A file that a manifest names, opened; None where it isn't there. Raises SinkUnavailable."""
+    store = _Store.of(path)
+    return store.open(place) if store.holds(place) else None
+
+
 def _parquet(table: pa.RecordBatch) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_batches([table]), sink, compression="zstd")
@@ -202,6 +226,15 @@ class _Store:
     def read(self, place: str) -> bytes:
         with _told(self.root), self.filesystem.open_input_stream(f"{self.root}/{place}") as stream:
             return bytes(stream.read())
+
+    def open(self, place: str) -> pa.NativeFile:
+        with _told(self.root):
+            return self.filesystem.open_input_file(f"{self.root}/{place}")
+
+    def holds(self, place: str) -> bool:
+        """Whether there is such a file or directory."""
+        with _told(self.root):
+            return bool(self.filesystem.get_file_info(f"{self.root}/{place}").type is not pafs.FileType.NotFound)
 
     def list(self, place: str) -> list[str]:
         """The files below, by name."""

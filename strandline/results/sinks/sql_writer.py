@@ -161,16 +161,10 @@ class SqlWriter:
                     )
 
     def _table(self) -> sa.Table:
-        schema, _, name = self.table_name.rpartition(".")
-        columns = [sa.Column(ID, sa.Text(), primary_key=True)]
-        types = {**own_columns(self.shape), **dict(self.shape.fields)}
-        columns += [sa.Column(name_, _sql_type(kind)) for name_, kind in types.items() if name_ != ID]
-        return sa.Table(name, sa.MetaData(), *columns, schema=schema or None)
+        return table_of(self.table_name, {**own_columns(self.shape), **dict(self.shape.fields)})
 
     def _engine(self) -> sa.Engine:
-        if self.url not in _engines:
-            _engines[self.url] = sa.create_engine(_with_password(self.url), pool_size=2, pool_pre_ping=True)
-        return _engines[self.url]
+        return engine_of(self.url)
 
     def _retried(self, step: Any) -> Any:
         """What the step gives. Raises SinkUnavailable when the database was away for too long, Conflict when it will not."""
@@ -206,6 +200,21 @@ def sql_url(settings: Settings) -> str:
             f"STRANDLINE_SQL_SINK_URL names {url.get_backend_name()}; expected postgresql+psycopg://... "
         )
     return without_secrets(settings.sql_sink_url)
+
+
+def engine_of(url: str) -> sa.Engine:
+    """This process's engine for a database. `url`: without its password."""
+    if url not in _engines:
+        _engines[url] = sa.create_engine(_with_password(url), pool_size=2, pool_pre_ping=True)
+    return _engines[url]
+
+
+def table_of(table_name: str, types: Mapping[str, str]) -> sa.Table:
+    """The table with columns of these types, and the id."""
+    schema, _, name = table_name.rpartition(".")
+    columns = [sa.Column(ID, sa.Text(), primary_key=True)]
+    columns += [sa.Column(column, _sql_type(kind)) for column, kind in types.items() if column != ID]
+    return sa.Table(name, sa.MetaData(), *columns, schema=schema or None)
 
 
 def _with_password(shown: str) -> str:

@@ -1,0 +1,99 @@
+"""Which files and tables an audit compares, and what of them. Decided from the plan, before anything of them is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.plan import AuditPlan
+from strandline.processing.audit.reconciliation import EVER_MS, store_of
+from strandline.processing.audit.sinks.rows import DAY_MS
+from strandline.processing.emission.result_shapes import document_shape
+from strandline.results.sinks.typed_rows import own_columns
+
+
+@dataclass(frozen=True)
+class Place:
+    """Files below one path, or a table, of one job's results. Travels pickled."""
+
+    kind: str
+    """`files` or `sql`."""
+    name: str
+    """The path or the table's name."""
+    job: str
+    stages: tuple[str, ...]
+    """Whose results are there: of several versions they may be several."""
+    types: Mapping[str, str]
+    """Its columns with their types as a stream's schema names them, those of all versions."""
+    fields: tuple[str, ...]
+    """Those of them that are fields of the results."""
+    asked: EndRange
+    """Only rows with such a time are compared."""
+    after_ms: int | None
+    """Those of windows that end at or before it need not be read."""
+    emission_first: int
+    """Manifests of earlier slices need not be read. A row of a table may stay as an earlier life of the name has left it."""
+
+    @property
+    def store(self) -> str:
+        return store_of(self.kind, self.name)
+
+
+def places_of(plan: AuditPlan) -> list[Place]:
+    """The files and tables to which an audited slice has emitted."""
+    found: dict[str, Place] = {}
+    for span in plan.spans:
+        if span.is_backfill:
+            continue
+        records = {stage.name for stage in span.pipeline.record_stages}
+        for stage in span.pipeline.all_stages:
+            for emit in stage.emits:
+                if emit.kind not in ("files", "sql"):
+                    continue
+                shape = document_shape(span.pipeline, stage, emit, span.version)
+                scope = plan.scope.get(stage.name)
+                one = Place(
+                    kind=emit.kind,
+                    name=emit.name,
+                    job=plan.job,
+                    stages=(stage.name,),
+                    types={**own_columns(shape), **dict(shape.fields)},
+                    fields=tuple(name for name, _ in shape.fields),
+                    asked=plan.asked,
+                    after_ms=None if scope is None else scope.after_ms,
+                    emission_first=plan.slice_first if stage.name in records else plan.slice_whole,
+                )
+                known = found.get(one.store)
+                found[one.store] = one if known is None else _both(known, one)
+    return list(found.values())
+
+
+def _both(one: Place, other: Place) -> Place:
+    """The same place, as two versions emit to it."""
+    afters = [place.after_ms for place in (one, other) if place.after_ms is not None]
+    return replace(
+        other,
+        stages=tuple(dict.fromkeys((*one.stages, *other.stages))),
+        types={**one.types, **other.types},
+        fields=tuple(dict.fromkeys((*one.fields, *other.fields))),
+        after_ms=min(afters) if len(afters) == 2 else None,
+        emission_first=min(one.emission_first, other.emission_first),
+    )
+
+
+def removed_before(standing: Mapping[tuple[str, int], int], absent: Iterable[str]) -> dict[str, int]:
+    """Store -> the time before which its owner has removed everything. `standing`: of each store and day (since 1970) that a
+    manifest names, how many of its files are still there; `absent`: stores of which nothing is there.
+
+    Who removes what is old removes the oldest. So a day without any file is removed where no earlier day has one; else its files
+    are lost.
+    """
+    found = dict.fromkeys(absent, EVER_MS)
+    kept: set[str] = set()
+    for store, day in sorted(standing):
+        if standing[store, day]:
+            kept.add(store)
+        elif store not in kept:
+            found[store] = max(found.get(store, 0), (day + 1) * DAY_MS)
+    return found

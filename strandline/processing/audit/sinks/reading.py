@@ -1,0 +1,35 @@
+"""The parts in which an audit reads the files and tables of a plan."""
+
+from __future__ import annotations
+
+from strandline.core.settings import Settings
+from strandline.processing.audit.parts import Part
+from strandline.processing.audit.plan import AuditPlan
+from strandline.processing.audit.sinks.files import files_parts
+from strandline.processing.audit.sinks.places import Place, places_of
+from strandline.processing.audit.table import Table
+
+
+def sink_parts(settings: Settings, plan: AuditPlan, compared: Table) -> tuple[list[Part], list[str]]:
+    """The parts, and the stores of which nothing is there. Raises SinkUnavailable, InvalidSettings, Conflict."""
+    parts: list[Part] = []
+    absent: list[str] = []
+    for place in places_of(plan):
+        found = _parts_of(settings, place, compared)
+        if found is None:
+            absent.append(place.store)
+        else:
+            parts += found
+    return parts, absent
+
+
+def _parts_of(settings: Settings, place: Place, compared: Table) -> list[Part] | None:
+    if place.kind == "files":
+        files = files_parts(place, compared)
+        return None if files is None else list(files)
+    # Imported where it is used: it takes half a second.
+    from strandline.processing.audit.sinks.tables import table_parts
+    from strandline.results.sinks.sql_writer import sql_url
+
+    rows = table_parts(sql_url(settings), place, compared)
+    return None if rows is None else list(rows)

@@ -1,0 +1,93 @@
+"""A result as it must stand in its store, and as it stands in a file or a table: two rows to compare, made in two ways. Pure.
+
+What must be there is the document of the result. A row of a file or a table becomes such a document again from its values, also
+from the platform's own columns. A column that is null says no more than one that isn't there: a table has the columns of
+all versions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from strandline.processing.audit.index_reader import encode_result
+from strandline.processing.audit.reconciliation import FILES_STORE, TABLE_STORE, Row, Side
+from strandline.results.document import Document, format_timestamp
+from strandline.results.names import OWN_PREFIX
+from strandline.results.sinks.typed_rows import ID, TIME
+from strandline.results.writer import Refused
+
+DAY_MS = 86_400_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ORIGIN = ("job", "stage", "stream", "partition", "offset", "element")
+
+
+def computed_row(store: str, one: Document | Refused, time_ms: int, *, is_good: bool) -> Row:
+    """What the store must hold of one result. `is_good`: whether it can have a document."""
+    if not is_good:
+        return Row(store, one.id, Side.UNUSABLE, "", time_ms, None, None)
+    if not isinstance(one, Document):
+        return Row(store, one.id, Side.COMPUTED, "", time_ms, None, None)
+    document = msgspec.json.decode(one.source)
+    if not store.startswith((FILES_STORE, TABLE_STORE)):
+        return Row(store, one.id, Side.COMPUTED, one.index, time_ms, None, encode_result(document))
+    place = day_directory(time_ms) if store.startswith(FILES_STORE) else one.index
+    return Row(store, one.id, Side.COMPUTED, place, time_ms, None, encode_result(_without_nulls(document)))
+
+
+def stored_row(store: str, place: str, row: Mapping[str, Any], fields: Collection[str]) -> Row:
+    """A row of a file or a table. `row`: its values by column, as Python has them; those of `fields` are the result."""
+    own = {name.removeprefix(OWN_PREFIX): value for name, value in row.items() if name.startswith(OWN_PREFIX)}
+    document = {
+        "@timestamp": _plain(row.get(TIME)),
+        "window": _without_nulls({name: _plain(own.get(f"window_{name}")) for name in ("start", "end")}) or None,
+        **{name: _plain(row.get(name)) for name in fields},
+        "strandline": _without_nulls({name: own.get(name) for name in _ORIGIN}),
+    }
+    time, emission = row.get(TIME), own.get("emission")
+    end_ms = _microseconds(time) // 1000 if isinstance(time, datetime) else None
+    body = encode_result(_without_nulls(document))
+    return Row(store, str(row.get(ID) or ""), Side.STORED, place, end_ms, emission, body)
+
+
+def day_directory(time_ms: int) -> str:
+    """The directory of a time's files."""
+    return f"day={date(1970, 1, 1) + timedelta(days=time_ms // DAY_MS)}"
+
+
+def day_of(file: str) -> int | None:
+    """The day, since 1970, whose directory a file lies in; None where that can't be read."""
+    try:
+        return (date.fromisoformat(file.partition("/")[0].removeprefix("day=")) - date(1970, 1, 1)).days
+    except ValueError:
+        return None
+
+
+def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """A value as a document has it."""
+    match value:
+        case datetime():
+            return format_timestamp(_microseconds(value))
+        case Decimal():
+            return format(value, "f")
+        case float() if not math.isfinite(value):  # no writer writes it
+            return str(value)
+        case list():
+            return [_plain(one) for one in value]
+        case dict():
+            return {name: _plain(one) for name, one in value.items()}
+    return value
+
+
+def _microseconds(time: datetime) -> int:
+    """SQLite gives times without their zone."""
+    return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
