@@ -125,19 +125,49 @@ def test_what_is_wrong_with_inputs_is_told_with_its_place(inputs: str, told: str
     assert told in problems(UNITED, inputs)
 
 
-def test_what_another_job_emits_is_none_of_several_streams() -> None:
-    emitter = """
+EMITTER = """
 pipeline: e
 input: {stream: a}
 event_time: {field: ts, delay: 1s}
 steps: [{window: {name: w, tumbling: 1s, by: [k], aggregate: {n: count(*)}}, emit: [{stream: c}]}]
 ---
 """
-    text = f"{STREAMS}{emitter}pipeline: p{INPUTS.replace('stream: b', 'stream: c').replace('field: at', 'field: window_end')}"
-    with pytest.raises(
-        InvalidDocument, match="'c' is what another job emits, and of several streams none can be that yet"
-    ):
-        check_documents(text + UNITED.replace("from: b", "from: c").replace("bb", "cc"), "p.yaml", {})
+
+
+def beside_results(event_time: str) -> str:
+    inputs = f"\ninputs:\n  - {{stream: a, event_time: {{field: ts, delay: 1s}}}}\n  - {{stream: c, event_time: {event_time}}}\n"
+    return f"{STREAMS}{EMITTER}pipeline: p{inputs}{UNITED.replace('from: b', 'from: c').replace('v', 'n').replace('bb', 'cc')}"
+
+
+def test_results_of_another_job_beside_a_stream_go_by_its_emissions() -> None:
+    text = beside_results("{field: window_end, delay: 0s}")
+    found = next(one for one in check_documents(text, "p.yaml", {}).pipelines if one.job == "p")
+    rule = found.event_time_rule
+    assert (rule.watermark, rule.of("c").watermark, rule.of("c").idle_timeout_ms) == ("partitions", "emissions", None)
+    stored = PipelineSpec.from_document(json.loads(json.dumps(found.spec.as_document())))
+    assert stored.reads[1].event_time.watermark == "emissions" and stored.reads[1].event_time.idle_timeout is None
+    column: Any = RuleText()
+    known = rule.with_results_from({"c": 7})
+    assert column.process_result_value(column.process_bind_param(known, None), None) == known
+    assert (known.of("a").results_from_ms, known.of("c").results_from_ms) == (None, 7)
+
+
+@pytest.mark.parametrize(
+    ("event_time", "told"),
+    [
+        ("{field: window_end, delay: 0s, watermark: newest}", "event_time.watermark: 'c' holds results of another job"),
+        ("{from: log}", "event_time: 'c' holds results of another job, which come in the order of their windows"),
+    ],
+)
+def test_what_does_not_go_by_emissions_beside_a_stream_is_refused(event_time: str, told: str) -> None:
+    with pytest.raises(InvalidDocument) as error:
+        check_documents(beside_results(event_time), "p.yaml", {})
+    assert told in "\n".join(f"{one.path}: {one.message}" for one in error.value.problems)
+
+
+def test_only_results_have_emissions_to_go_by() -> None:
+    told = problems(UNITED, INPUTS.replace("delay: 2s", "delay: 2s, watermark: emissions"))
+    assert "inputs[1].event_time.watermark: no job emits results of windows to 'b'" in told
 
 
 def test_one_of_inputs_is_the_short_form() -> None:

@@ -30,8 +30,8 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import (
     emissions_to_streams,
     present_pipelines,
+    results_beside_streams,
     schema_mismatches,
-    several_results,
     stream_of_results,
     streams_of_windows,
     times_in_results,
@@ -110,7 +110,7 @@ def check_documents(
     checked: list[CheckedPipeline] = []
     emitted = {stream for _, pipeline in pipelines for stream in streams_of_windows(pipeline)}.union(emitted)
     for document, spec in _emitters_first(pipelines):
-        pipeline = spec.reading_results() if emitted.intersection(spec.streams) else spec
+        pipeline = spec.reading_results(emitted)
         if broken.intersection(spec.streams) or broken_lookups.intersection(spec.lookups()):
             continue  # the problems of the stream are listed; their consequences here would only hide them
         unknown = [
@@ -121,7 +121,10 @@ def check_documents(
             for at, name in enumerate(spec.streams)
             if name not in streams and name not in registered
         ]
-        unknown = unknown or several_results(spec, document, emitted) or times_in_results(spec, document, emitted)
+        unknown = unknown or [
+            *results_beside_streams(pipeline, document, emitted),
+            *times_in_results(spec, document, emitted),
+        ]
         if unknown:
             problems += unknown
             broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
@@ -449,24 +452,14 @@ class Applier:
         """A job that reads what follows from its own results would never end."""
         specs = present_pipelines(self._ledger) | {pipeline.job: pipeline.spec for pipeline in pipelines}
         emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
-        for job, spec in specs.items():
-            emitted = emitters.keys() & set(spec.streams)
-            if emitted and len(spec.streams) > 1:
-                stream = min(emitted)
-                raise Conflict(
-                    f"job {job} reads several streams, and job {emitters[stream]} emits to {stream}, one of them: no cut of the "
-                    "log takes whole emissions of one beside records of others. Have it read that stream alone, in a pipeline of "
-                    "its own"
-                )
-        reads = {job: spec.streams[0] for job, spec in specs.items()}  # of several, none is emitted
+        before = {
+            job: [emitters[stream] for stream in spec.streams if stream in emitters] for job, spec in specs.items()
+        }
         for pipeline in pipelines:
-            way = [pipeline.job]
-            while (before := emitters.get(reads[way[0]])) is not None and before not in way:
-                way.insert(0, before)
-            if before is not None:
+            if way := _circle(before, pipeline.job):
                 raise Conflict(
-                    f"job {pipeline.job} would read what follows from its own results: {' -> '.join([before, *way])}; have "
-                    "one of them read, or emit to, another stream"
+                    f"job {pipeline.job} would read what follows from its own results: {' -> '.join(way)}; have one of them "
+                    "read, or emit to, another stream"
                 )
 
     def _refuse_left_results(self, pipelines: list[CheckedPipeline]) -> None:
@@ -566,6 +559,21 @@ def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
         if (document.kind, document.name) in seen:
             yield document.problem((document.kind,), f"{document.kind} '{document.name}' is here twice; remove one")
         seen.add((document.kind, document.name))
+
+
+def _circle(before: Mapping[str, list[str]], job: str) -> list[str]:
+    """A way from this job, each time to one that reads results of the one before, back to it; empty if there is none. `before`:
+    of each job those whose results it reads."""
+    ways, seen = [[job]], set[str]()
+    while ways:
+        way = ways.pop()
+        for one in before.get(way[0], []):
+            if one == job:
+                return [job, *way]
+            if one not in seen:
+                seen.add(one)
+                ways.append([one, *way])
+    return []
 
 
 def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
