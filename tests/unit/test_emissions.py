@@ -11,6 +11,7 @@ import pytest
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceKind
+from strandline.processing.audit import event_times
 from strandline.processing.pipelines.event_time import (
     CumulativeShape,
     DayShape,
@@ -22,7 +23,7 @@ from strandline.processing.pipelines.event_time import (
 from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
-from strandline.processing.slices.watermark import closes_after, greatest
+from strandline.processing.slices.watermark import closes_after, greatest, watermark_by
 from tests.support.ledgers import a_checkpoint, a_slice
 
 SECOND_MS, WINDOW_MS = 1_000, 10_000
@@ -216,3 +217,27 @@ def test_far_behind_slices_take_whole_emissions_as_far_as_log_time(tmp_path: Pat
 )
 def test_where_the_next_windows_begin_at_the_earliest(shape: WindowShape, after_ms: int, first_ms: int) -> None:
     assert shape.first_begin(after_ms) == first_ms
+
+
+def test_an_audit_computes_the_same_watermarks() -> None:
+    random, differing = Random(3), 0
+    for _ in range(2_000):
+        timeout = random.choice([None, 50])
+        word = random.choice([None, random.randrange(200)])
+        results = EventTimeRule(random.randrange(9), timeout, watermark="emissions", results_from_ms=word)
+        raw = EventTimeRule(random.randrange(9), random.choice([None, 40]))
+        rule = EventTimeRule(0, None, by_stream=(("raw", raw), ("results", results)))
+        reached, silence = (
+            {
+                name: {p: random.randrange(1, 200) for p in range(3) if random.random() < 0.6}
+                for name in ("raw", "results")
+            }
+            for _ in range(2)
+        )
+        known = {name: one for name, one in reached.items() if one}
+        first = {name for name in ("raw", "results") if random.random() < 0.2}
+        ours = watermark_by(rule, known, silence, first_records=first)
+        theirs = event_times._watermark(rule, event_times._places(reached), event_times._places(silence), first)
+        assert ours == theirs, (rule, reached, silence, first)
+        differing += ours is not None
+    assert differing > 500

@@ -397,7 +397,7 @@ class Applier:
         spec = PipelineSpec.from_document(document)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
         present = check(spec, list(map(self._stream, spec.streams)), lookups=lookups)
-        changes = changes_between(present, pipeline)
+        changes = [*changes_between(present, pipeline), *self._other_windows(present, pipeline)]
         plan = plan_of_job(self._ledger, pipeline)
         cost = rewind_cost(self._ledger, plan, job.name)
         if not any(change.effect is Effect.FORBIDDEN for change in changes):
@@ -408,6 +408,22 @@ class Applier:
                 changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
         rewind = rewind_view(cost, pipeline.retention_ms)
         return JobPlan(job=job.name, outcome="changed", version=job.version + 1, changes=changes, rewind=rewind)
+
+    def _other_windows(self, before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
+        """Streams of results whose windows change while jobs go by when the next ones begin and end."""
+        windows = [
+            {stream: str(one.shape) for one in version.stages for stream in one.streams} for version in (before, after)
+        ]
+        for job, spec in present_pipelines(self._ledger).items():
+            for read in spec.reads:
+                old, new = (shapes.get(read.stream) for shapes in windows)
+                if read.event_time.watermark == "emissions" and old is not None and new is not None and old != new:
+                    yield Change(
+                        f"windows in stream {read.stream} from {old} to {new}",
+                        Effect.FORBIDDEN,
+                        f"job {job} reads them beside other streams, and has gone on to where the next of the old ones begins or "
+                        "ends; emit to another stream",
+                    )
 
     def _check_job(self, pipeline: CheckedPipeline) -> JobBase:
         """Refuse what a job with results can't take. The submission holds only for a job that is still as the answer says."""
