@@ -465,9 +465,18 @@ class Applier:
                     )
 
     def _refuse_circles(self, pipelines: list[CheckedPipeline]) -> None:
-        """A job that reads what follows from its own results would never end."""
+        """A job that reads what follows from its own results would never end; one that reads results beside streams as it reads
+        others would lose some."""
         specs = present_pipelines(self._ledger) | {pipeline.job: pipeline.spec for pipeline in pipelines}
         emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
+        emitted = {stream for spec in specs.values() for stream in streams_of_windows(spec)}
+        for job, spec in specs.items():
+            for read in spec.reads:
+                if len(spec.reads) > 1 and read.stream in emitted and read.event_time.watermark != "emissions":
+                    raise Conflict(
+                        f"job {job} reads {read.stream} beside other streams as what senders send, and job {emitters[read.stream]} "
+                        f"would emit to it; apply the pipeline of job {job} together with it, so that it waits for the results"
+                    )
         before = {
             job: [emitters[stream] for stream in spec.streams if stream in emitters] for job, spec in specs.items()
         }
