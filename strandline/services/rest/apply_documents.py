@@ -474,8 +474,9 @@ class Applier:
             for read in spec.reads:
                 if len(spec.reads) > 1 and read.stream in emitted and read.event_time.watermark != "emissions":
                     raise Conflict(
-                        f"job {job} reads {read.stream} beside other streams as what senders send, and job {emitters[read.stream]} "
-                        f"would emit to it; apply the pipeline of job {job} together with it, so that it waits for the results"
+                        f"job {job} reads {read.stream} beside other streams as what senders send, and job "
+                        f"{emitters[read.stream]} would emit to it; apply the pipeline of job {job} together with it, so "
+                        "that it waits for the results"
                     )
         before = {
             job: [emitters[stream] for stream in spec.streams if stream in emitters] for job, spec in specs.items()
