@@ -10,6 +10,8 @@ import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.ledger.models import RuleText
+from strandline.processing.desk.case_run import read_cases, run_case
+from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model import PipelineSpec
@@ -17,6 +19,7 @@ from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.services.cli import commands as command_line
 from strandline.services.rest.apply_documents import check_documents
 
+ROOT = Path(__file__).parents[2]
 STREAMS = """
 stream: a
 schema: {k: string, ts: {type: timestamp, unit: ms}, v: double, own: "long?"}
@@ -267,3 +270,14 @@ def test_json_of_any_stream_makes_no_key() -> None:
     text = f"{streams}pipeline: p{INPUTS}{UNITED.replace('by: [k]', 'by: [free]')}"
     with pytest.raises(InvalidDocument, match="'free' is json, of which two texts may mean the same"):
         check_documents(text, "p.yaml", {})
+
+
+def test_the_example_of_results_beside_a_stream_is_the_one_of_the_reference_and_right() -> None:
+    text = (ROOT / "examples" / "results-beside.yaml").read_text()
+    page = (ROOT / "docs" / "pipeline.md").read_text().partition("#### Results of another job beside streams")[2]
+    assert page.partition("```yaml\n")[2].startswith(text.split("---\n", 1)[1] + "```")
+    folder = ROOT / "examples" / "tests"
+    (report,) = [run_case(case, folder) for case in read_cases(folder / "results-beside.yaml")]
+    assert report.passed, report
+    graph = pipeline_graph(read_pipeline(text.encode(), "x.yaml", "meter-jumps"))
+    assert "records wait for what another job emits to meter-minute, as long as that takes" in str(graph)
