@@ -115,7 +115,7 @@ def with_counts(checked: CheckedPipeline, random: Random) -> CheckedPipeline:
         window["count"] = {"size": random.choice([1, 2, 9]), "max": random.choice(["7s", "30s", "2m"])}
     for window in windows:  # so that what stands behind other windows fits them
         if "session" in window:
-            window["session"] = {"gap": "25s", "max": "50s"}
+            window["session"] = {"gap": "121s", "max": "242s"}
     return check(PipelineSpec.from_document(document), STREAM)
 
 
