@@ -180,13 +180,13 @@ def test_a_job_that_emits_nothing_holds_nobody_back_as_far_as_it_has_come(lab: L
 
 def test_far_behind_slices_take_whole_emissions_as_far_as_log_time(tmp_path: Path) -> None:
     """Any cuts: each ends where an emission does, and no result or record is late."""
-    for seed in range(4):
+    for seed in range(2):
         random = Random(seed)
         folder = tmp_path / str(seed)
         folder.mkdir()
         lab = Lab(folder, random.choice(["window_end", "window_start"]), rows_max=random.choice([3, 7, 20]))
         ends, log_ms = {0}, 1
-        for second in range(1, 60):
+        for second in range(1, 40):
             log_ms += random.randrange(1, 3)
             lab.read(log_ms, second * SECOND_MS)
             if second % 10 == 0:
