@@ -109,11 +109,11 @@ def pairs_of(readings: list[Reading], results: list[Reading]) -> list[tuple[str,
     return sorted(found, key=repr)
 
 
-@examples(48, deadline=None)
+@examples(12, deadline=None)
 @given(seed=st.integers(0, 10**6), slice_records=st.sampled_from([None, 1, 7]))
 def test_results_come_as_late_as_they_like_and_none_is_late(seed: int, slice_records: int | None) -> None:
     random = Random(seed)
-    readings = some_readings(random, random.randrange(1, 40))
+    readings = some_readings(random, random.randrange(1, 20))
     results = results_of(readings)
     outcomes, desk = by_desk(in_one_log(random, readings, results), random, slice_records)
     assert not desk.counts.rejected
