@@ -86,7 +86,8 @@ def record(stream: str, one: Reading) -> bytes:
 
 
 def by_desk(log: list[tuple[str, Reading]], random: Random, slice_records: int | None) -> tuple[list[Any], Desk]:
-    desk, found = Desk(PIPELINE, slice_records, restarts=True), []
+    desk = Desk(PIPELINE, slice_records, restarts=True)
+    found: list[Any] = []
     for stream, one in log:
         found += desk.feed(DeskRecords([record(stream, one)], [0], stream=stream))
         if random.random() < 0.05:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from strandline.ledger.states import CheckpointRow, EventTimeRule, offset_count
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.slices.input_log import InputLog, Vector
+from strandline.processing.slices.input_log import InputLog
+from strandline.processing.slices.silence import Vector
 from strandline.results.names import WINDOW_FIELDS
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
