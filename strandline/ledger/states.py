@@ -303,7 +303,7 @@ class RunRow:
     """By which version of each stream's document the run's pipeline was compiled."""
 
 
-WatermarkPolicy = Literal["partitions", "newest"]
+WatermarkPolicy = Literal["partitions", "newest", "emissions"]
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,8 @@ class EventTimeRule(Described):
     max_ahead_ms: int | None = None
     """A record further in the future of its log time is refused. Null: none is."""
     watermark: WatermarkPolicy = "partitions"
-    """`partitions`: by the partition that is furthest behind. `newest`: by the latest event of all."""
+    """`partitions`: by the partition that is furthest behind. `newest`: by the latest event of all. `emissions`: of a stream of
+    results, as far as the job that emits to it has closed its windows; by the latest event where that says less."""
     by_stream: tuple[tuple[str, EventTimeRule], ...] = ()
     """(stream, rule) of each stream, where a job reads several; then what stands beside it is that of the first."""
     revise_ms: int = 0
@@ -327,16 +328,22 @@ class EventTimeRule(Described):
     """What the results depend on that are revised: the digest of the pipeline. Empty where none are."""
     revises_after_ms: int | None = None
     """Windows that end at or before it were closed by a pipeline of another digest, and are not revised. Null: none were."""
+    results_from_ms: int | None = None
+    """Where `emissions` count: no result from where the slice begins on has an earlier event time, as the checkpoint of the job
+    says that emits them. Null: nobody knows yet."""
 
     @property
     def written(self) -> dict[str, Any]:
-        """It as JSON, without what only a job says that revises: so an older release can read the rules of the others."""
+        """It as JSON, without what only a job says that revises, or goes by emissions: so an older release can read the rules of
+        the others."""
         unsaid = {"revise_ms": 0, "revises": "", "revises_after_ms": None}
         found = {
             name: one
             for name, one in vars(self).items()
-            if name != "by_stream" and (name not in unsaid or self.revise_ms)
+            if name not in ("by_stream", "results_from_ms") and (name not in unsaid or self.revise_ms)
         }
+        if self.results_from_ms is not None:
+            found["results_from_ms"] = self.results_from_ms
         if self.by_stream:
             found["by_stream"] = {stream: rule.written for stream, rule in self.by_stream}
         return found
@@ -354,10 +361,20 @@ class EventTimeRule(Described):
         return next((rule for name, rule in self.by_stream if name == stream), self)
 
     def by_partitions_where(self, other: EventTimeRule) -> EventTimeRule:
-        """The same with the policy `partitions` for each stream that has it in the other rule."""
+        """The same with the policy `partitions`, instead of `newest`, for each stream that has it in the other rule."""
         by_stream = tuple((name, rule.by_partitions_where(other.of(name))) for name, rule in self.by_stream)
-        watermark = "partitions" if other.watermark == "partitions" else self.watermark
-        return replace(self, watermark=watermark, by_stream=by_stream)
+        is_newest = self.watermark == "newest" and other.watermark == "partitions"
+        return replace(self, watermark="partitions" if is_newest else self.watermark, by_stream=by_stream)
+
+    def with_results_from(self, results_from_ms: Mapping[str, int | None]) -> EventTimeRule:
+        """The same with what is known of these streams, one of which may be the only one."""
+        if not results_from_ms:
+            return self
+        by_stream = tuple(
+            (one, replace(rule, results_from_ms=results_from_ms.get(one))) for one, rule in self.by_stream
+        )
+        first = by_stream[0][1].results_from_ms if by_stream else next(iter(results_from_ms.values()))
+        return replace(self, results_from_ms=first, by_stream=by_stream)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.ledger.models import RuleText
+from strandline.processing.desk.case_run import read_cases, run_case
+from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model import PipelineSpec
@@ -17,6 +19,7 @@ from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.services.cli import commands as command_line
 from strandline.services.rest.apply_documents import check_documents
 
+ROOT = Path(__file__).parents[2]
 STREAMS = """
 stream: a
 schema: {k: string, ts: {type: timestamp, unit: ms}, v: double, own: "long?"}
@@ -125,19 +128,49 @@ def test_what_is_wrong_with_inputs_is_told_with_its_place(inputs: str, told: str
     assert told in problems(UNITED, inputs)
 
 
-def test_what_another_job_emits_is_none_of_several_streams() -> None:
-    emitter = """
+EMITTER = """
 pipeline: e
 input: {stream: a}
 event_time: {field: ts, delay: 1s}
 steps: [{window: {name: w, tumbling: 1s, by: [k], aggregate: {n: count(*)}}, emit: [{stream: c}]}]
 ---
 """
-    text = f"{STREAMS}{emitter}pipeline: p{INPUTS.replace('stream: b', 'stream: c').replace('field: at', 'field: window_end')}"
-    with pytest.raises(
-        InvalidDocument, match="'c' is what another job emits, and of several streams none can be that yet"
-    ):
-        check_documents(text + UNITED.replace("from: b", "from: c").replace("bb", "cc"), "p.yaml", {})
+
+
+def beside_results(event_time: str) -> str:
+    inputs = f"\ninputs:\n  - {{stream: a, event_time: {{field: ts, delay: 1s}}}}\n  - {{stream: c, event_time: {event_time}}}\n"
+    return f"{STREAMS}{EMITTER}pipeline: p{inputs}{UNITED.replace('from: b', 'from: c').replace('v', 'n').replace('bb', 'cc')}"
+
+
+def test_results_of_another_job_beside_a_stream_go_by_its_emissions() -> None:
+    text = beside_results("{field: window_end, delay: 0s}")
+    found = next(one for one in check_documents(text, "p.yaml", {}).pipelines if one.job == "p")
+    rule = found.event_time_rule
+    assert (rule.watermark, rule.of("c").watermark, rule.of("c").idle_timeout_ms) == ("partitions", "emissions", None)
+    stored = PipelineSpec.from_document(json.loads(json.dumps(found.spec.as_document())))
+    assert stored.reads[1].event_time.watermark == "emissions" and stored.reads[1].event_time.idle_timeout is None
+    column: Any = RuleText()
+    known = rule.with_results_from({"c": 7})
+    assert column.process_result_value(column.process_bind_param(known, None), None) == known
+    assert (known.of("a").results_from_ms, known.of("c").results_from_ms) == (None, 7)
+
+
+@pytest.mark.parametrize(
+    ("event_time", "told"),
+    [
+        ("{field: window_end, delay: 0s, watermark: newest}", "event_time.watermark: 'c' holds results of another job"),
+        ("{from: log}", "event_time: 'c' holds results of another job, which come in the order of their windows"),
+    ],
+)
+def test_what_does_not_go_by_emissions_beside_a_stream_is_refused(event_time: str, told: str) -> None:
+    with pytest.raises(InvalidDocument) as error:
+        check_documents(beside_results(event_time), "p.yaml", {})
+    assert told in "\n".join(f"{one.path}: {one.message}" for one in error.value.problems)
+
+
+def test_only_results_have_emissions_to_go_by() -> None:
+    told = problems(UNITED, INPUTS.replace("delay: 2s", "delay: 2s, watermark: emissions"))
+    assert "inputs[1].event_time.watermark: no job emits results of windows to 'b'" in told
 
 
 def test_one_of_inputs_is_the_short_form() -> None:
@@ -237,3 +270,14 @@ def test_json_of_any_stream_makes_no_key() -> None:
     text = f"{streams}pipeline: p{INPUTS}{UNITED.replace('by: [k]', 'by: [free]')}"
     with pytest.raises(InvalidDocument, match="'free' is json, of which two texts may mean the same"):
         check_documents(text, "p.yaml", {})
+
+
+def test_the_example_of_results_beside_a_stream_is_the_one_of_the_reference_and_right() -> None:
+    text = (ROOT / "examples" / "results-beside.yaml").read_text()
+    page = (ROOT / "docs" / "pipeline.md").read_text().partition("#### Results of another job beside streams")[2]
+    assert page.partition("```yaml\n")[2].startswith(text.split("---\n", 1)[1] + "```")
+    folder = ROOT / "examples" / "tests"
+    (report,) = [run_case(case, folder) for case in read_cases(folder / "results-beside.yaml")]
+    assert report.passed, report
+    graph = pipeline_graph(read_pipeline(text.encode(), "x.yaml", "meter-jumps"))
+    assert "records wait for what another job emits to meter-minute, as long as that takes" in str(graph)

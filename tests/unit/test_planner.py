@@ -11,6 +11,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, SliceKind
 from strandline.processing.pipelines.event_time import WindowShape, open_until
 from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.planner import FILLING_MS, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import closes_after, greatest, reached_after
@@ -625,7 +626,9 @@ class Reader(Job):
         super().__init__(tmp_path, EventTimeRule(0, None), rows_max)
         self.ledger.submit_job("a", "pipeline: a", {"pipeline": "a"})
         self.emitter = self.ledger.begin_run("a", 2)
-        settings = PlannerSettings("j", 1, self.run.epoch, "s", start, rows_max, self.rule, WINDOWS[1:], "a")
+        settings = PlannerSettings(
+            "j", 1, self.run.epoch, "s", start, rows_max, self.rule, WINDOWS[1:], (Emitter("s", "a"),)
+        )
         self.planner = self.planner_of(settings)
 
     def write(self, number, *partitions):

@@ -11,6 +11,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.fencing import slots_of_older_runs
 from strandline.processing.pipelines.result_streams import emitter_of
+from strandline.services.rest.apply_documents import _circle
 from strandline.services.rest.checking import check_without_stack
 from tests.support.control import STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -162,6 +163,35 @@ steps:
     emit: [{stream: turbine-minute}]
 """
     assert "minutes -> hours -> minutes" in problem_of(api.apply(circle), 409, "conflict")["detail"]
+
+
+BOTH = """\
+pipeline: both
+inputs:
+  - {stream: turbines, event_time: {field: ts, delay: 10s}}
+  - {stream: turbine-minute, event_time: {field: window_start, delay: 0s}}
+steps:
+  - window: {name: of_results, tumbling: 1h, by: [turbine], aggregate: {n: sum(n)}}
+    from: turbine-minute
+    emit: [{elasticsearch: of-results}]
+"""
+
+
+def test_a_job_that_reads_results_beside_streams_is_thought_of_when_their_emitter_changes(api: Api) -> None:
+    """What it goes by are the windows that come next; and as what senders send it would lose results."""
+    own = f"stream: turbine-minute\nschema: {SCHEMA}\n"
+    assert api.apply("---\n".join((STREAM, own, BOTH))).status_code == 200
+    told = problem_of(api.apply(MINUTES), 409, "conflict")["detail"]
+    assert "job both reads turbine-minute beside other streams as what senders send, and job minutes would emit" in told
+    api.log.ranges["turbine-minute"] = api.log.ranges["turbines"]
+    assert api.apply("---\n".join((MINUTES, BOTH))).status_code == 200
+    told = problem_of(api.apply(MINUTES.replace("tumbling: 1m", "tumbling: 30s")), 409, "conflict")["detail"]
+    assert "windows in stream turbine-minute from 1m to 30s (job both reads them beside other streams" in told
+
+
+def test_a_circle_is_found_through_any_of_several_streams() -> None:
+    before = {"minutes": ["fleet", "both"], "both": ["fleet", "minutes"], "fleet": []}
+    assert (_circle(before, "minutes"), _circle(before, "fleet")) == (["minutes", "both", "minutes"], [])
 
 
 def test_those_that_read_a_stream_are_restarted_when_another_job_emits_to_it(api: Api) -> None:

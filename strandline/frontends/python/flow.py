@@ -90,7 +90,7 @@ class Stream:
         field: str | None = None,
         *,
         delay: DurationLike | None = None,
-        watermark: Literal["partitions", "newest"] | None = None,
+        watermark: Literal["partitions", "newest", "emissions"] | None = None,
         from_log: bool = False,
         else_log: bool = False,
         start: str | None = None,

@@ -81,7 +81,8 @@ def _watermark(
     far event time has come there, so only the newest of the others can give a watermark, where the rule follows it.
 
     Each place holds the watermark back at its event time less its stream's delay, unless it is idle. Of a stream that goes by the
-    newest, the latest place alone does; and all of them while one isn't idle.
+    newest, the latest place alone does; and all of them while one isn't idle. So it is of one that goes by emissions, which holds
+    the watermark back at what its emitter says where that is later, and lets none be beside others before anything is known.
     """
     less_delay = {place: ms - rule.of(place[0]).delay_ms for place, ms in reached.items()}
     idle_ms = {
@@ -89,18 +90,25 @@ def _watermark(
         for place in reached
         if (timeout_ms := rule.of(place[0]).idle_timeout_ms) is not None
     }
+    emitted = {stream for stream, one in rule.by_stream if one.watermark == "emissions"}
     holding: list[int] = []
-    for stream in {place[0] for place in reached} | set(begin_anew):
+    latest: list[int] = list(less_delay.values())
+    for stream in {place[0] for place in reached} | set(begin_anew) | emitted:
+        of_stream = rule.of(stream)
         own = {place: ms for place, ms in less_delay.items() if place[0] == stream}
         awake = [ms for place, ms in own.items() if idle_ms.get(place, -1) < 0]
-        follows_newest = rule.of(stream).watermark == "newest"
-        if stream in begin_anew and not (own and follows_newest):
+        known = list(own.values())
+        if of_stream.watermark == "emissions" and of_stream.results_from_ms is not None:
+            known.append(of_stream.results_from_ms - of_stream.delay_ms)
+            latest.append(known[-1])
+        follows_newest = of_stream.watermark != "partitions"
+        if stream in (set(begin_anew) | emitted) and not (known and follows_newest):
             return None
-        if awake or stream in begin_anew:
-            holding += [max(own.values())] if follows_newest else awake
+        if awake or stream in begin_anew or (known and not own):
+            holding += [max(known)] if follows_newest else awake
     if holding:
         return min(holding)
-    return max(less_delay.values()) + min(idle_ms.values()) if less_delay else None
+    return max(latest) + min(idle_ms.values()) if latest else None
 
 
 def _by_place(latest: LatestEvents) -> dict[Place, list[tuple[int, int]]]:

@@ -17,7 +17,12 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.followed_streams import unfit_sources
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.pipelines.result_streams import emissions_to_streams, several_results, stream_of_results
+from strandline.processing.pipelines.result_streams import (
+    emissions_to_streams,
+    results_beside_streams,
+    stream_of_results,
+    streams_of_windows,
+)
 
 RowFiles = Mapping[str, Path]
 
@@ -108,9 +113,9 @@ def _checked(
     """The pipeline of this document with its streams. `above`: the pipelines that read what comes of it."""
     spec = PipelineSpec.parse(document)
     emitters = {name: emitter for name in spec.streams if (emitter := _emitter_of(name, documents)) is not None}
-    if emitters:
-        spec = spec.reading_results()
-    if problems := several_results(spec, document, emitters):
+    emitted = {name for name, one in emitters.items() if name in streams_of_windows(PipelineSpec.parse(one))}
+    spec = spec.reading_results(emitted)
+    if problems := list(results_beside_streams(spec, document, emitted)):
         raise InvalidDocument(problems)
     found = [
         _stream(name, at, spec, document, documents, above, lookups, emitters.get(name))
@@ -138,7 +143,7 @@ def _stream(
         message = f"there is no stream '{name}' here{did_you_mean(name, known)}; the file has to hold its document, too"
         raise InvalidDocument([document.problem((*spec.path_of_input(at), "stream"), message)])
     before = _checked(emitter, documents, (*above, document.name), lookups)
-    stage = next(stage for stage in before.stages if name in stage.streams)
+    stage = next(stage for stage in before.all_stages if name in stage.streams)
     return stream_of_results(before, stage, name)
 
 

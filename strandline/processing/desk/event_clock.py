@@ -95,7 +95,8 @@ class EventClock:
         """
         if not len(partitions):  # all records of a piece had no row
             return np.zeros(0, np.int64)
-        if log_times_ms is None and len(set(partitions) | self._reached.keys()) == 1:
+        is_alone = len(set(partitions) | self._reached.keys()) == 1 and not self._awaited()
+        if log_times_ms is None and is_alone:
             return self._of_one_partition(partitions[0], events_ms, is_usable)
         labels = np.asarray(partitions, np.int64)
         rows = _Rows(labels, events_ms, events_ms if log_times_ms is None else log_times_ms, is_usable)
@@ -166,6 +167,8 @@ class EventClock:
 
     def _marks(self, times: Mapping[int, _PartitionTimes], now_ms: Times, stage: int) -> Times:
         """What `watermark_by` says for each row, before it comes or after it."""
+        if self._awaited():
+            return np.full(len(now_ms), NEVER_LATE)
         awake_ms, latest_ms, idle_ms = (
             np.full(len(now_ms), _EVER),
             np.full(len(now_ms), NEVER_LATE),
@@ -187,11 +190,17 @@ class EventClock:
                 is_awake = True if rule.idle_timeout_ms is None else now_ms - came < rule.idle_timeout_ms
                 least = np.minimum(least, np.where(is_awake, reached, _EVER))
             is_awake, latest = least < _EVER, newest - rule.delay_ms
-            own = latest if rule.watermark == "newest" else least - rule.delay_ms
+            own = least - rule.delay_ms if rule.watermark == "partitions" else latest
             awake_ms = np.where(is_awake, np.minimum(awake_ms, own), awake_ms)
             latest_ms = np.maximum(latest_ms, latest)
             idle_ms = np.minimum(idle_ms, shortest - (rule.idle_timeout_ms or 0))
         return np.where(awake_ms < _EVER, awake_ms, latest_ms + idle_ms)
+
+    def _awaited(self) -> bool:
+        """Whether the first result of a stream of results is to come, without which nothing closes. Here nobody says how far the
+        job has come that emits them, but its results."""
+        known = {self._stream_of(label) for label in self._reached}
+        return any(one.watermark == "emissions" and name not in known for name, one in self._rule.by_stream)
 
     def wait(self, ms: int) -> None:
         """So much log time passes, and no record comes."""

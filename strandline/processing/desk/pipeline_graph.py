@@ -366,7 +366,9 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
     for read in pipeline.inputs:
         of_which = f" of {read.name}" if pipeline.further else ""
         timeout_ms, partitions = read.event_time_rule.idle_timeout_ms, read.stream.partitions
-        if pipeline.stages and timeout_ms is None and (partitions > 1 or pipeline.further):
+        if read.event_time_rule.watermark == "emissions":
+            yield f"records wait for what another job emits to {read.name}, as long as that takes"
+        elif pipeline.stages and timeout_ms is None and (partitions > 1 or pipeline.further):
             yield f"idle_timeout{of_which} is null: one silent partition holds all windows open"
     windows = [stage for stage in pipeline.stages if not isinstance(stage, JoinStage)]
     if windows and _delay_ms(pipeline) > min(stage.size_ms for stage in windows):

@@ -81,6 +81,10 @@ class WindowShape:
         """The start of the first window that ends after `after_ms`: those that end then depend on no earlier event."""
         return self.first_end(after_ms) - self.size_ms
 
+    def first_begin(self, after_ms: int) -> int:
+        """No window that ends after `after_ms` begins earlier, whatever its results depend on."""
+        return self.first_end(after_ms) - self.size_ms
+
     def last_end_holding(self, event_ms: int) -> int:
         """The end of the last window that can depend on an event at `event_ms`."""
         return self.last_start(event_ms) + self.size_ms
@@ -139,6 +143,9 @@ class DayShape(WindowShape):
     def first_start(self, after_ms: int) -> int:
         return self.last_start(after_ms)
 
+    def first_begin(self, after_ms: int) -> int:
+        return self.first_start(after_ms)
+
     def last_end_holding(self, event_ms: int) -> int:
         return self.first_end(event_ms)
 
@@ -163,6 +170,9 @@ class CumulativeShape(WindowShape):
 
     def first_start(self, after_ms: int) -> int:
         return self.last_start(after_ms)
+
+    def first_begin(self, after_ms: int) -> int:
+        return self.first_start(after_ms)
 
     def __str__(self) -> str:
         return f"{super().__str__()}, cumulative"
@@ -298,6 +308,9 @@ class SameWindowShape(WindowShape):
     def first_start(self, after_ms: int) -> int:
         """The last moment of the first window that ends later: there its results are."""
         return self.first_end(after_ms) - self.reach_ms
+
+    def first_begin(self, after_ms: int) -> int:
+        return self.of.first_begin(after_ms)
 
     def last_end_holding(self, event_ms: int) -> int:
         return self.first_end(event_ms)

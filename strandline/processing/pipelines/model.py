@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -102,7 +102,8 @@ class EventTimeSpec(DocumentModel):
     delay: Duration = 0
     """How far the watermark stays behind the event time reached. A record below the watermark is late. Needed with `field`."""
     watermark: WatermarkPolicy = "partitions"
-    """Whose event time counts: `partitions`, that of the partition furthest behind; or `newest`, the latest of all."""
+    """Whose event time counts: `partitions`, that of the partition furthest behind; or `newest`, the latest of all; or
+    `emissions`, of a stream of results: as far as the job that emits them has closed its windows."""
     idle_timeout: Duration | None = Field(default=60_000, json_schema_extra={"default": "1m"})
     """A partition that is silent this long no longer holds the others back; when all are, event time runs on by itself. Null is
     never."""
@@ -867,15 +868,28 @@ class PipelineSpec(DocumentModel):
         windows = {step.stage_name for step in self.steps}
         return any(emit.stream == stream and stage not in windows for stage, emit in self.emissions())
 
-    def reading_results(self) -> Self:
-        """The pipeline with the defaults of one that reads another job's results, where the document doesn't say: `watermark:
-        newest`, and no `idle_timeout`. Whole emissions come, so the newest result is never ahead of one that is still to come;
-        and between two of them silence says nothing, nor while the other job is away."""
-        defaults = {"watermark": "newest", "idle_timeout": None}
-        if self.event_time is None:
-            return self
-        unsaid = {name: value for name, value in defaults.items() if name not in self.event_time.model_fields_set}
-        return self.model_copy(update={"event_time": self.event_time.model_copy(update=unsaid)})
+    def reading_results(self, emitted: Container[str]) -> Self:
+        """The pipeline with the defaults for streams of results, which are `emitted`, where the document doesn't say: `watermark:
+        newest`, beside other streams `emissions`, and no `idle_timeout`. Whole emissions come, so the newest result is never
+        ahead of one that is still to come; and between two of them silence says nothing, nor while the other job is away."""
+
+        def with_defaults(time: EventTimeSpec, watermark: WatermarkPolicy) -> EventTimeSpec:
+            defaults = {"watermark": watermark, "idle_timeout": None}
+            unsaid = {name: value for name, value in defaults.items() if name not in time.model_fields_set}
+            return time.model_copy(update=unsaid)
+
+        if self.inputs is None:
+            assert self.input is not None and self.event_time is not None, "checked when the document was read"
+            if self.input.stream not in emitted:
+                return self
+            return self.model_copy(update={"event_time": with_defaults(self.event_time, "newest")})
+        inputs = [
+            one.model_copy(update={"event_time": with_defaults(one.event_time, "emissions")})
+            if one.stream in emitted
+            else one
+            for one in self.inputs
+        ]
+        return self.model_copy(update={"inputs": inputs})
 
     def as_document(self) -> dict[str, Any]:
         data: dict[str, Any] = super().as_document()

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 from strandline.core.documents import YamlDocument
-from strandline.core.errors import Conflict, Problem
+from strandline.core.errors import Problem
 from strandline.core.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model import PipelineSpec
@@ -48,31 +48,38 @@ def emitter_of(ledger: Ledger, stream: str) -> str | None:
     return None
 
 
-def emitter_of_input(ledger: Ledger, pipeline: CheckedPipeline) -> str | None:
-    """The job that emits to the stream that the pipeline reads, if one does. Of several streams none is emitted: this is asked
-    when documents are applied. Raises Conflict where one is all the same."""
-    found = {stream: emitter for stream in pipeline.streams if (emitter := emitter_of(ledger, stream)) is not None}
-    if found and pipeline.further:
-        stream, emitter = next(iter(found.items()))
-        raise Conflict(
-            f"job {pipeline.job} reads several streams, and job {emitter} emits to {stream}, one of them: no cut of the log "
-            "takes whole emissions of one beside records of others. Read it alone, in a pipeline of its own."
-        )
-    return next(iter(found.values()), None)
+def emitters_of_inputs(ledger: Ledger, pipeline: CheckedPipeline) -> dict[str, str]:
+    """Stream -> the job that emits to it, of those that the pipeline reads."""
+    found = {stream: emitter_of(ledger, stream) for stream in pipeline.streams}
+    return {stream: emitter for stream, emitter in found.items() if emitter is not None}
 
 
-def several_results(spec: PipelineSpec, document: YamlDocument, emitters: Container[str]) -> list[Problem]:
-    """What is wrong with a pipeline that reads several streams where jobs emit to one. Of such a stream whole emissions are read;
-    no cut at one log time of all streams gives them."""
-    return [
-        document.problem(
-            (*spec.path_of_input(at), "stream"),
-            f"'{stream}' is what another job emits, and of several streams none can be that yet; read it alone, in a pipeline of "
-            "its own",
-        )
-        for at, stream in enumerate(spec.streams)
-        if len(spec.streams) > 1 and stream in emitters
-    ]
+def results_beside_streams(spec: PipelineSpec, document: YamlDocument, emitted: Container[str]) -> Iterator[Problem]:
+    """What is wrong with the event times of a pipeline that reads results of windows. `emitted`: the streams of these. Beside
+    other streams they go by emissions, which say of results that are still to come when their windows begin and end."""
+    for at, read in enumerate(spec.reads):
+        path, time = spec.path_of_event_time(at), read.event_time
+        if read.stream not in emitted:
+            if time.watermark == "emissions":
+                yield document.problem(
+                    (*path, "watermark"),
+                    f"no job emits results of windows to '{read.stream}', so there are no emissions to go by; expected "
+                    "partitions or newest",
+                )
+        elif len(spec.streams) == 1 and time.watermark != "emissions":
+            continue
+        elif time.field not in WINDOW_FIELDS:
+            yield document.problem(
+                path if time.field is None else (*path, "field"),
+                f"'{read.stream}' holds results of another job, which come in the order of their windows; expected "
+                f"{' or '.join(WINDOW_FIELDS)}",
+            )
+        elif time.watermark != "emissions":
+            yield document.problem(
+                (*path, "watermark"),
+                f"'{read.stream}' holds results of another job, and beside other streams these hold them back until that job has "
+                "emitted what belongs to them; expected emissions, which is the default here",
+            )
 
 
 def times_in_results(spec: PipelineSpec, document: YamlDocument, emitters: Container[str]) -> list[Problem]:

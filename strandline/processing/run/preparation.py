@@ -9,7 +9,7 @@ from strandline.core.failpoints import failpoint
 from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.pipelines.functions.installed import installed_function
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.result_streams import emitter_of_input
+from strandline.processing.pipelines.result_streams import emitters_of_inputs
 from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.snapshots import Snapshot
 from strandline.processing.slices.continuity import LogContinuity
@@ -77,8 +77,8 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
 def _prepare_log(run: JobRun, plan: RewindPlan) -> RewindCost:
     for stream in run.pipeline.streams.values():
         require_same_stream(run.ledger, run.index, run.job, stream)
-    emitter = emitter_of_input(run.ledger, run.pipeline)
-    SlicePlanner(planner_settings(run, emitter), run.ledger, run.index).record_range()
+    emitters = emitters_of_inputs(run.ledger, run.pipeline)
+    SlicePlanner(planner_settings(run, emitters), run.ledger, run.index).record_range()
     require_ledger_holds(run.ledger, run.job, plan)
     cost = rewind_cost(run.ledger, plan, run.job)
     require_log_holds(run.job, cost.needed, {stream: run.index.starts(stream) for stream in run.streams})

@@ -20,7 +20,7 @@ from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.open_windows import ClosedWindowsSweep, dropped_indices
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.result_streams import emitter_of_input
+from strandline.processing.pipelines.result_streams import emitters_of_inputs
 from strandline.processing.run.ending import Ending, watch_query
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
@@ -56,8 +56,8 @@ class RunQuery:
         try:
             keys = keys_of_buckets(spark)
             run.ledger.set_run_slots(run.job, run.epoch, len(keys))
-            emitter = emitter_of_input(run.ledger, run.pipeline)
-            config = source_of_run(run, plan, emitter, spark.sparkContext.defaultParallelism, keys)
+            emitters = emitters_of_inputs(run.ledger, run.pipeline)
+            config = source_of_run(run, plan, emitters, spark.sparkContext.defaultParallelism, keys)
             spark.dataSource.register(log_source(config))
             rows = spark.readStream.format(LogSource.name()).load()
             checkpoint = checkpoint or self.temporary_checkpoint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from strandline.ledger.states import (
 from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
 from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.emissions import Emissions, Emitter
 from strandline.processing.slices.input_log import InputContinuity, InputLog
 from strandline.processing.slices.lookups_in_force import LookupsInForce, UsedLookups
 from strandline.processing.slices.schema_in_force import SchemaInForce
@@ -58,8 +58,8 @@ class PlannerSettings:
     rule: EventTimeRule
     windows: tuple[WindowShape, ...]
     """Of each stage, in order."""
-    emitter: str | None = None
-    """The job that emits to the stream, if any: the stream is then cut only at that job's checkpoints."""
+    emitters: tuple[Emitter, ...] = ()
+    """The jobs that emit to streams among those that it reads: these are cut only at the checkpoints of those jobs."""
     topic_id: str | None = None
     """Of the registered stream: the log is read only while its topic is this one. None: it is not known."""
     has_senders_times: bool = False
@@ -69,7 +69,7 @@ class PlannerSettings:
     lookups: UsedLookups = ()
     """Those that the pipeline uses: slices say by which version of each they are enriched."""
     further: tuple[FurtherStream, ...] = ()
-    """The further streams that the job reads. No job emits to one of several (`emitter`)."""
+    """The further streams that the job reads."""
     end: str | int | None = None
     """Of a batch: `latest` or a log time (ms). Where that is has to be recorded before anything is read (`record_range`)."""
 
@@ -128,6 +128,7 @@ class SlicePlanner:
         self._continuity = InputContinuity(
             logs | ({settings.stream: continuity} if continuity else {}), self._log, index
         )
+        self._emissions = Emissions(ledger, self._log, settings.emitters)
         self._drain_ends: Vector | None = None
         self._has_ends = not settings.is_batch
         """Whether it is recorded where the batch ends. That never changes in the life of a job."""
@@ -156,7 +157,7 @@ class SlicePlanner:
 
     def _places(self, wanted: Mapping[str, str | int]) -> Vector:
         """The offsets of a place in each stream. At a log time no record is left out that is still in an open transaction."""
-        log, ends = self._log, self._readable(self._log.ends())
+        log, ends = self._log, self._emissions.readable(self._log.ends())
         found: dict[str, Vector] = {"latest": ends, "earliest": ends | log.starts()}
         written = log.ends_with_open() if any(isinstance(one, int) for one in wanted.values()) else {}
         by_label = {}
@@ -254,7 +255,7 @@ class SlicePlanner:
         ends, silence_ms = self._look(done)
         if not self._continuity.reaches(ends, firsts):
             return None
-        ends = self._readable(ends)
+        ends = self._emissions.readable(ends)
         if ends_of_batch is not None:
             self._drain_ends = self._log.labelled(ends_of_batch)
             ends = {partition: min(ends.get(partition, 0), end) for partition, end in self._drain_ends.items()}
@@ -276,8 +277,8 @@ class SlicePlanner:
         if rows and is_first and not draining and self._is_filling(firsts, ends):
             return None
         if rows > self._settings.rows_max:
-            if self._settings.emitter:
-                offsets, cut_time_ms = self._cut_by_emission(firsts, ends, checkpoint)
+            if self._settings.emitters and len(self._log.streams) == 1:
+                offsets, cut_time_ms = self._emissions.cut(firsts, ends, self._settings.rows_max)
             else:
                 newcomers = self._newcomers(row, ends)
                 offsets, cut_time_ms = self._cut_by_log_time(firsts, ends, checkpoint, newcomers)
@@ -313,8 +314,8 @@ class SlicePlanner:
 
         A stream of results isn't waited for: its emissions come whole.
         """
-        empty = [partition for partition, end in ends.items() if end <= firsts.get(partition, 0)]
-        if self._settings.emitter or not empty:
+        empty = [p for p, end in ends.items() if end <= firsts.get(p, 0) and not self._emissions.holds(p)]
+        if not empty:
             return False
         now_ms = self._silence.monotonic_ms()
         self._filling_since_ms = now_ms if self._filling_since_ms is None else self._filling_since_ms
@@ -322,19 +323,6 @@ class SlicePlanner:
             return True
         written = self._log.ends_with_open()
         return any(written.get(partition, 0) > ends[partition] for partition in empty)
-
-    def _readable(self, ends: Vector) -> Vector:
-        """How far the stream may be read now: to its ends, or if another job emits to it, to the end of that job's last
-        committed emission. So an emission is read whole or not at all, and no partition runs ahead of another. Its windows
-        end after those of all earlier emissions, so none of its results is late."""
-        stream, emitter = self._settings.stream, self._settings.emitter
-        if emitter is None:
-            return ends
-        checkpoint = self._ledger.last_checkpoint(emitter)
-        emitted = checkpoint.result_offsets.get(stream) if checkpoint is not None else None
-        if emitted is None:
-            return self._index.starts(stream)
-        return {partition: min(end, emitted.get(partition, 0)) for partition, end in ends.items()}
 
     def _newcomers(self, row: SliceRow, ends: Vector) -> Vector:
         """The partitions that have records now and never had an accepted one, with their ends: they hold nobody back yet. None in
@@ -346,39 +334,18 @@ class SlicePlanner:
         return {
             p: end
             for p, end in ends.items()
-            if end > firsts.get(p, 0) and p not in known and row.rule.of(log.stream_of(p)).watermark != "newest"
+            if end > firsts.get(p, 0)
+            and p not in known
+            and row.rule.of(log.stream_of(p)).watermark == "partitions"
+            and not self._emissions.holds(p)
         }
-
-    def _cut_by_emission(self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None) -> tuple[Vector, int]:
-        """The end of the last emission, at or before `ends`, with which the slice holds at most `rows_max` records, and the
-        time of its commit. If the first new emission alone holds more, the slice takes all of it."""
-        stream, emitter = self._settings.stream, self._settings.emitter
-        assert emitter is not None, "only a stream of results is cut by emissions"
-        last = self._ledger.last_checkpoint(emitter)
-        assert last is not None, "records of a stream of results are read only from a checkpoint on"
-
-        def rows_up_to(number: int) -> int:  # where emissions end never falls
-            return offset_count({stream: firsts}, {stream: self._emitted(emitter, number, firsts, ends)})
-
-        def cut_above(floor: int) -> tuple[Vector, int]:
-            # A reader that is further behind than the emitter's oldest checkpoint takes all up to that one in one slice.
-            numbers = range(max(1, floor), last.slice + 1)
-            fitting = bisect_right(numbers, self._settings.rows_max, key=rows_up_to)
-            number = numbers[fitting - 1 if fitting and rows_up_to(numbers[fitting - 1]) else fitting]
-            return self._emitted(emitter, number, firsts, ends), self._ledger.checkpoint(emitter, number).committed_ms
-
-        return self._ledger.above_floor(emitter, cut_above)
-
-    def _emitted(self, emitter: str, number: int, firsts: Vector, ends: Vector) -> Vector:
-        """The end of the stream at that checkpoint, within `firsts` and `ends`."""
-        emitted = self._ledger.checkpoint(emitter, number).result_offsets.get(self._settings.stream, {})
-        return {p: max(min(emitted.get(p, 0), end), firsts.get(p, 0)) for p, end in ends.items()}
 
     def _cut_by_log_time(
         self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None, newcomers: Vector
     ) -> tuple[Vector, int]:
         """The latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond alone
-        holds more, the slice takes all of it. No partition runs ahead of another in log time.
+        holds more, the slice takes all of it. No partition runs ahead of another in log time; of a stream of results that are the
+        emissions that were whole by then.
 
         Where producers say the times, they may be in any order. The first offset with a time from t on never falls with t, so the
         cut is found all the same, and always moves on; but one record far ahead of its time may stand before all others. Then the
@@ -388,7 +355,7 @@ class SlicePlanner:
         For brokers' clocks may jump: then log time lets the others run ahead of records that were there before theirs, and a
         partition that holds nobody back would lose them.
         """
-        rows_max = self._settings.rows_max
+        rows_max, ends_of_all = self._settings.rows_max, ends
         # Where the slice ends at the earliest.
         least = {partition: newcomers.get(partition, firsts.get(partition, 0)) for partition in ends}
         if _count(firsts, least) > rows_max:
@@ -398,6 +365,7 @@ class SlicePlanner:
         def cut_at(log_time_ms: int) -> tuple[Vector, int]:
             found = self._log.offsets_at(log_time_ms, ends)
             cut = {partition: max(offset, least[partition]) for partition, offset in found.items()}
+            cut = self._emissions.whole(cut, firsts, ends_of_all)
             return cut, _count(firsts, cut)
 
         newest_ms = self._log.newest_log_time()
@@ -421,7 +389,8 @@ class SlicePlanner:
             if (rows - rows_least) * 2 >= rows_max - rows_least:
                 break
         if fitting is None and any(one.has_senders_times for one in self._settings.streams):
-            return self._share(firsts, too_large[0]), too_large[1]
+            share = self._emissions.whole(self._share(firsts, too_large[0]), firsts, ends_of_all)
+            return (share if _count(firsts, share) else too_large[0]), too_large[1]
         return fitting or too_large
 
     def _share(self, firsts: Vector, ends: Vector) -> Vector:
@@ -447,7 +416,7 @@ class SlicePlanner:
             offsets=self._log.by_stream(firsts),
             cut_time_ms=now_ms,
             watermark_ms=None,
-            rule=rule_after(settings.rule, done, checkpoint),
+            rule=self._emissions.ruled(rule_after(settings.rule, done, checkpoint), firsts),
             reached=checkpoint.reached if checkpoint is not None else {},
             sessions=checkpoint.sessions if checkpoint is not None else {},
             silence_ms=silence_ms,

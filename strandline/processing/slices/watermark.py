@@ -50,13 +50,17 @@ def watermark_by(
 
     Of several streams, each has a rule, timeout and delay of its own, and the least of them counts. A stream that is idle as a
     whole holds no other back. When all are, it is the greatest of them, and what the shortest of their silences has beyond.
+
+    A stream of results (`emissions`) has come as far as its emitter says, or as its newest result where that is further. Beside
+    others it holds them back from the beginning: its first result may come hours after the first records of the others.
     """
     times: list[_StreamTime] = []
-    for stream in reached.keys() | set(first_records):
+    waiting = {name for name, one in rule.by_stream if one.watermark == "emissions"}
+    for stream in reached.keys() | set(first_records) | waiting:
         found = _stream_time(
             rule.of(stream), reached.get(stream, {}), silence_ms.get(stream, {}), stream in first_records
         )
-        if found is None and stream in first_records:
+        if found is None and (stream in first_records or stream in waiting):
             return None
         if found is not None:
             times.append(found)
@@ -70,17 +74,22 @@ def _stream_time(
     rule: EventTimeRule, reached: Mapping[int, int], silence_ms: Mapping[int, int], brings_first_records: bool
 ) -> _StreamTime | None:
     """None: nobody knows, because it has no accepted record, or because of first records."""
-    if not reached:
+    if not reached and (rule.watermark != "emissions" or rule.results_from_ms is None):
         return None
     timeout_ms = rule.idle_timeout_ms
     silent_ms = {partition: silence_ms.get(partition, 0) for partition in reached}
     awake = [at_ms for at, at_ms in reached.items() if timeout_ms is None or silent_ms[at] < timeout_ms]
-    latest_ms = max(reached.values()) - rule.delay_ms
-    if timeout_ms is not None and not awake and not brings_first_records:
+    latest_ms = max([*reached.values(), *_said(rule)]) - rule.delay_ms
+    if timeout_ms is not None and reached and not awake and not brings_first_records:
         return _StreamTime(None, latest_ms, min(silent_ms.values()) - timeout_ms)
-    if rule.watermark == "newest":
+    if rule.watermark != "partitions":
         return _StreamTime(latest_ms, latest_ms, 0)
     return None if brings_first_records else _StreamTime(min(awake) - rule.delay_ms, latest_ms, 0)
+
+
+def _said(rule: EventTimeRule) -> list[int]:
+    """What is said of the results that are still to come, beside those that came."""
+    return [] if rule.watermark != "emissions" or rule.results_from_ms is None else [rule.results_from_ms]
 
 
 def watermark_after(

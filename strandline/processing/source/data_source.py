@@ -8,7 +8,7 @@ and yields blobs for the buckets; see `slice_rows`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.stages import Enrich
+from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.lookups_in_force import used_lookups
 from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
@@ -59,9 +60,10 @@ class SourceConfig:
 
 
 def source_of_run(
-    run: JobRun, plan: RewindPlan, emitter: str | None, parallelism: int, bucket_keys: tuple[int, ...]
+    run: JobRun, plan: RewindPlan, emitters: Mapping[str, str], parallelism: int, bucket_keys: tuple[int, ...]
 ) -> SourceConfig:
-    """The source of a run that follows this plan. `emitter`: the job that emits to the stream, if one does."""
+    """The source of a run that follows this plan. `emitters`: of each stream of results the job that emits
+    to it."""
     from strandline.ledger.database import without_secrets
 
     settings, pipeline = run.settings, run.pipeline
@@ -70,7 +72,7 @@ def source_of_run(
         task=task_config(
             pipeline, settings.kafka_bootstrap, bucket_keys, ledger_url=without_secrets(settings.ledger_url)
         ),
-        planner=planner_settings(run, emitter),
+        planner=planner_settings(run, emitters),
         plan=plan,
         replay_rows_max=4 * settings.slice_rows_max,
         slice_interval_ms=settings.slice_interval_ms if checkpoint.every is None else checkpoint.every,
@@ -79,8 +81,8 @@ def source_of_run(
     )
 
 
-def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
-    """How this run cuts the log."""
+def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSettings:
+    """How this run cuts the log. `emitters`: of each stream of results the job that emits to it."""
     from strandline.log.topics import has_senders_times
 
     pipeline = run.pipeline
@@ -105,7 +107,11 @@ def planner_settings(run: JobRun, emitter: str | None) -> PlannerSettings:
         rows_max=checkpoint.records or run.settings.slice_rows_max,
         rule=pipeline.event_time_rule,
         windows=pipeline.windows,
-        emitter=emitter,
+        emitters=tuple(
+            Emitter(read.stream, emitters[read.stream], read.event_time.field)
+            for read in pipeline.spec.reads
+            if read.stream in emitters
+        ),
         topic_id=first.topic_id,
         has_senders_times=first.has_senders_times,
         stream_version=first.stream_version,

@@ -30,8 +30,8 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import (
     emissions_to_streams,
     present_pipelines,
+    results_beside_streams,
     schema_mismatches,
-    several_results,
     stream_of_results,
     streams_of_windows,
     times_in_results,
@@ -110,7 +110,7 @@ def check_documents(
     checked: list[CheckedPipeline] = []
     emitted = {stream for _, pipeline in pipelines for stream in streams_of_windows(pipeline)}.union(emitted)
     for document, spec in _emitters_first(pipelines):
-        pipeline = spec.reading_results() if emitted.intersection(spec.streams) else spec
+        pipeline = spec.reading_results(emitted)
         if broken.intersection(spec.streams) or broken_lookups.intersection(spec.lookups()):
             continue  # the problems of the stream are listed; their consequences here would only hide them
         unknown = [
@@ -121,7 +121,10 @@ def check_documents(
             for at, name in enumerate(spec.streams)
             if name not in streams and name not in registered
         ]
-        unknown = unknown or several_results(spec, document, emitted) or times_in_results(spec, document, emitted)
+        unknown = unknown or [
+            *results_beside_streams(pipeline, document, emitted),
+            *times_in_results(spec, document, emitted),
+        ]
         if unknown:
             problems += unknown
             broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
@@ -394,7 +397,7 @@ class Applier:
         spec = PipelineSpec.from_document(document)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
         present = check(spec, list(map(self._stream, spec.streams)), lookups=lookups)
-        changes = changes_between(present, pipeline)
+        changes = [*changes_between(present, pipeline), *self._other_windows(present, pipeline)]
         plan = plan_of_job(self._ledger, pipeline)
         cost = rewind_cost(self._ledger, plan, job.name)
         if not any(change.effect is Effect.FORBIDDEN for change in changes):
@@ -405,6 +408,22 @@ class Applier:
                 changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
         rewind = rewind_view(cost, pipeline.retention_ms)
         return JobPlan(job=job.name, outcome="changed", version=job.version + 1, changes=changes, rewind=rewind)
+
+    def _other_windows(self, before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
+        """Streams of results whose windows change while jobs go by when the next ones begin and end."""
+        windows = [
+            {stream: str(one.shape) for one in version.stages for stream in one.streams} for version in (before, after)
+        ]
+        for job, spec in present_pipelines(self._ledger).items():
+            for read in spec.reads:
+                old, new = (shapes.get(read.stream) for shapes in windows)
+                if read.event_time.watermark == "emissions" and old is not None and new is not None and old != new:
+                    yield Change(
+                        f"windows in stream {read.stream} from {old} to {new}",
+                        Effect.FORBIDDEN,
+                        f"job {job} reads them beside other streams, and has gone on to where the next of the old ones begins or "
+                        "ends; emit to another stream",
+                    )
 
     def _check_job(self, pipeline: CheckedPipeline) -> JobBase:
         """Refuse what a job with results can't take. The submission holds only for a job that is still as the answer says."""
@@ -447,27 +466,27 @@ class Applier:
                     )
 
     def _refuse_circles(self, pipelines: list[CheckedPipeline]) -> None:
-        """A job that reads what follows from its own results would never end."""
+        """A job that reads what follows from its own results would never end; one that reads results beside streams as it reads
+        others would lose some."""
         specs = present_pipelines(self._ledger) | {pipeline.job: pipeline.spec for pipeline in pipelines}
         emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
+        emitted = {stream for spec in specs.values() for stream in streams_of_windows(spec)}
         for job, spec in specs.items():
-            emitted = emitters.keys() & set(spec.streams)
-            if emitted and len(spec.streams) > 1:
-                stream = min(emitted)
-                raise Conflict(
-                    f"job {job} reads several streams, and job {emitters[stream]} emits to {stream}, one of them: no cut of the "
-                    "log takes whole emissions of one beside records of others. Have it read that stream alone, in a pipeline of "
-                    "its own"
-                )
-        reads = {job: spec.streams[0] for job, spec in specs.items()}  # of several, none is emitted
+            for read in spec.reads:
+                if len(spec.reads) > 1 and read.stream in emitted and read.event_time.watermark != "emissions":
+                    raise Conflict(
+                        f"job {job} reads {read.stream} beside other streams as what senders send, and job "
+                        f"{emitters[read.stream]} would emit to it; apply the pipeline of job {job} together with it, so "
+                        "that it waits for the results"
+                    )
+        before = {
+            job: [emitters[stream] for stream in spec.streams if stream in emitters] for job, spec in specs.items()
+        }
         for pipeline in pipelines:
-            way = [pipeline.job]
-            while (before := emitters.get(reads[way[0]])) is not None and before not in way:
-                way.insert(0, before)
-            if before is not None:
+            if way := _circle(before, pipeline.job):
                 raise Conflict(
-                    f"job {pipeline.job} would read what follows from its own results: {' -> '.join([before, *way])}; have "
-                    "one of them read, or emit to, another stream"
+                    f"job {pipeline.job} would read what follows from its own results: {' -> '.join(way)}; have one of them "
+                    "read, or emit to, another stream"
                 )
 
     def _refuse_left_results(self, pipelines: list[CheckedPipeline]) -> None:
@@ -567,6 +586,21 @@ def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
         if (document.kind, document.name) in seen:
             yield document.problem((document.kind,), f"{document.kind} '{document.name}' is here twice; remove one")
         seen.add((document.kind, document.name))
+
+
+def _circle(before: Mapping[str, list[str]], job: str) -> list[str]:
+    """A way from this job, each time to one that reads results of the one before, back to it; empty if there is none. `before`:
+    of each job those whose results it reads."""
+    ways, seen = [[job]], set[str]()
+    while ways:
+        way = ways.pop()
+        for one in before.get(way[0], []):
+            if one == job:
+                return [job, *way]
+            if one not in seen:
+                seen.add(one)
+                ways.append([one, *way])
+    return []
 
 
 def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:

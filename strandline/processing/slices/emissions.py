@@ -1,0 +1,171 @@
+"""Streams of results as those plan that read them: each is read up to where an emission of the job that writes it ends.
+
+So an emission is read whole or not at all. Its windows end after those of all earlier emissions, so none of its results is late
+beside what was read before; beside records of other streams none is, because these are held back by what the checkpoint of that
+emission says of the results that are still to come.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.ledger.states import CheckpointRow, EventTimeRule, offset_count
+from strandline.processing.pipelines.event_time import WindowShape
+from strandline.processing.slices.input_log import InputLog
+from strandline.processing.slices.silence import Vector
+from strandline.results.names import WINDOW_FIELDS
+
+if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
+    from strandline.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """The job that emits to one of the streams that are read."""
+
+    stream: str
+    job: str
+    event_time_field: str | None = None
+    """By which the results are read. None: log time."""
+
+
+class Emissions:
+    """Where emissions end in the streams of results among those that a job reads. Reads the ledger only."""
+
+    def __init__(self, ledger: Ledger, log: InputLog, emitters: Sequence[Emitter]) -> None:
+        self._ledger = ledger
+        self._log = log
+        self._emitters = {one.stream: one for one in emitters}
+        self._checkpoints: dict[tuple[str, int], CheckpointRow] = {}
+        """Those that this look has met: many cuts are tried, of which each asks for the same ones."""
+        self._shapes: dict[tuple[str, int, str], tuple[str, WindowShape] | None] = {}
+        """(job, version, stream) -> the stage that emits to it, and its windows. None: none does, or one of records."""
+
+    def holds(self, label: int) -> bool:
+        """Whether the partition is one of a stream of results."""
+        return self._log.stream_of(label) in self._emitters
+
+    def readable(self, ends: Vector) -> Vector:
+        """How far the streams may be read now: to their ends, and those of results to the end of the last committed emission."""
+        self._checkpoints.clear()
+        if not self._emitters:
+            return ends
+        last = {stream: self._ledger.last_checkpoint(one.job) for stream, one in self._emitters.items()}
+        begun = {stream for stream, row in last.items() if row is not None and stream in row.result_offsets}
+        starts = {} if begun == last.keys() else self._log.starts()
+        emitted = self._log.labelled(
+            {stream: row.result_offsets[stream] for stream, row in last.items() if row is not None and stream in begun}
+        )
+        return {
+            label: end
+            if not self.holds(label)
+            else min(end, emitted.get(label, 0))
+            if self._log.stream_of(label) in begun
+            else starts[label]
+            for label, end in ends.items()
+        }
+
+    def cut(self, firsts: Vector, ends: Vector, rows_max: int) -> tuple[Vector, int]:
+        """Of the only stream that is read: the end of the last emission, at or before `ends`, with which a slice holds at most
+        `rows_max` records, and the time of its commit. If the first new emission alone holds more, the slice takes all of it."""
+        (emitter,) = self._emitters.values()
+        last = self._ledger.last_checkpoint(emitter.job)
+        assert last is not None, "records of a stream of results are read only from a checkpoint on"
+
+        def rows_up_to(number: int) -> int:  # where emissions end never falls
+            return offset_count({"": firsts}, {"": self._ends_at(emitter, number, firsts, ends)})
+
+        def cut_above(floor: int) -> tuple[Vector, int]:
+            # A reader that is further behind than the emitter's oldest checkpoint takes all up to that one in one slice.
+            numbers = range(max(1, floor), last.slice + 1)
+            fitting = bisect_right(numbers, rows_max, key=rows_up_to)
+            number = numbers[fitting - 1 if fitting and rows_up_to(numbers[fitting - 1]) else fitting]
+            return self._ends_at(emitter, number, firsts, ends), self._checkpoint(emitter, number).committed_ms
+
+        return self._ledger.above_floor(emitter.job, cut_above)
+
+    def whole(self, cut: Vector, firsts: Vector, ends: Vector) -> Vector:
+        """The same cut, but of each stream of results no more than whole emissions."""
+        found = dict(cut)
+        for emitter in self._emitters.values():
+            of_stream = {label: end for label, end in cut.items() if self._log.stream_of(label) == emitter.stream}
+
+            def is_in(
+                number: int, emitter: Emitter = emitter, of_stream: Vector = of_stream
+            ) -> bool:  # of no later one
+                emitted = self._ends_at(emitter, number, firsts, ends)
+                return all(emitted[label] <= end for label, end in of_stream.items())
+
+            number = self._last(emitter, is_in)
+            emitted = firsts if number is None else self._ends_at(emitter, number, firsts, ends)
+            found |= {label: emitted.get(label, 0) for label in of_stream}
+        return found
+
+    def ruled(self, rule: EventTimeRule, firsts: Vector) -> EventTimeRule:
+        """The rule with what is known of the results that are to come from `firsts` on, where it goes by emissions."""
+        asked = [one for one in self._emitters.values() if rule.of(one.stream).watermark == "emissions"]
+        return rule.with_results_from({one.stream: self._results_from_ms(one, firsts) for one in asked})
+
+    def _results_from_ms(self, emitter: Emitter, firsts: Vector) -> int | None:
+        """No result from `firsts` on has an earlier event time: what the last checkpoint says all of whose results are before."""
+        read = self._log.by_stream(firsts)[emitter.stream]
+
+        def is_read(number: int) -> bool:
+            emitted = self._checkpoint(emitter, number).result_offsets.get(emitter.stream, {})
+            return all(end <= read.get(partition, 0) for partition, end in emitted.items())
+
+        number = self._last(emitter, is_read)
+        if number is None:
+            return None
+        row = self._checkpoint(emitter, number)
+        stage = self._stage(emitter, row.version)
+        if stage is None or (emitted_ms := row.emitted.get(stage[0])) is None:
+            return None
+        start, end = WINDOW_FIELDS
+        if emitter.event_time_field == end:
+            return stage[1].first_end(emitted_ms)
+        return stage[1].first_begin(emitted_ms) if emitter.event_time_field == start else None
+
+    def _stage(self, emitter: Emitter, version: int) -> tuple[str, WindowShape] | None:
+        key = emitter.job, version, emitter.stream
+        if key not in self._shapes:
+            from strandline.processing.pipelines.stored import load_pipeline
+
+            stages = load_pipeline(self._ledger, emitter.job, version).stages
+            self._shapes[key] = next(((one.name, one.shape) for one in stages if emitter.stream in one.streams), None)
+        return self._shapes[key]
+
+    def _last(self, emitter: Emitter, is_so: Callable[[int], bool]) -> int | None:
+        """The last slice of the emitter whose checkpoint is so, as those of all earlier ones are; None if none is."""
+        last = self._ledger.last_checkpoint(emitter.job)
+        if last is None:
+            return None
+        self._checkpoints[emitter.job, last.slice] = last
+
+        def above(floor: int) -> int | None:
+            if is_so(last.slice):
+                return last.slice
+            numbers = range(max(1, floor), last.slice)
+            count = bisect_left(numbers, True, key=lambda number: not is_so(number))
+            return numbers[count - 1] if count else None
+
+        return self._ledger.above_floor(emitter.job, above)
+
+    def _checkpoint(self, emitter: Emitter, number: int) -> CheckpointRow:
+        key = emitter.job, number
+        if key not in self._checkpoints:
+            self._checkpoints[key] = self._ledger.checkpoint(*key)
+        return self._checkpoints[key]
+
+    def _ends_at(self, emitter: Emitter, number: int, firsts: Vector, ends: Vector) -> dict[int, int]:
+        """Where the emission of that slice ends in the stream's partitions, within `firsts` and `ends`."""
+        offsets = self._checkpoint(emitter, number).result_offsets.get(emitter.stream, {})
+        emitted = self._log.labelled({emitter.stream: offsets})
+        return {
+            label: max(min(emitted.get(label, 0), end), firsts.get(label, 0))
+            for label, end in ends.items()
+            if self._log.stream_of(label) == emitter.stream
+        }
