@@ -144,7 +144,10 @@ class _Turns:
     def row(self, place: int, element: int | None) -> JsonText:
         """One row, before fields are looked for in it."""
         found = self.found(place)
-        return found if isinstance(found, Rejection) or element is None else found[element]
+        if isinstance(found, Rejection):
+            return found
+        assert element is not None, "it has rows"
+        return found[element]
 
     def rows(self, places: Sequence[int], texts: TextsOf) -> Iterator[Rows]:
         """The rows of the messages at these places, in parts of whole messages; places are among these."""

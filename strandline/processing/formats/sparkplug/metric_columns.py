@@ -83,7 +83,7 @@ class MetricColumns:
         columns: dict[str, Column] = {}
         for path, field in paths.items():
             if len(path) == 1 and path[0] in members:
-                column = self._of_field(field, members[path[0]]())  # type: ignore[index]
+                column = self._of_field(field, members[path[0]]())
                 if column is not None:
                     columns[field.name] = column
         return columns
