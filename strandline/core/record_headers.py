@@ -81,13 +81,16 @@ def dead_letter_topic(job: str) -> str:
 
 
 _PACKED_MARK = b"\0"
-"""No query and no source begins so."""
+"""No query and no source that a gateway writes begins so; a header of a topic that others write to may."""
 _write = msgspec.msgpack.encode
 _read = msgspec.msgpack.Decoder(tuple[bytes | None, dict[str, bytes]]).decode
 
 
-def pack_header_values(first: bytes | None, named: Mapping[str, bytes]) -> bytes:
-    """Several headers of a record as one value, for what reads the log: `first` stands alone, `named` are header -> value."""
+def pack_header_values(first: bytes | None, named: Mapping[str, bytes]) -> bytes | None:
+    """Several headers of a record as one value, for what reads the log: `first` stands alone, `named` are header -> value. With
+    nothing named it is `first` itself, unless that could be taken for a packed value."""
+    if not named and not (first or b"").startswith(_PACKED_MARK):
+        return first
     return _PACKED_MARK + _write((first, dict(named)))
 
 

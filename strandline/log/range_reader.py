@@ -267,9 +267,8 @@ def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], h
             if has_header_values:
                 found = dict(record.headers)
                 value = next((found[header] for header in first_of if header in found), None)
-                if beside and (named := {header: found[header] or b"" for header in beside if header in found}):
-                    value = pack_header_values(value, named)
-                chunk.header_values.append(value)
+                named = {header: found[header] or b"" for header in beside if header in found} if beside else {}
+                chunk.header_values.append(pack_header_values(value, named))
     batch.forget_plain()
 
 

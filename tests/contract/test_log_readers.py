@@ -296,10 +296,16 @@ def test_headers_beside_the_first_come_packed_with_it(kafka, topic):
     name = topic(1)
     producer = Producer({"bootstrap.servers": kafka})
     own = [("ce_id", b"1"), (HEADER, b"s"), ("http-x", b"2"), ("other", b"3")]
-    for headers in (own, own[:1], [(HEADER, b"alone")], []):
+    for headers in (own, own[:1], [(HEADER, b"alone")], [(HEADER, b"\0 is no mark of ours")], []):
         producer.produce(name, b"v", headers=headers)
     producer.flush()
     with closing(RangeReader(kafka)) as reader:
-        chunks = list(reader.read([OffsetRange(name, 0, 0, 4)], [HEADER], ["ce_id", "http-x"]))
+        chunks = list(reader.read([OffsetRange(name, 0, 0, 5)], [HEADER], ["ce_id", "http-x"]))
     found = [unpack_header_values(value) for chunk in chunks for value in chunk.header_values]
-    assert found == [(b"s", {"ce_id": b"1", "http-x": b"2"}), (None, {"ce_id": b"1"}), (b"alone", {}), (None, {})]
+    assert found == [
+        (b"s", {"ce_id": b"1", "http-x": b"2"}),
+        (None, {"ce_id": b"1"}),
+        (b"alone", {}),
+        (b"\0 is no mark of ours", {}),
+        (None, {}),
+    ]

@@ -82,7 +82,7 @@ class Prospects:
         named = {name: headers[name] for name in reader.headers_beside if name in headers}
         if reader.sessions is not None:
             named[HEADER_REPLAY_OF] = b""  # as it will be, if it is put back
-        return pack_header_values(first, named) if named else first
+        return pack_header_values(first, named)
 
     def at(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], moments: Sequence[Moment]

@@ -199,7 +199,7 @@ def _source(headers: Mapping[str, object], reader: RowReader) -> bytes | None:
     """The headers that rows depend on, as the log's reader gives them."""
     first = next((_bytes(headers[name]) for name in reader.headers if name in headers), None)
     named = {name: _bytes(headers[name]) or b"" for name in reader.headers_beside if name in headers}
-    return pack_header_values(first, named) if named else first
+    return pack_header_values(first, named)
 
 
 def _bytes(value: object) -> bytes | None:
