@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # tasks of Spark load dataclasses described here, and not pyd
 class Described:
     """The base of a model or dataclass whose field docstrings also stand in its JSON schema.
 
-    They are read from the source when a schema is made: pydantic's `use_attribute_docstrings` reads them with each start of
-    each process, which takes a third of the time that the control service needs to start.
+    They are read from the source when a schema is made. Pydantic's `use_attribute_docstrings` reads them when the class is made,
+    so at the start of every process, and that takes long.
     """
 
     __slots__ = ()

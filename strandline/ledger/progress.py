@@ -226,9 +226,8 @@ class Progress(Compaction):
         return self.above_floor(job, first_above)
 
     def first_slice_final(self, job: str, event_ms: int) -> int | None:
-        """The first committed slice of which the ledger can tell that results of windows that end up to `event_ms` no longer
-        change after it: the one that closed them, or a later one where late records revise results. None if they may still
-        change."""
+        """The committed slice after which results of windows that end up to `event_ms` no longer change: the one that closed
+        them, or a later one where late records revise results. None if they may still change."""
         number, last = self.first_slice_closing(job, event_ms), self.last_checkpoint(job)
         closed = self.slices(job, number, number) if number is not None else []
         if not closed or not closed[0].rule.revise_ms or last is None:

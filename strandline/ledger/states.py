@@ -367,7 +367,7 @@ class EventTimeRule(Described):
         return replace(self, watermark="partitions" if is_newest else self.watermark, by_stream=by_stream)
 
     def with_results_from(self, results_from_ms: Mapping[str, int | None]) -> EventTimeRule:
-        """The same with what is known of these streams, one of which may be the only one."""
+        """The same rule, with `results_from_ms` of each of these streams. A job that reads one stream has just one rule."""
         if not results_from_ms:
             return self
         by_stream = tuple(

@@ -228,7 +228,7 @@ def _all_stores(span: VersionSpan) -> set[str]:
 
 
 def _removed(reconciler: Reconciler, counts: Counts) -> Iterator[str]:
-    """A sentence for each store of which results were removed by their owner."""
+    """A sentence for each store from which its owner has removed results."""
     for store, scope in sorted(reconciler.stores.items()):
         count, before_ms = counts.get((store, Kind.REMOVED, ""), 0), scope.removed_before_ms
         if not count or before_ms is None:

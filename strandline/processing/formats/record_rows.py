@@ -194,7 +194,11 @@ class RowReader:
             else None
         )
         self._fields = config.fields
-        self._message_rows = MessageRows(config.fields, self._texts_of_metrics, self._source_fields.members_of)
+        self._message_rows = (
+            MessageRows(config.fields, self._texts_of_metrics, self._source_fields.members_of)
+            if config.keeps_sessions
+            else None
+        )
         self._quick = self._quick_reader(config)
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
@@ -234,7 +238,7 @@ class RowReader:
         if self._skips_tombstones and None in values:
             yield from self._parts_without_tombstones(values, sources)
             return
-        if self._messages is not None:
+        if self._messages is not None and self._message_rows is not None:
             for part in _in_parts(values):
                 for rows in self._message_rows.parts(self._messages, values[part], sources[part]):
                     yield rows._replace(places=rows.of_each(range(part.start, part.stop))) if part.start else rows

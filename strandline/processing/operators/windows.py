@@ -357,8 +357,8 @@ class WindowOperator:
         yield replace(found, is_revision=True)
 
     def _windows_of(self, panes: Codes) -> Iterator[tuple[Codes, Codes]]:
-        """Pairs of (places of panes, numbers of windows): the windows of which these panes are the first one; then those of which
-        they are the second, and so on."""
+        """Pairs of (places of panes, numbers of windows). The first pair has the panes that begin a window, with the windows that
+        they begin; the second has the panes that are a window's second one; and so on."""
         for offset in range(self._size_panes):
             places = np.flatnonzero((panes - offset) % self._every_panes == 0)
             yield places, (panes[places] - offset) // self._every_panes

@@ -78,11 +78,12 @@ class WindowShape:
         return self.last_end(after_ms) + self.every_ms
 
     def first_start(self, after_ms: int) -> int:
-        """The start of the first window that ends after `after_ms`: those that end then depend on no earlier event."""
-        return self.first_end(after_ms) - self.size_ms
+        """Windows that end after `after_ms` depend on no earlier event. It is where the first of them begins, unless its results
+        depend on more."""
+        return self.first_begin(after_ms)
 
     def first_begin(self, after_ms: int) -> int:
-        """No window that ends after `after_ms` begins earlier, whatever its results depend on."""
+        """The start of the first window that ends after `after_ms`."""
         return self.first_end(after_ms) - self.size_ms
 
     def last_end_holding(self, event_ms: int) -> int:
@@ -140,11 +141,8 @@ class DayShape(WindowShape):
     def first_end(self, after_ms: int) -> int:
         return self.start_ms(self.number_at(after_ms) + 1)
 
-    def first_start(self, after_ms: int) -> int:
-        return self.last_start(after_ms)
-
     def first_begin(self, after_ms: int) -> int:
-        return self.first_start(after_ms)
+        return self.last_start(after_ms)
 
     def last_end_holding(self, event_ms: int) -> int:
         return self.first_end(event_ms)
@@ -168,11 +166,8 @@ class CumulativeShape(WindowShape):
     def last_start(self, at_ms: int) -> int:
         return (at_ms - self.offset_ms) // self.size_ms * self.size_ms + self.offset_ms
 
-    def first_start(self, after_ms: int) -> int:
-        return self.last_start(after_ms)
-
     def first_begin(self, after_ms: int) -> int:
-        return self.first_start(after_ms)
+        return self.last_start(after_ms)
 
     def __str__(self) -> str:
         return f"{super().__str__()}, cumulative"

@@ -40,7 +40,7 @@ class Emissions:
         self._log = log
         self._emitters = {one.stream: one for one in emitters}
         self._checkpoints: dict[tuple[str, int], CheckpointRow] = {}
-        """Those that this look has met: many cuts are tried, of which each asks for the same ones."""
+        """Those that this look has read: it tries many cuts, and each cut needs the same checkpoints."""
         self._shapes: dict[tuple[str, int, str], tuple[str, WindowShape] | None] = {}
         """(job, version, stream) -> the stage that emits to it, and its windows. None: none does, or one of records."""
 
@@ -59,14 +59,11 @@ class Emissions:
         emitted = self._log.labelled(
             {stream: row.result_offsets[stream] for stream, row in last.items() if row is not None and stream in begun}
         )
-        return {
-            label: end
-            if not self.holds(label)
-            else min(end, emitted.get(label, 0))
-            if self._log.stream_of(label) in begun
-            else starts[label]
-            for label, end in ends.items()
-        }
+        found = dict(ends)
+        for label in filter(self.holds, ends):
+            has_begun = self._log.stream_of(label) in begun
+            found[label] = min(ends[label], emitted.get(label, 0)) if has_begun else starts[label]
+        return found
 
     def cut(self, firsts: Vector, ends: Vector, rows_max: int) -> tuple[Vector, int]:
         """Of the only stream that is read: the end of the last emission, at or before `ends`, with which a slice holds at most
@@ -91,18 +88,20 @@ class Emissions:
         """The same cut, but of each stream of results no more than whole emissions."""
         found = dict(cut)
         for emitter in self._emitters.values():
-            of_stream = {label: end for label, end in cut.items() if self._log.stream_of(label) == emitter.stream}
-
-            def is_in(
-                number: int, emitter: Emitter = emitter, of_stream: Vector = of_stream
-            ) -> bool:  # of no later one
-                emitted = self._ends_at(emitter, number, firsts, ends)
-                return all(emitted[label] <= end for label, end in of_stream.items())
-
-            number = self._last(emitter, is_in)
-            emitted = firsts if number is None else self._ends_at(emitter, number, firsts, ends)
-            found |= {label: emitted.get(label, 0) for label in of_stream}
+            found |= self._whole_of(emitter, cut, firsts, ends)
         return found
+
+    def _whole_of(self, emitter: Emitter, cut: Vector, firsts: Vector, ends: Vector) -> Vector:
+        """Where the last emission of this job ends that is whole before the cut, in the partitions of its stream."""
+        of_stream = {label: end for label, end in cut.items() if self._log.stream_of(label) == emitter.stream}
+
+        def is_whole(number: int) -> bool:
+            emitted = self._ends_at(emitter, number, firsts, ends)
+            return all(emitted[label] <= end for label, end in of_stream.items())
+
+        number = self._last(emitter, is_whole)
+        emitted = firsts if number is None else self._ends_at(emitter, number, firsts, ends)
+        return {label: emitted.get(label, 0) for label in of_stream}
 
     def ruled(self, rule: EventTimeRule, firsts: Vector) -> EventTimeRule:
         """The rule with what is known of the results that are to come from `firsts` on, where it goes by emissions."""

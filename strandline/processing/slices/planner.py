@@ -326,7 +326,8 @@ class SlicePlanner:
 
     def _newcomers(self, row: SliceRow, ends: Vector) -> Vector:
         """The partitions that have records now and never had an accepted one, with their ends: they hold nobody back yet. None in
-        a job's first slices, before any record is accepted, nor where the newest event counts, which nobody holds back."""
+        a job's first slices, before any record is accepted, nor of streams that go by the newest event or by emissions, which
+        no partition holds back."""
         log = self._log
         firsts, known = log.labelled(row.offsets_first), log.labelled(row.reached)
         if not known:
@@ -334,10 +335,7 @@ class SlicePlanner:
         return {
             p: end
             for p, end in ends.items()
-            if end > firsts.get(p, 0)
-            and p not in known
-            and row.rule.of(log.stream_of(p)).watermark == "partitions"
-            and not self._emissions.holds(p)
+            if end > firsts.get(p, 0) and p not in known and row.rule.of(log.stream_of(p)).watermark == "partitions"
         }
 
     def _cut_by_log_time(

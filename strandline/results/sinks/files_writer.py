@@ -105,7 +105,7 @@ class FilesWriter:
         manifest = Manifest(shape.job, shape.stage, emission, shape.version, epoch, rows, digest, files)
         if store.create(place, msgspec.json.format(msgspec.json.encode(manifest))):
             return
-        held = msgspec.json.decode(store.read(place), type=Manifest)
+        held = store.manifest(place)
         if (held.rows, held.digest) != (rows, digest):
             raise Divergence(
                 f"manifest {place} in {self.path} holds {held.rows} results of slice {emission} of job {shape.job}, and this run "
@@ -127,7 +127,7 @@ def committed_files(path: str, job: str | None = None, stage: str | None = None)
     store = _Store.of(path)
     below = "/".join(part for part in (MANIFESTS, job, stage if job else None) if part)
     for place in store.list(below):
-        manifest = msgspec.json.decode(store.read(place), type=Manifest)
+        manifest = store.manifest(place)
         if stage in (None, manifest.stage):
             yield from (f"{path.rstrip('/')}/{file.path}" for file in manifest.files)
 
@@ -147,7 +147,7 @@ def emission_of(manifest: str) -> int | None:
 
 def read_manifest(path: str, place: str) -> Manifest:
     """Raises SinkUnavailable, ValueError where it is none."""
-    return msgspec.json.decode(_Store.of(path).read(place), type=Manifest)
+    return _Store.of(path).manifest(place)
 
 
 def open_file(path: str, place: str) -> pa.NativeFile | None:
@@ -226,6 +226,10 @@ class _Store:
     def read(self, place: str) -> bytes:
         with _told(self.root), self.filesystem.open_input_stream(f"{self.root}/{place}") as stream:
             return bytes(stream.read())
+
+    def manifest(self, place: str) -> Manifest:
+        """Raises ValueError where it is none."""
+        return msgspec.json.decode(self.read(place), type=Manifest)
 
     def open(self, place: str) -> pa.NativeFile:
         with _told(self.root):

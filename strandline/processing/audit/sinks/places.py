@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan
 from strandline.processing.audit.reconciliation import EVER_MS, store_of
-from strandline.processing.audit.sinks.rows import DAY_MS
 from strandline.processing.emission.result_shapes import document_shape
+from strandline.processing.pipelines.calendars import DAY_MS
 from strandline.results.sinks.typed_rows import own_columns
 
 
@@ -84,7 +84,7 @@ def _both(one: Place, other: Place) -> Place:
 
 def removed_before(standing: Mapping[tuple[str, int], int], absent: Iterable[str]) -> dict[str, int]:
     """Store -> the time before which its owner has removed everything. `standing`: of each store and day (since 1970) that a
-    manifest names, how many of its files are still there; `absent`: stores of which nothing is there.
+    manifest names, how many of its files are still there; `absent`: stores that hold nothing.
 
     Who removes what is old removes the oldest. So a day without any file is removed where no earlier day has one; else its files
     are lost.

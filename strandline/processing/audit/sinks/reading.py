@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from strandline.core.settings import Settings
 from strandline.processing.audit.parts import Part
 from strandline.processing.audit.plan import AuditPlan
@@ -11,7 +13,7 @@ from strandline.processing.audit.table import Table
 
 
 def sink_parts(settings: Settings, plan: AuditPlan, compared: Table) -> tuple[list[Part], list[str]]:
-    """The parts, and the stores of which nothing is there. Raises SinkUnavailable, InvalidSettings, Conflict."""
+    """The parts, and the stores that hold nothing. Raises SinkUnavailable, InvalidSettings, Conflict."""
     parts: list[Part] = []
     absent: list[str] = []
     for place in places_of(plan):
@@ -23,13 +25,11 @@ def sink_parts(settings: Settings, plan: AuditPlan, compared: Table) -> tuple[li
     return parts, absent
 
 
-def _parts_of(settings: Settings, place: Place, compared: Table) -> list[Part] | None:
+def _parts_of(settings: Settings, place: Place, compared: Table) -> Sequence[Part] | None:
     if place.kind == "files":
-        files = files_parts(place, compared)
-        return None if files is None else list(files)
+        return files_parts(place, compared)
     # Imported where it is used: it takes half a second.
     from strandline.processing.audit.sinks.tables import table_parts
     from strandline.results.sinks.sql_writer import sql_url
 
-    rows = table_parts(sql_url(settings), place, compared)
-    return None if rows is None else list(rows)
+    return table_parts(sql_url(settings), place, compared)

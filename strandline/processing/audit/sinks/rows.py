@@ -17,12 +17,12 @@ import msgspec
 
 from strandline.processing.audit.index_reader import encode_result
 from strandline.processing.audit.reconciliation import FILES_STORE, TABLE_STORE, Row, Side
+from strandline.processing.pipelines.calendars import DAY_MS
 from strandline.results.document import Document, format_timestamp
 from strandline.results.names import OWN_PREFIX
 from strandline.results.sinks.typed_rows import ID, TIME
 from strandline.results.writer import Refused
 
-DAY_MS = 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ORIGIN = ("job", "stage", "stream", "partition", "offset", "element")
 

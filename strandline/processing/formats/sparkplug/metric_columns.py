@@ -47,7 +47,7 @@ class MetricColumns:
         is_all = len(chosen) == int(read.counts.sum())
         self._sent = read.metrics if is_all else {name: column.of(chosen) for name, column in read.metrics.items()}
         self.fits: Marks = np.ones(len(chosen), np.bool_)
-        """Those of which the columns say what their rows as texts do."""
+        """The metrics that the columns hold right. All others have to be read as texts."""
         self._find_names(births, birth_of[message_of])
         self._find_values()
 
