@@ -45,22 +45,16 @@ $(VENV)/.test-ready: requirements-dev.lock pyproject.toml scripts/make-environme
 run: $(VENV)/.run-ready
 	@$(BIN)/strandline example
 
-# Tests without servers wait as much as they compute, so several workers share them.
 WITHOUT_SERVERS := unit property simulation
 WITH_SERVERS := contract migration integration fault
-WORKERS ?= 3
-# Who has Elasticsearch and Spark is busy most of the time; who has gateways waits for half of it.
-SERVER_WORKERS ?= 3
 KINDS = $(or $(KIND),$(WITHOUT_SERVERS) $(WITH_SERVERS))
 PYTEST = $(BIN)/python -m pytest $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
-SHARED = $(if $(filter-out 1,$(SERVER_WORKERS)),-n $(SERVER_WORKERS) --dist loadfile --no-loadscope-reorder,)
-# $(call run-tests,OPTIONS): every kind that is asked for, also when one before it failed.
+# Tests that need servers wait for half of the time, so more workers than cores. With servers, the tests of a module stay together.
+WORKERS ?= 3
+SHARED = $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist $(if $(filter $(WITH_SERVERS),$(KINDS)),loadfile --no-loadscope-reorder,worksteal),)
+# $(call run-tests,OPTIONS): every kind that is asked for.
 run-tests = $(foreach kind,$(filter-out $(WITHOUT_SERVERS) $(WITH_SERVERS),$(KINDS)),echo "no kind of test is called '$(kind)'" >&2; exit 2;) \
-	failed=0; \
-	$(if $(filter $(WITHOUT_SERVERS),$(KINDS)),$(PYTEST) $(1) -n $(WORKERS) --dist worksteal \
-		$(addprefix tests/,$(filter $(WITHOUT_SERVERS),$(KINDS))) || failed=1;) \
-	$(if $(filter $(WITH_SERVERS),$(KINDS)),$(PYTEST) $(1) $(SHARED) $(addprefix tests/,$(filter $(WITH_SERVERS),$(KINDS))) || failed=1;) \
-	exit $$failed
+	$(PYTEST) $(1) $(SHARED) $(addprefix tests/,$(KINDS))
 
 test: $(VENV)/.test-ready
 	@$(call run-tests,)

@@ -37,6 +37,7 @@ from strandline.services.embedded.admin_token import read_admin_token
 from strandline.services.embedded.passwords import NETRC, PASSWORDS_DIR, choose_passwords, read_password
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import Stack, up
+from strandline.services.trust import certificates_for
 
 DOCUMENTS = "turbines.yaml"
 DOCUMENTS_SHOWN = {"turbine-hour": 3, "turbine-minute": 3}
@@ -270,7 +271,8 @@ def wait_until_open(
 
 def _page(url: str, token: str | None) -> str:
     try:
-        return httpx.get(url, timeout=5.0, trust_env=False, headers=authorization(token)).text
+        verify = certificates_for(url, None)
+        return httpx.get(url, timeout=5.0, trust_env=False, verify=verify, headers=authorization(token)).text
     except httpx.TransportError:
         return ""
 

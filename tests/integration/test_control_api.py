@@ -22,6 +22,7 @@ from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
+from strandline.services.trust import certificates_for
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -78,7 +79,8 @@ class Control:
         if self.processes[-1].poll() is not None:
             raise AssertionError(f"the control service ended: {self.processes[-1].communicate()[0]}")
         try:
-            return httpx.get(f"{self.url}/healthz", trust_env=False).status_code == 200
+            verify = certificates_for(self.url, None)
+            return httpx.get(f"{self.url}/healthz", trust_env=False, verify=verify).status_code == 200
         except httpx.TransportError:
             return False
 

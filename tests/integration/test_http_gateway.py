@@ -25,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
+from strandline.services.trust import certificates_for
 from tests.support.topic_reader import read_messages
 from tests.support.warm_processes import MODULES, WarmProcess
 
@@ -68,7 +69,7 @@ class Gateway:
         }
         environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
         self.process = WarmProcess(MODULES["http"], environment, self.log_file)
-        self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+        self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, verify=certificates_for(self.url, None))
         wait_until(self.is_healthy, self)
 
     def is_healthy(self) -> bool:

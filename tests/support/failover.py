@@ -24,6 +24,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, JobState
 from strandline.services.client import ControlClient
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
+from strandline.services.trust import certificates_for
 from tests.support.waiting import wait_until
 
 DEVICES = 3
@@ -281,7 +282,8 @@ def _answers(service: Service) -> bool:
     if service.process.poll() is not None:
         raise AssertionError(f"the control service ended: {service.log()}")
     try:
-        return httpx.get(f"{service.url}/healthz", trust_env=False, timeout=2).status_code == 200
+        verify = certificates_for(service.url, None)
+        return httpx.get(f"{service.url}/healthz", trust_env=False, timeout=2, verify=verify).status_code == 200
     except httpx.TransportError:
         return False
 

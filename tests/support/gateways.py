@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
+from strandline.services.trust import certificates_for
 from tests.support.topic_reader import read_messages
 from tests.support.warm_processes import MODULES, WarmProcess
 
@@ -76,7 +77,9 @@ class GatewayProcess:
         self.host_name = ""
         """What it takes for this host's name from its next start on; empty: its real name."""
         self.environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.pages_port}", timeout=DEADLINE_S, trust_env=False)
+        url = f"http://127.0.0.1:{self.pages_port}"
+        verify = certificates_for(url, None)
+        self.client = httpx.Client(base_url=url, timeout=DEADLINE_S, trust_env=False, verify=verify)
         self.start()
 
     def start(self) -> None:

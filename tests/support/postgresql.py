@@ -59,35 +59,54 @@ def running_postgresql() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def migrated_database(postgresql_url: str) -> Iterator[str]:
-    """The name of a database with the ledger's present schema and nothing in it."""
+def contract_database(postgresql_url: str) -> Iterator[str]:
+    """The URL of a database with the ledger's present schema. The contract tests of a run share it: each leaves it empty."""
     with new_database(postgresql_url) as url:
         Ledger.migrate(url)
-        yield url.rpartition("/")[2]
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a ledger with nothing in it: the test runs once on each database.
 
-    What the contract tests get on PostgreSQL is a copy of a database that was migrated once. For the others there is no ledger
-    yet. Files are copied by `ledgers_are_copied`.
+    On PostgreSQL the contract tests share a database, since to make one costs more than most of them; for the others there is no
+    ledger yet. Files are copied by `ledgers_are_copied`.
     """
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    elif request.path.parent.name == "contract":
+        url = request.getfixturevalue("contract_database")
+        yield url
+        empty(url)
     else:
-        template = request.getfixturevalue("migrated_database") if request.path.parent.name == "contract" else ""
-        with new_database(request.getfixturevalue("postgresql_url"), template) as url:
+        with new_database(request.getfixturevalue("postgresql_url")) as url:
             yield url
 
 
+def empty(url: str) -> None:
+    """Disconnect all clients of a ledger's database, and remove what is in it but for the version of its schema."""
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("SET session_replication_role = replica")  # rows may go before those that refer to them
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        of_the_ledger = "schemaname = 'public' AND tablename <> 'alembic_version'"
+        for (table,) in connection.execute(
+            f"SELECT tablename FROM pg_tables WHERE {of_the_ledger}".encode()
+        ).fetchall():
+            connection.execute(f"DELETE FROM {table}".encode())
+        for (sequence,) in connection.execute("SELECT sequencename FROM pg_sequences").fetchall():
+            connection.execute(f"ALTER SEQUENCE {sequence} RESTART".encode())
+
+
 @contextmanager
-def new_database(server_url: str, template: str = "") -> Iterator[str]:
-    """Make a database on the server, empty or a copy of another one of it, and hand out its URL; at the end it is dropped,
-    also while clients are connected."""
+def new_database(server_url: str) -> Iterator[str]:
+    """Make an empty database on the server and hand out its URL; at the end it is dropped, also while clients are connected."""
     name = f"ledger_{uuid.uuid4().hex}"
     with psycopg.connect(server_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}{f' TEMPLATE {template}' if template else ''}".encode())
+        connection.execute(f"CREATE DATABASE {name}".encode())
         try:
             yield server_url.rsplit("/", 1)[0] + f"/{name}"
         finally:

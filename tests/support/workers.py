@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable, Set
 from functools import cache
 from pathlib import Path
 
@@ -27,10 +29,18 @@ LONGEST = (
     "test_secured_servers",
     "test_log_reading",
     "test_kafka_proxy",
+    "test_simulation",
+    "test_command_line",
+    "test_backfill_jobs",
+    "test_window_operator",
+    "test_job_checker",
 )
 """The modules that take longest. They begin first, so that no worker ends with one of them while others have nothing left to do.
 A module that is not named here costs some time and nothing else."""
-_KINDS_WITH_SERVERS = {"contract", "integration", "fault"}
+_KINDS_WITH_SERVERS = {"contract", "integration", "migration", "fault"}
+_KINDS_BY_NEED = (_KINDS_WITH_SERVERS, {"unit", "property", "simulation"})
+_FIRST_WORKER = "gw0"
+_NICENESS = 5
 _COSTLY = re.compile(
     r"[\s(](?:elasticsearch|platform|audit_lab|spark|class_archive)[:,)]|getfixturevalue\(\"elasticsearch\"\)"
 )
@@ -44,13 +54,23 @@ def is_costly(module: Path) -> bool:
     return module.parent.name in _KINDS_WITH_SERVERS and _COSTLY.search(module.read_text(encoding="utf-8")) is not None
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The costly modules take as long as all others together, one after the other: other workers, and what they start, yield to
+    them."""
+    worker = getattr(config, "workerinput", {}).get("workerid", _FIRST_WORKER)
+    if worker != _FIRST_WORKER and config.getvalue("markexpr") == "not long":
+        os.nice(_NICENESS)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the costly modules first, and then the longest, unless a random order is asked for; and the tests of each module that
-    is marked `in_order` back into the order of the file, in the places that they have."""
+    """Put the costly modules first, and the longest first among the others, unless a random order is asked for; and the tests of
+    each module that is marked `in_order` back into the order of the file, in the places that they have."""
     if not config.pluginmanager.hasplugin("randomly"):
         ranks = {name: rank for rank, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: (not is_costly(item.path), ranks.get(item.path.stem, len(ranks))))
+        items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+        places_of = {module: place for kind in _KINDS_BY_NEED for module, place in _places(items, kind).items()}
+        items.sort(key=lambda item: (not is_costly(item.path), places_of[item.path]))
     places: dict[str, list[int]] = {}
     for place, item in enumerate(items):
         if item.get_closest_marker("in_order"):
@@ -61,9 +81,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[place] = item
 
 
+def _places(items: Iterable[pytest.Item], kinds: Set[str]) -> dict[Path, float]:
+    """Where each module of these kinds begins among their items, from 0 to 1: those that wait for servers are to be spread evenly
+    among those that compute."""
+    modules = [item.path for item in items if item.path.parent.name in kinds]
+    return {module: modules.index(module) / len(modules) for module in dict.fromkeys(modules)}
+
+
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
     """A module is one worker's, and so are all that are costly together, and the fault tests, which share a broker of their own.
     With the long tests these are most of the work: then each goes to whoever is free."""
+
+    def schedule(self) -> None:
+        # The first worker gets what comes first.
+        self.assigned_work = dict(sorted(self.assigned_work.items(), key=lambda one: str(one[0].gateway.id)))
+        super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:
         module: str = super()._split_scope(nodeid)

@@ -19,6 +19,7 @@ from strandline.services.embedded import as_nobody
 from strandline.services.embedded.addresses import STACK_USER
 from strandline.services.processes.child_process import Program, emptied
 from strandline.services.processes.private_files import write_private
+from strandline.services.trust import certificates_for
 
 PID_FILE = "elasticsearch.pid"
 _NO_SECURITY: dict[str, object] = {"xpack.security.enabled": "false"}
@@ -183,13 +184,15 @@ def _user_change(owned: Sequence[Path], read: Sequence[Path]) -> list[str]:
 
 def _answers(port: int, password: str | None) -> bool:
     """Whether the node answers with its shards allocated as far as one node can."""
+    url = f"http://127.0.0.1:{port}"
     try:
         answer = httpx.get(
-            f"http://127.0.0.1:{port}/_cluster/health",
+            f"{url}/_cluster/health",
             params={"timeout": "1s"},
             auth=None if password is None else (STACK_USER, password),
             timeout=2.0,
             trust_env=False,
+            verify=certificates_for(url, None),
         )
     except httpx.TransportError:
         return False

@@ -13,11 +13,7 @@ import sqlalchemy as sa
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
 from strandline.core.urls import without_credentials
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings
 from strandline.ledger.database import sqlite_file, without_secrets
-from strandline.services.doctor.examination import DEADLINE_S, server_checks
-from strandline.services.doctor.finding import State, examine
-from strandline.services.doctor.ledger import check_ledger
 from strandline.services.embedded.addresses import OUTSIDE_FIELDS, STACK_FILE, Outside, StackAddresses, read_stack
 
 EMBEDDED = "embedded"
@@ -36,6 +32,9 @@ def choose_outside(given: Mapping[str, str | None], data_dir: Path, port_offset:
 
     Raises InvalidSettings for an address with a password: `stack.json` and messages show it.
     """
+    # The bridge's clients take long to import, and `down`, which imports this module too, needs none of them.
+    from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+
     set_here = MqttBridgeSettings.read()
     own = StackAddresses.of(data_dir.absolute(), port_offset)
     there = read_stack(data_dir) if (data_dir / STACK_FILE).exists() else own
@@ -64,6 +63,14 @@ def take_over(outside: Outside, environment: os._Environ[str] | dict[str, str] =
 
 def require_outside(outside: Outside, settings: Settings) -> None:
     """Do the doctor's checks of these servers. Raises StackError with what is wrong, and what to do."""
+    if not outside:
+        return
+    # The client of each kind of server takes long to import, and most stacks have all servers of their own.
+    from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+    from strandline.services.doctor.examination import DEADLINE_S, server_checks
+    from strandline.services.doctor.finding import State, examine
+    from strandline.services.doctor.ledger import check_ledger
+
     mqtt = None
     if "mqtt" in outside:
         mqtt = MqttBridgeSettings.read().model_copy(update={"mqtt_url": outside["mqtt"]})

@@ -12,6 +12,7 @@ import httpx
 from strandline.core.errors import LogUnavailable, StrandlineError
 from strandline.log.admin import KafkaAdmin
 from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.services.trust import certificates_for
 
 ASK_S = 5.0
 """So long an answer counts: during an outage many jobs ask, and each look may take two timeouts."""
@@ -71,6 +72,7 @@ class Outside:
             return True
         try:
             url = f"{self._registry_url.rstrip('/')}/schemas/types"
-            return httpx.get(url, timeout=TIMEOUT_S, trust_env=False).status_code < 500
+            verify = certificates_for(url, None)
+            return httpx.get(url, timeout=TIMEOUT_S, trust_env=False, verify=verify).status_code < 500
         except (httpx.HTTPError, httpx.InvalidURL):
             return False

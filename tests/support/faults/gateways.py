@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from strandline.services.trust import certificates_for
 from tests.support.faults.http_load import HttpLoad
 from tests.support.faults.kafka_cluster import free_ports
 from tests.support.faults.load import Load
@@ -142,7 +143,8 @@ class GatewayProcess:
 
     def metrics(self) -> dict[str, float]:
         """The sums of what it counts now, over all labels, by the names of the samples."""
-        text = httpx.get(f"http://127.0.0.1:{self.pages_port}/metrics", timeout=10.0, trust_env=False).text
+        url = f"http://127.0.0.1:{self.pages_port}/metrics"
+        text = httpx.get(url, timeout=10.0, trust_env=False, verify=certificates_for(url, None)).text
         sums: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
