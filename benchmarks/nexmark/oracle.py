@@ -23,7 +23,9 @@ _TYPES = {
 }
 
 
-def _parts(text: str) -> tuple[str, dict[str, dict[str, str]]]:
+def parts_of(path: Path) -> tuple[str, dict[str, dict[str, str]]]:
+    """The statements of a file that make the views, and query -> stage -> its statement."""
+    text = path.read_text(encoding="utf-8")
     views, queries = "", defaultdict[str, dict[str, str]](dict)
     for heading, part in re.findall(r"^-- (views|q\d+ \w+)\n(.*?)(?=^-- |\Z)", text, re.MULTILINE | re.DOTALL):
         query, _, stage = heading.partition(" ")
@@ -34,7 +36,7 @@ def _parts(text: str) -> tuple[str, dict[str, dict[str, str]]]:
     return views, dict(queries)
 
 
-_VIEWS, QUERIES = _parts(Path(__file__).with_name("oracle.sql").read_text(encoding="utf-8"))
+_VIEWS, QUERIES = parts_of(Path(__file__).with_name("oracle.sql"))
 """Query -> stage -> what its results are."""
 
 

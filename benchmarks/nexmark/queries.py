@@ -24,6 +24,9 @@ STREAM_FILE = EXAMPLES / "stream.yaml"
 NAMES = sorted((path.stem for path in EXAMPLES.glob("q*.yaml")), key=lambda name: int(name[1:]))
 """Of the queries that can be said: q0, q1, ..."""
 
+OF_SHORT_AUCTIONS = ("q3", "q4", "q9", "q20")
+"""They join auctions and bids that are ten seconds apart at most: at 500 records a second, all that belong together."""
+
 Rows = dict[str, Counter[str]]
 """Stage -> its results, each as JSON with its members in order, and how often each is there."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")

@@ -11,11 +11,9 @@ import pytest
 
 from benchmarks.nexmark.generator import GROUP, START_MS, Nexmark
 from benchmarks.nexmark.oracle import QUERIES, Oracle
-from benchmarks.nexmark.queries import NAMES, Log, read_query, rows_of_results, run_at_desk
+from benchmarks.nexmark.queries import NAMES, OF_SHORT_AUCTIONS, Log, read_query, rows_of_results, run_at_desk
 
 MIDNIGHT_MS = START_MS // 86_400_000 * 86_400_000 + 86_400_000
-OF_SHORT_AUCTIONS = ("q3", "q4", "q9", "q20")
-"""They join auctions and bids that are ten seconds apart at most: at 500 records a second, all that belong together."""
 
 
 @cache

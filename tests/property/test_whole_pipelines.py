@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from multiprocessing import get_context
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -35,14 +38,29 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcom
 from strandline.processing.desk.desk_pipeline import pipeline_of
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.functions.installed import package_of
 from strandline.processing.pipelines.model import PipelineSpec
 from tests.support import oracle
 from tests.support.examples import examples
+from tests.support.installed_package import install
 from tests.support.oracle import Answer, Sent, Step, answer, shown_value
-from tests.support.some_pipelines import LOOKUP, SomePipeline, kinds_of_steps, some_log
+from tests.support.some_pipelines import FUNCTIONS, LOOKUP, SomePipeline, kinds_of_steps, some_log
 from tests.unit.test_front_ends import of_python
 
+ALLOW = "STRANDLINE_ALLOW_FUNCTIONS"
 REASONS = {"decode": "unreadable", "schema": "unreadable"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The package whose functions pipelines call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ALLOW, "acme_quality")
+        patch.syspath_prepend(install(tmp_path_factory.mktemp("functions"), functions=FUNCTIONS))
+        package_of.cache_clear()
+        yield
+    package_of.cache_clear()
+    sys.modules.pop("acme_quality", None)
 
 
 def a_pipeline(random: Random) -> tuple[SomePipeline, CheckedPipeline]:
@@ -78,15 +96,29 @@ def at_the_desk(
     return [*found, *desk.drain()]
 
 
+def last_ones(found: Sequence[Outcome]) -> list[Outcome]:
+    """Without the results that later ones revise."""
+    revised = {
+        one.document.id: number
+        for number, one in enumerate(found)
+        if isinstance(one, DeskResult) and one.document.version is not None
+    }
+    return [
+        one
+        for number, one in enumerate(found)
+        if not isinstance(one, DeskResult) or revised.get(one.document.id, number) == number
+    ]
+
+
 def bits(found: Sequence[Outcome]) -> list[str]:
-    """All that came, but for the number of the slice that closed a window."""
-    return sorted(re.sub(r'"emission":\d+', "", str(one)) for one in found)
+    """All that came in the end, but for the number of the slice that closed a window."""
+    return sorted(re.sub(r'"emission":\d+', "", str(one)) for one in last_ones(found))
 
 
 def of_desk(found: Sequence[Outcome], streams: Sequence[str]) -> Answer:
     """What came, as the oracle says it."""
     shown = Answer()
-    for one in found:
+    for one in last_ones(found):
         if isinstance(one, DeskResult):
             document = json.loads(one.document.source)
             origin = document.pop("strandline")
@@ -124,7 +156,7 @@ def a_run(seed: int, records: int) -> Run:
 
 def run_of(random: Random, drawn: SomePipeline, pipeline: CheckedPipeline, log: list[Sent]) -> Run:
     at_once = at_the_desk(pipeline, drawn.streams, log, None)
-    wanted = answer(drawn.steps, log, drawn.times, drawn.streams)
+    wanted = answer(drawn.steps, log, drawn.times, drawn.streams, (drawn.revise_s or 0) * 1000)
     return Run(random, drawn, pipeline, log, at_once, of_desk(at_once, drawn.streams), wanted)
 
 
@@ -195,7 +227,7 @@ def test_a_pipeline_gives_what_the_oracle_says(seed: int) -> None:
 
 def test_pipelines_of_all_kinds_are_drawn() -> None:
     kinds = kinds_of_steps([SomePipeline(Random(seed)).document() for seed in range(1_000)])
-    assert min(kinds.values()) >= 10 and len(kinds) == 20, kinds
+    assert min(kinds.values()) >= 10 and len(kinds) == 22, kinds
 
 
 def shows(mistake: str, seed: int) -> bool:
@@ -206,16 +238,23 @@ def shows(mistake: str, seed: int) -> bool:
         "days": ["days"],
         "session": ["session"],
         "repeat": ["dedupe"],
+        "revised": ["revised"],
+        "map": ["map"],
     }
     drawn = kinds_of_steps([SomePipeline(Random(seed)).document()])
     return mistake not in kinds or any(drawn[kind] for kind in kinds[mistake])
 
 
-@pytest.mark.parametrize("mistake", ["late", "session", "repeat", "join", "count", "latest", "days"])
+@pytest.mark.parametrize("mistake", ["late", "revised", "session", "repeat", "join", "count", "latest", "days", "map"])
 def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: an oracle that means something else differs."""
     if mistake == "late":
-        monkeypatch.setattr(oracle, "late_ones", lambda log, times: set())
+        monkeypatch.setattr(oracle, "late_ones", lambda log, times, revise_ms: {})
+    elif mistake == "revised":
+        late_ones = oracle.late_ones
+        monkeypatch.setattr(oracle, "late_ones", lambda log, times, revise_ms: late_ones(log, times, revise_ms + 1_000))
+    elif mistake == "map":
+        monkeypatch.setattr(oracle, "mapped", lambda reads, of: lambda rows, fail: iter(()))
     elif mistake == "session":
         original = oracle.sessions
         monkeypatch.setattr(oracle, "sessions", lambda rows, by, gap, longest: original(rows, by, gap + 1, longest))
@@ -330,6 +369,12 @@ def _of_every_row(joined: Any, on: Any, near: dict[str, Any], *more: Any) -> Any
     return joined(on, {**near, "latest": False}, *more)
 
 
+def allow(directory: str) -> None:
+    """Let this process call the functions of the package there."""
+    os.environ[ALLOW] = "acme_quality"
+    sys.path.insert(0, directory)
+
+
 def main() -> None:
     """Exits with 1 if there is a difference."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -341,7 +386,8 @@ def main() -> None:
     began, cpu_s = time.monotonic(), 0.0
     amounts, kinds = Counter[str](), Counter[str]()
     seeds = range(arguments.seed * 1_000_000 + 1, arguments.seed * 1_000_000 + 1 + arguments.pipelines)
-    with get_context("spawn").Pool(arguments.processes) as pool:
+    with TemporaryDirectory() as directory, get_context("spawn").Pool(arguments.processes, allow, [directory]) as pool:
+        install(Path(directory), functions=FUNCTIONS)
         answers = pool.imap_unordered(partial(judged, records=arguments.records), seeds)
         for number, one in enumerate(answers, 1):
             amounts += one.amounts + Counter({"pipelines": 1, "with differences": bool(one.differences)})

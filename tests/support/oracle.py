@@ -53,6 +53,8 @@ class Row:
     window: tuple[int, int] | None = None
     is_repeat: bool = False
     """It goes on only to see whether a step fails for it."""
+    is_late: bool = False
+    """It came behind the watermark, and counts all the same."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,12 @@ class EventTimes:
     idle_ms: int | None
 
 
-def late_ones(log: Sequence[Sent], times: Sequence[EventTimes]) -> set[int]:
-    """Which records are late: each is judged by those before it, and log time is event time (docs/desk.md)."""
+def late_ones(log: Sequence[Sent], times: Sequence[EventTimes], revise_ms: int) -> dict[int, bool]:
+    """Which records are late -> whether they count all the same: each is judged by those before it, and log time is event time
+    (docs/desk.md)."""
     reached: dict[tuple[int, int], int] = {}
     came: dict[tuple[int, int], int] = {}
-    late: set[int] = set()
+    late: dict[int, bool] = {}
     now_ms, watermark_ms = -1, -1
 
     def by_rule(newcomer: bool) -> int:
@@ -113,8 +116,8 @@ def late_ones(log: Sequence[Sent], times: Sequence[EventTimes]) -> set[int]:
         watermark_ms = max(watermark_ms, by_rule(at not in reached))
         came[at] = now_ms
         if sent.at_ms < watermark_ms:
-            late.add(number)
-        else:
+            late[number] = sent.at_ms >= watermark_ms - revise_ms
+        if late.get(number, True):
             reached[at] = max(sent.at_ms, reached.get(at, 0))
         watermark_ms = max(watermark_ms, by_rule(False))
     return late
@@ -133,9 +136,11 @@ class Step:
     """The stage whose results it emits."""
 
 
-def answer(steps: Sequence[Step], log: Sequence[Sent], times: Sequence[EventTimes], streams: Sequence[str]) -> Answer:
-    """What comes of the log."""
-    found, late = Answer(), late_ones(log, times)
+def answer(
+    steps: Sequence[Step], log: Sequence[Sent], times: Sequence[EventTimes], streams: Sequence[str], revise_ms: int = 0
+) -> Answer:
+    """What comes of the log. `revise_ms`: so far behind the watermark records still count."""
+    found, late = Answer(), late_ones(log, times, revise_ms)
     offsets: Counter[tuple[int, int]] = Counter()
     rows: dict[int, list[Row]] = {-1 - at: [] for at in range(len(streams))}
     for number, sent in enumerate(log):
@@ -143,10 +148,10 @@ def answer(steps: Sequence[Step], log: Sequence[Sent], times: Sequence[EventTime
         offsets[sent.stream, sent.partition] += 1
         if sent.columns is None:
             found.letters[place] = "unreadable"
-        elif number in late:
+        elif not late.get(number, True):
             found.letters[place] = "late"
         else:
-            rows[-1 - sent.stream].append(Row(sent.columns, sent.at_ms, place))
+            rows[-1 - sent.stream].append(Row(sent.columns, sent.at_ms, place, is_late=number in late))
     for number, step in enumerate(steps):
 
         def fail(row: Row, reason: str) -> None:
@@ -194,6 +199,20 @@ def derived(columns: Mapping[str, Expression]) -> Callable[..., Iterator[Row]]:
             try:
                 more = {name: one.value(row.columns) for name, one in columns.items()}
             except ZeroDivisionError:
+                fail(row, "expression")
+            else:
+                yield replace(row, columns={**row.columns, **more})
+
+    return means
+
+
+def mapped(reads: Sequence[str], of: Callable[..., Columns | None]) -> Callable[..., Iterator[Row]]:
+    """`of`: the new columns of the values that it reads; None where the function fails."""
+
+    def means(rows: list[Row], fail: Callable[[Row, str], None]) -> Iterator[Row]:
+        for row in rows:
+            more = of(*(row.columns[name] for name in reads))
+            if more is None:
                 fail(row, "expression")
             else:
                 yield replace(row, columns={**row.columns, **more})
@@ -307,8 +326,15 @@ def day_of(at_ms: int, zone: ZoneInfo, days: int, offset_ms: int) -> tuple[int, 
 
 
 def windowed(
-    shape: Mapping[str, Any], offset_ms: int, by: Sequence[str], aggregates: Mapping[str, Aggregate]
+    shape: Mapping[str, Any],
+    offset_ms: int,
+    by: Sequence[str],
+    aggregates: Mapping[str, Aggregate],
+    *,
+    is_revised: bool = False,
 ) -> Callable[..., Iterator[Row]]:
+    """`is_revised`: each result also says how many of its records were late."""
+
     def means(rows: list[Row], _fail: object) -> Iterator[Row]:
         rows = [row for row in rows if not row.is_repeat]
         groups: dict[Any, list[Row]] = defaultdict(list)
@@ -327,6 +353,8 @@ def windowed(
                 name: one.of([tuple(row.columns[read] for read in one.reads) for row in inside])
                 for name, one in aggregates.items()
             }
+            if is_revised:
+                values["revision"] = sum(row.is_late for row in inside)
             yield Row({**dict(zip(by, key[: len(by)], strict=True)), **values}, end - 1, window=(start, end))
 
     return means

@@ -51,6 +51,38 @@ LOOKUP = {
 }
 
 
+FUNCTIONS = """
+import pyarrow as pa
+
+FACTORS = {"a": 0.5, "b": 2.0, "": 1.0}
+
+
+def weighed(batch):
+    \"\"\"Raises a KeyError for a kind that has no factor.\"\"\"
+    rows = zip(batch.column("kind").to_pylist(), batch.column("power").to_pylist())
+    weights = [None if power is None else power * FACTORS[kind] for kind, power in rows]
+    texts = [None if weight is None or weight < 0 else "heavy" if weight > 10 else "light" for weight in weights]
+    return pa.RecordBatch.from_arrays([pa.array(weights, pa.float64()), pa.array(texts, pa.string())], ["weight", "class"])
+"""
+"""The module of a package that pipelines call functions of."""
+FUNCTION = {
+    "function": "acme_quality:weighed",
+    "reads": ["kind", "power"],
+    "columns": {"weight": "double", "class": "string?"},
+    "deterministic": True,
+}
+
+
+def weighed(kind: str, power: float | None) -> dict[str, Any] | None:
+    """What the function gives."""
+    if power is None:
+        return {"weight": None, "class": None}
+    if (factor := {"a": 0.5, "b": 2.0}.get(kind)) is None:
+        return None
+    weight = power * factor
+    return {"weight": weight, "class": None if weight < 0 else "heavy" if weight > 10 else "light"}
+
+
 @dataclass(frozen=True)
 class Relation:
     """What a step may take from."""
@@ -87,6 +119,8 @@ class SomePipeline:
         self.delays_s = [random.choice([0, 2, 10]) for _ in self.streams]
         self.idle_s = random.choice([None, 20, 60]) if len(self.streams) == 1 else None
         self.partitions = random.choice([1, 3])
+        self.revise_s = random.choice([1, 5, 60]) if random.random() < 0.1 else None
+        """So far behind the watermark records revise results. Such a pipeline has one window, and nothing behind it."""
         self.has_days = False
         """Whether a window is of days, so that the log should be of some."""
         self._draw()
@@ -109,6 +143,8 @@ class SomePipeline:
             said: dict[str, Any] = {"inputs": reads}
         else:
             said = {"input": {"stream": self.streams[0]}, "event_time": reads[0]["event_time"]}
+        if self.revise_s is not None:
+            said["late"] = {"revise": f"{self.revise_s}s"}
         return {"pipeline": "whole", **said, "steps": [step.document for step in self.steps]}
 
     def stream_documents(self) -> list[dict[str, Any]]:
@@ -119,6 +155,12 @@ class SomePipeline:
 
     def _draw(self) -> None:
         random = self._random
+        if self.revise_s is not None:
+            source = random.choice(self._relations)
+            for _ in range(random.randint(0, 2)):
+                source = self._records_step(source)
+            self._window(source)
+            return
         if self._has_dedupe:
             before = self._records_step(self._relations[0]) if random.random() < 0.4 else self._relations[0]
             self._dedupe(before)
@@ -205,7 +247,12 @@ class SomePipeline:
             }
             means = oracle.enriched(SITES, "site", add, optional)
             after = replace(after, columns=(*before.columns, *add), derived=before.derived | set(add))
-        elif kind < 0.93:
+        elif kind < 0.89 and columns >= {"kind", "power"} and "weight" not in columns | before.derived:
+            verb, means = {"map": FUNCTION}, oracle.mapped(["kind", "power"], weighed)
+            after = replace(
+                after, columns=(*before.columns, "weight", "class"), derived=before.derived | {"weight", "class"}
+            )
+        elif kind < 0.94:
             drop = random.choice([one for one in before.columns if one not in ("machine", *TIMES)] or ["machine"])
             kept = tuple(one for one in before.columns if one != drop)
             verb, means = {"drop": [drop]}, oracle.chosen(kept)
@@ -218,7 +265,7 @@ class SomePipeline:
         after = replace(after, at=at)
         self._relations.append(after)
         self._open.add(name)
-        if random.random() < 0.25:
+        if random.random() < 0.25 and self.revise_s is None:
             self._emission(after)
         return after
 
@@ -249,7 +296,7 @@ class SomePipeline:
         base = before.every_s or 1
         every_s = base * random.choice([2, 5, 10] if base == 1 else [1, 2, 3])
         fields: dict[str, Any]
-        kind, times = random.random(), random.choice([2, 3])
+        kind, times = random.random() if self.revise_s is None else random.uniform(0.25, 0.82), random.choice([2, 3])
         offset_s = random.choice([0, 0, 1]) if before.every_s is None and every_s > 1 else 0
         offset = {"offset": f"{offset_s}s"} if offset_s else {}
         if before.every_s is None and kind > 0.92:
@@ -295,9 +342,10 @@ class SomePipeline:
             must.append("parts")
         aggregates = {key: fitting[key] for key in dict.fromkeys([*must, *more])}
         window = {"name": name, **fields, "by": by, "aggregate": {key: one.sql for key, one in aggregates.items()}}
-        means = oracle.windowed(shape, offset_s * 1000, by, aggregates)
-        is_last = depth >= 2 or random.random() < 0.55
-        behind = random.random() < 0.4
+        is_revised = self.revise_s is not None
+        means = oracle.windowed(shape, offset_s * 1000, by, aggregates, is_revised=is_revised)
+        is_last = depth >= 2 or random.random() < 0.55 or is_revised
+        behind = random.random() < 0.4 and not is_revised
         emits = (is_last and not behind) or (not behind and random.random() < 0.6)
         verb = {"window": window} | ({"emit": [{"elasticsearch": name}]} if emits else {})
         at = self._add(sources, verb, of_all(means) if of_all else means, name if emits else None)
@@ -457,11 +505,14 @@ def kinds_of_steps(documents: Sequence[Mapping[str, Any]]) -> Counter[str]:
     found: Counter[str] = Counter()
     for document in documents:
         found["several streams"] += "inputs" in document
+        found["revised"] += "late" in document
         for step in document["steps"]:
             found["union"] += isinstance(step.get("from"), list)
             found["branch"] += isinstance(step.get("from"), str)
             found.update(
-                verb for verb in ("where", "derive", "select", "drop", "enrich", "dedupe", "emit") if verb in step
+                verb
+                for verb in ("where", "derive", "select", "drop", "enrich", "map", "dedupe", "emit")
+                if verb in step
             )
             window, join = step.get("window", {}), step.get("join", {})
             found.update(kind for kind in ("tumbling", "sliding", "cumulative", "session", "count") if kind in window)

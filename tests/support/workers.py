@@ -85,7 +85,10 @@ def _places(items: Iterable[pytest.Item], kinds: Set[str]) -> dict[Path, float]:
     """Where each module of these kinds begins among their items, from 0 to 1: those that wait for servers are to be spread evenly
     among those that compute."""
     modules = [item.path for item in items if item.path.parent.name in kinds]
-    return {module: modules.index(module) / len(modules) for module in dict.fromkeys(modules)}
+    first: dict[Path, float] = {}
+    for place, module in enumerate(modules):
+        first.setdefault(module, place / len(modules))
+    return first
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types

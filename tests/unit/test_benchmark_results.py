@@ -73,8 +73,9 @@ def test_the_records_are_as_long_as_the_table_says_and_differ() -> None:
 def test_a_query_of_nexmark_has_its_cost_and_a_wrong_result_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     (cost,) = nexmark.measure(["q1"], 1_000)
     assert (cost.query, cost.results) == ("q1", 920) and cost.cpu_s_per_million > 0
-    header, row = nexmark.cost_rows([nexmark.Cost("q2", 4.25, 1_234)])
-    assert dict(zip(header, row, strict=True)) == {"query": "Q2", "CPU-s per M records": "4.2", "results": "1,234"}
+    header, row, other = nexmark.cost_rows([nexmark.Cost("q2", 4.25, 1_234), nexmark.Cost("q4", 1.0, 5)], {"q2": 40.21})
+    found = {"query": "Q2", "CPU-s per M records": "4.2", "plain Spark": "40.2", "results": "1,234"}
+    assert dict(zip(header, row, strict=True)) == found and other == ("Q4", "1.0", "", "5")
     monkeypatch.setattr(nexmark.Oracle, "rows", lambda oracle, query: {})
     with pytest.raises(RuntimeError, match="q1: the results differ"):
         nexmark.measure(["q1"], 1_000)
