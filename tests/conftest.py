@@ -52,7 +52,3 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()

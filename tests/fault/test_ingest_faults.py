@@ -94,6 +94,7 @@ def test_the_leader_of_three_brokers_killed(tmp_path):
         assert scenarios.kill_leader(lab, 2).failures == []
 
 
+@pytest.mark.long
 def test_a_spooling_gateway_killed_under_load(spool_lab: Lab):
     assert scenarios.kill_gateway(spool_lab, 2).failures == []
 

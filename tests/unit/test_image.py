@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -19,6 +21,7 @@ def test_the_linter_has_nothing_to_say() -> None:
     assert (ran.returncode, ran.stdout) == (0, "")
 
 
+@pytest.mark.long
 def test_the_bill_of_materials_names_every_package_of_the_image_with_its_hashes(tmp_path: Path) -> None:
     made = tmp_path / "sbom.json"
     subprocess.run(["make", "-s", "sbom", f"SBOM={made}"], cwd=ROOT, capture_output=True, check=True)
