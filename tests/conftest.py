@@ -1,5 +1,6 @@
 """Fixtures for every kind of test. The servers behind them start once for a whole run, on the first test that asks."""
 
+import atexit
 import functools
 import gc
 import logging
@@ -45,8 +46,10 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.register_profile("quick", settings.get_profile("untimed"), max_examples=17)
 settings.load_profile("quick")
 
-# What is imported and collected lives as long as the run: the garbage collector would walk through it again and again.
+# What is imported and collected lives as long as the run: the garbage collector would walk through it again and again. Once it
+# must in the end, when pytest has done so: else libraries in C tell of leaks.
 gc.disable()
+atexit.register(gc.unfreeze)
 
 
 def pytest_collection_finish() -> None:
