@@ -108,17 +108,22 @@ class PlainSpark:
         shutil.rmtree(checkpoint)
 
 
-def measure(plain: PlainSpark, names: Sequence[str], records: int, file_records: int, disorder_ms: int) -> None:
-    """Print what each query costs. Raises RuntimeError where one gives what it should not."""
+def check(plain: PlainSpark, names: Sequence[str], disorder_ms: int) -> None:
+    """Raises RuntimeError where a query gives what it should not."""
     small = {rate: Log.of(Nexmark(_CHECKED_RECORDS, 3, rate=rate, disorder_ms=disorder_ms)) for rate in (20, 500)}
     oracles = {rate: Oracle(log) for rate, log in small.items()}
-    checked = {rate: plain.write(f"small-{rate}", log, _CHECKED_RECORDS // 3) for rate, log in small.items()}
+    written = {rate: plain.write(f"small-{rate}", log, _CHECKED_RECORDS // 3) for rate, log in small.items()}
+    for name in names:
+        rate = 500 if name in OF_SHORT_AUCTIONS else 20
+        if plain.rows(name, written[rate]) != oracles[rate].rows(name):
+            raise RuntimeError(f"{name}: plain Spark's results differ from the oracle's")
+
+
+def measure(plain: PlainSpark, names: Sequence[str], records: int, file_records: int, disorder_ms: int) -> None:
+    """Print what each query costs."""
     whole = Log.of(Nexmark(_TIMES * records, 1, disorder_ms=disorder_ms))
     logs = [plain.write(f"of-{count}", whole.first(count), file_records) for count in (records, _TIMES * records)]
     for name in names:
-        rate = 500 if name in OF_SHORT_AUCTIONS else 20
-        if plain.rows(name, checked[rate]) != oracles[rate].rows(name):
-            raise RuntimeError(f"{name}: plain Spark's results differ from the oracle's")
         short_s, long_s = (plain.cpu_s(name, log) for log in logs)
         cost = (long_s - short_s) / ((_TIMES - 1) * records) * 1e6
         print(json.dumps({"query": name, "cpu_s_per_million": cost}), flush=True)
@@ -130,13 +135,16 @@ def main() -> None:
     parser.add_argument("--file-records", type=int, default=50_000)
     parser.add_argument("--disorder-ms", type=int, default=3_000)
     parser.add_argument("--query", action="append", choices=list(QUERIES))
+    parser.add_argument("--check", action="store_true", help="compare with the oracle alone")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         spark = start_session("", "memory", Path(directory))
         try:
             plain = PlainSpark(spark, Path(directory))
             names = options.query or list(QUERIES)
-            measure(plain, names, options.records, options.file_records, options.disorder_ms)
+            check(plain, names, options.disorder_ms)
+            if not options.check:
+                measure(plain, names, options.records, options.file_records, options.disorder_ms)
         except RuntimeError as error:
             sys.exit(f"the benchmark failed: {error}")
         finally:

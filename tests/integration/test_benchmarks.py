@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.nexmark.plain_spark import QUERIES
 from benchmarks.throughput import SIDES
 from benchmarks.works import WORKS
 
@@ -54,8 +53,6 @@ def test_quick_ingest_run_loses_nothing_and_writes_its_part(tmp_path: Path) -> N
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_plain_spark_gives_what_the_oracle_says_of_each_query_of_nexmark() -> None:
-    """It compares the results of each with the oracle's before it measures, and fails where they differ."""
-    command = [sys.executable, "-m", "benchmarks.nexmark.plain_spark", "--records", "3000", "--file-records", "1000"]
+    command = [sys.executable, "-m", "benchmarks.nexmark.plain_spark", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("cpu_s_per_million") == len(QUERIES) == 19
