@@ -20,7 +20,6 @@ from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from strandline.core.errors import Conflict, InvalidSettings, LedgerUnavailable
-from strandline.core.settings import Settings
 
 BUSY_TIMEOUT_S = 30
 """How long a statement waits for another process's lock before the ledger counts as unavailable."""
@@ -162,6 +161,9 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
 
 
 def _postgresql_engine(url: sa.URL) -> sa.Engine:
+    # To import the settings takes a third of a second, and a ledger in a file needs none.
+    from strandline.core.settings import Settings
+
     timeouts = (
         f"-c lock_timeout={BUSY_TIMEOUT_S}s -c statement_timeout={2 * BUSY_TIMEOUT_S}s "
         f"-c idle_in_transaction_session_timeout={2 * BUSY_TIMEOUT_S}s"
