@@ -19,8 +19,7 @@ from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.source.data_source import task_config
-from strandline.processing.source.decoding import DecodedChunk, decoder_of
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.source_task import SourceTask
 
 CHUNK_RECORDS, CHUNKS, DEVICES = 25_000, 8, 1_000

@@ -25,8 +25,7 @@ from strandline.processing.emission.stage_emission import RecordEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.source.data_source import task_config
-from strandline.processing.source.decoding import DecodedChunk, decoder_of
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.slice_rows import WORK, SliceRowBlob, SliceWork, bucket_keys, encode
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.sinks.files_writer import committed_files

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+import pytest
+
 from strandline.processing.spark.worker_daemon import _NEEDED_BY_WORKERS
 
 
@@ -29,3 +31,13 @@ def test_workers_are_forked_with_all_that_a_task_needs() -> None:
 def test_a_pipeline_at_the_desk_begins_without_what_only_a_stack_needs() -> None:
     held = imported_by("strandline.services.cli.commands", "strandline.processing.desk.case_run")
     assert not held & {"pyspark", "sqlalchemy", "httpx", "pydantic_settings", "aiokafka", "pandas", "fastapi"}
+
+
+def test_a_stack_is_stopped_without_what_looks_at_servers() -> None:
+    held = imported_by("strandline.services.embedded.stack")
+    assert not held & {"elasticsearch", "pyarrow", "aiokafka", "paho", "pyspark"}
+
+
+@pytest.mark.long
+def test_a_control_service_starts_without_spark() -> None:
+    assert not imported_by("strandline.services.control") & {"pyspark", "py4j", "pandas", "duckdb"}

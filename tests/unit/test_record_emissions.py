@@ -28,8 +28,7 @@ from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.result_streams import schema_mismatches, stream_of_results
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind
-from strandline.processing.source.data_source import task_config
-from strandline.processing.source.decoding import DecodedChunk, decoder_of
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.slice_rows import RECORD_ROWS, SliceRowBlob, SliceWork, bucket_keys, encode
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, Refused

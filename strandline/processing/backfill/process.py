@@ -49,7 +49,7 @@ from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.slices.continuity import require_same_topic
 from strandline.processing.slices.input_stream import require_same_stream
-from strandline.processing.source.data_source import task_config
+from strandline.processing.source.decoding import task_config
 from strandline.processing.source.recorded_counts import RecordedCounts, recorded_counts
 from strandline.processing.spark.batch_session import batch_spark
 from strandline.processing.spark.errors import typed_error

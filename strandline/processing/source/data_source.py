@@ -33,7 +33,6 @@ from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
     from strandline.ledger.ledger import Ledger
-    from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
     from strandline.processing.pipelines.job_run import JobRun
 
 _TASK_RECORDS_MIN = 5_000
@@ -65,6 +64,7 @@ def source_of_run(
     """The source of a run that follows this plan. `emitters`: of each stream of results the job that emits
     to it."""
     from strandline.ledger.database import without_secrets
+    from strandline.processing.source.decoding import task_config
 
     settings, pipeline = run.settings, run.pipeline
     checkpoint = pipeline.spec.checkpoint
@@ -123,29 +123,6 @@ def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSetting
             for step in stage.steps_before
             if isinstance(step, Enrich)
         ),
-    )
-
-
-def task_config(
-    pipeline: CheckedPipeline,
-    kafka_bootstrap: str,
-    bucket_keys: tuple[int, ...],
-    events_ms: tuple[int, int] | None = None,
-    ledger_url: str = "",
-) -> TaskConfig:
-    """What the source tasks of a pipeline need."""
-    from strandline.processing.source.decoding import decoding_of
-
-    return TaskConfig(
-        decoding=decoding_of(pipeline, kafka_bootstrap, ledger_url),
-        stages=pipeline.stages,
-        types=tuple(pipeline.stream.types.items()),
-        further_types=tuple(tuple(one.stream.types.items()) for one in pipeline.further),
-        bucket_keys=bucket_keys,
-        late_is_dropped=pipeline.spec.late == "drop",
-        crashes=pipeline.spec.on_error == "crash",
-        events_ms=events_ms,
-        record_stages=pipeline.record_stages,
     )
 
 

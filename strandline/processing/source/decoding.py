@@ -19,7 +19,7 @@ from strandline.processing.formats.record_rows import RecordFormat, RowReader, r
 from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.source.slice_rows import row_identity
-from strandline.processing.source.source_config import DecodingConfig, Piece
+from strandline.processing.source.source_config import DecodingConfig, Piece, TaskConfig
 from strandline.results.records.partition_labels import label_of
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
@@ -45,6 +45,27 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str
         for one in pipeline.inputs
     ]
     return replace(first, further=tuple(further))
+
+
+def task_config(
+    pipeline: CheckedPipeline,
+    kafka_bootstrap: str,
+    bucket_keys: tuple[int, ...],
+    events_ms: tuple[int, int] | None = None,
+    ledger_url: str = "",
+) -> TaskConfig:
+    """What the source tasks of a pipeline need."""
+    return TaskConfig(
+        decoding=decoding_of(pipeline, kafka_bootstrap, ledger_url),
+        stages=pipeline.stages,
+        types=tuple(pipeline.stream.types.items()),
+        further_types=tuple(tuple(one.stream.types.items()) for one in pipeline.further),
+        bucket_keys=bucket_keys,
+        late_is_dropped=pipeline.spec.late == "drop",
+        crashes=pipeline.spec.on_error == "crash",
+        events_ms=events_ms,
+        record_stages=pipeline.record_stages,
+    )
 
 
 def decoder_of(config: DecodingConfig) -> Decoder:

@@ -12,8 +12,7 @@ from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE
 from strandline.processing.formats.record_rows import RecordFormat, RowReader
 from strandline.processing.formats.sparkplug.sessions import Sessions
-from strandline.processing.source.data_source import task_config
-from strandline.processing.source.decoding import conforming_decoder, decoder_of
+from strandline.processing.source.decoding import conforming_decoder, decoder_of, task_config
 
 if TYPE_CHECKING:
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline

@@ -12,12 +12,14 @@ import socket
 import time
 import uuid
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from strandline.core.errors import InvalidSettings, SparkUnavailable
 from strandline.core.settings import Settings
 from strandline.processing.spark.executor_check import MARK, VARIABLE, Expected, logins_here, versions_here
+
+if TYPE_CHECKING:  # a control service looks after scratch directories, and needs no Spark
+    from pyspark.sql import SparkSession
 
 CONNECT_S = 5.0
 EXECUTORS_AWAITED_S = 30

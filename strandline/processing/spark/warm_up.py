@@ -25,8 +25,8 @@ from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.source.data_source import RowSource, SourceInputPartition, task_config
-from strandline.processing.source.decoding import DecodedChunk, decoder_of
+from strandline.processing.source.data_source import RowSource, SourceInputPartition
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.slice_rows import SliceWork, batches_of, encode
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
