@@ -33,10 +33,10 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.slices.watermark import watermark_by
-from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of, task_config
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.slice_rows import entry_of
-from strandline.processing.source.source_config import OffsetRange, Piece, task_config
+from strandline.processing.source.source_config import OffsetRange, Piece
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.records.partition_labels import label_of, partition_of, stream_place_of
 from tests.support.examples import examples

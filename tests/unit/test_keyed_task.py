@@ -21,9 +21,9 @@ from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
-from strandline.processing.source.decoding import DecodedChunk, decoder_of
+from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.slice_rows import SliceWork, add_facts, bucket_keys, decode_work, encode
-from strandline.processing.source.source_config import TaskConfig, task_config
+from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.writer import WriteReport
 from tests.support.ledgers import a_slice
