@@ -55,8 +55,8 @@ def is_costly(module: Path) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The costly modules take as long as all others together, one after the other: other workers, and what they start, yield to
-    them."""
+    """The costly modules are run one after the other by one worker, and would end last: the other workers, and what they start,
+    yield to it."""
     worker = getattr(config, "workerinput", {}).get("workerid", _FIRST_WORKER)
     if worker != _FIRST_WORKER and config.getvalue("markexpr") == "not long":
         os.nice(_NICENESS)
