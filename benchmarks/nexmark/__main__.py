@@ -65,12 +65,12 @@ def _measured(name: str, log: Log, oracle: Oracle) -> Cost:
 
 def measure_plain_spark(names: Sequence[str], records: int) -> dict[str, float]:
     """Query -> CPU-seconds per million records, of those that plain Spark can run. Raises RuntimeError where it fails."""
-    command = [sys.executable, "-m", plain_spark.__name__, "--records", str(records)]
+    queries = [part for name in names if name in plain_spark.QUERIES for part in ("--query", name)]
+    if not queries:
+        return {}
+    command = [sys.executable, "-m", plain_spark.__name__, *queries, "--records", str(records)]
     command += ["--file-records", str(SLICE_RECORDS), "--disorder-ms", str(DISORDER_MS)]
-    known = [name for name in names if name in plain_spark.QUERIES]
-    done = subprocess.run(
-        [*command, *(part for name in known for part in ("--query", name))], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"plain Spark: {done.stderr.strip()[-500:]}")
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -79,19 +79,12 @@ def measure_plain_spark(names: Sequence[str], records: int) -> dict[str, float]:
 
 def cost_rows(costs: Sequence[Cost], of_spark: Mapping[str, float]) -> list[Row]:
     """A header and a row for each query."""
-    header = ("query", "CPU-s per M records", "plain Spark", "results")
-    return [
-        header,
-        *(
-            (
-                one.query.upper(),
-                f"{one.cpu_s_per_million:.1f}",
-                f"{of_spark[one.query]:.1f}" if one.query in of_spark else "",
-                f"{one.results:,}",
-            )
-            for one in costs
-        ),
+    spark = {query: f"{cost:.1f}" for query, cost in of_spark.items()}
+    rows = [
+        (one.query.upper(), f"{one.cpu_s_per_million:.1f}", spark.get(one.query, ""), f"{one.results:,}")
+        for one in costs
     ]
+    return [("query", "CPU-s per M records", "plain Spark", "results"), *rows]
 
 
 def results_text(command: str, costs: Sequence[Cost], of_spark: Mapping[str, float], records: int) -> str:

@@ -15,12 +15,13 @@ from pyarrow import json as arrow_json
 
 from benchmarks.nexmark.queries import EXAMPLES, Log, Rows, as_row
 
-_TYPES = {
+TYPES = {
     **dict.fromkeys(("kind", "name", "email", "credit_card", "city", "state", "item", "description"), pa.string()),
     **dict.fromkeys(("channel", "url", "extra"), pa.string()),
     **dict.fromkeys(("date_time", "id", "initial_bid", "reserve", "expires", "seller", "category"), pa.int64()),
     **dict.fromkeys(("auction", "bidder", "price"), pa.int64()),
 }
+"""Of the fields of records."""
 
 
 def parts_of(path: Path) -> tuple[str, dict[str, dict[str, str]]]:
@@ -46,7 +47,7 @@ class Oracle:
     def __init__(self, log: Log) -> None:
         read = arrow_json.read_json(
             BytesIO(b"\n".join(log.lines)),
-            parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(_TYPES.items()))),
+            parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(TYPES.items()))),
         )
         # Where a record stands in the log: by partition, then by offset.
         place = [at % log.partitions * len(log.lines) + at // log.partitions for at in range(len(log.lines))]

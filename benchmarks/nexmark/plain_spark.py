@@ -17,22 +17,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.nexmark.generator import START_MS, Nexmark
-from benchmarks.nexmark.oracle import Oracle, parts_of
+from benchmarks.nexmark.oracle import TYPES, Oracle, parts_of
 from benchmarks.nexmark.queries import EXAMPLES, OF_SHORT_AUCTIONS, Log, Rows, as_row
 from benchmarks.peers.spark_pass import start_session
 from benchmarks.process_tree import tree_cpu_s
 
 _VIEWS, QUERIES = parts_of(Path(__file__).with_name("spark.sql"))
 """Query -> stage -> what its results are."""
-_SCHEMA = (
-    "kind string, date_time bigint, id bigint, name string, email string, credit_card string, city string, state string, "
-    "item string, description string, initial_bid bigint, reserve bigint, expires bigint, seller bigint, category bigint, "
-    "auction bigint, bidder bigint, price bigint, channel string, url string, extra string"
-)
+_SCHEMA = ", ".join(f"{name} {'string' if pa.types.is_string(kind) else 'bigint'}" for name, kind in TYPES.items())
 _DELAY = "4 seconds"
 _END_MS = 2 * 86_400_000
 """So long behind all others the last records come, which close all windows."""

@@ -54,7 +54,7 @@ LOOKUP = {
 FUNCTIONS = """
 import pyarrow as pa
 
-FACTORS = {"a": 0.5, "b": 2.0, "": 1.0}
+FACTORS = {"a": 0.5, "b": 2.0}
 
 
 def weighed(batch):
@@ -296,7 +296,8 @@ class SomePipeline:
         base = before.every_s or 1
         every_s = base * random.choice([2, 5, 10] if base == 1 else [1, 2, 3])
         fields: dict[str, Any]
-        kind, times = random.random() if self.revise_s is None else random.uniform(0.25, 0.82), random.choice([2, 3])
+        kind = random.random() if self.revise_s is None else random.uniform(0.25, 0.82)
+        times = random.choice([2, 3])
         offset_s = random.choice([0, 0, 1]) if before.every_s is None and every_s > 1 else 0
         offset = {"offset": f"{offset_s}s"} if offset_s else {}
         if before.every_s is None and kind > 0.92:

@@ -76,6 +76,7 @@ def test_a_query_of_nexmark_has_its_cost_and_a_wrong_result_ends_the_benchmark(m
     header, row, other = nexmark.cost_rows([nexmark.Cost("q2", 4.25, 1_234), nexmark.Cost("q4", 1.0, 5)], {"q2": 40.21})
     found = {"query": "Q2", "CPU-s per M records": "4.2", "plain Spark": "40.2", "results": "1,234"}
     assert dict(zip(header, row, strict=True)) == found and other == ("Q4", "1.0", "", "5")
+    assert nexmark.measure_plain_spark(["q12"], 1_000) == {}, "it has no such query, and is not asked for all others"
     monkeypatch.setattr(nexmark.Oracle, "rows", lambda oracle, query: {})
     with pytest.raises(RuntimeError, match="q1: the results differ"):
         nexmark.measure(["q1"], 1_000)
