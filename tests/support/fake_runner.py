@@ -49,8 +49,7 @@ def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) ->
     told = threading.Event()
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "ignore" else lambda *_: told.set())
     # As the JVM of a real runner: below it, in a group of its own, and deaf to SIGTERM.
-    ignoring = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
-    subprocess.Popen([sys.executable, "-c", ignoring], process_group=0)
+    subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 600"], process_group=0)
     ledger = Ledger.open(url)
     try:
         run = ledger.begin_run(name, os.getpid(), lease=int(lease))
