@@ -44,7 +44,6 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
         LogUnavailable,
         IndexUnavailable,
         SinkUnavailable,
-        InvalidSettings,
         LedgerUnavailable,
         InvalidSettings,
         PermanentError,
