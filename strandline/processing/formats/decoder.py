@@ -50,7 +50,7 @@ _GROUP_ROWS = 32
 """So many doubtful rows are searched for repeated keys together. Where one may be, they are searched one by one."""
 _QUOTE = ord('"')
 _QUOTES_OF = {str: 4, msgspec.UnsetType: 0, type(None): 2, bool: 2, int: 2, float: 2}
-"""How many quotes a field takes, by the type of its value: two for its key, and two more for a string."""
+"""How many quotes a field takes, by the type of its value: two for its key, and two more for a string. None if it is missing."""
 
 _NEAR_MICROS = 366 * 86_400 * 1_000_000
 """An event within a year of its arrival is near to it."""
@@ -358,6 +358,8 @@ class _Columns:
         self._fields = validator.fields
         self._extracts = extracts
         self._arrays: dict[int, pa.Array] = {}
+        self._values: dict[int, list[Any]] = {}
+        """Of the fields that were read without an array: most are not asked for."""
         self._missing: dict[int, Marks] = {}
         self.micros: dict[int, Micros] = {}
         """The timestamps, by the field's place."""
@@ -386,40 +388,46 @@ class _Columns:
         """Return one field of the kept rows."""
         array = self._arrays.get(at)
         if array is None:
-            array = pa.array(self._extracts[at](), arrow_type(self._fields[at].type))
+            values = self._values[at] if at in self._values else self._extracts[at]()
+            # What a record lacks stands as UNSET among the values, which is no value to Arrow.
+            array = pa.array(values, arrow_type(self._fields[at].type), mask=self._missing.get(at))
         return array if keep.all() else array.filter(pa.array(keep))
 
     def _read_values(self, at: int) -> None:
         values = self._extracts[at]()
         field = self._fields[at]
         kinds = set(map(type, values))
+        quotes: npt.NDArray[np.int64] | int
         if len(kinds) == 1:
-            self.quotes += _QUOTES_OF[next(iter(kinds))]
+            quotes = _QUOTES_OF[next(iter(kinds))]
         else:
-            self.quotes += np.fromiter(map(_QUOTES_OF.__getitem__, map(type, values)), np.int64, len(values))
+            quotes = np.fromiter(map(_QUOTES_OF.__getitem__, map(type, values)), np.int64, len(values))
+        self.quotes += quotes
+        if msgspec.UnsetType in kinds:
+            self._missing[at] = np.equal(np.zeros(len(values), np.int64), quotes)
+        if field.type != "timestamp":
+            self._values[at] = values
+            return
         if msgspec.UnsetType in kinds:
             kinds = kinds - {msgspec.UnsetType} | {type(None)}
-            values = self._without_unset(at, values, None)
-        if field.type == "timestamp":
-            self.micros[at], valid = parse_timestamp_column(values, field.time_unit, kinds)
-            self.valid[at] = valid
-            missing = np.flatnonzero(~valid)
-            self.doubtful.update(row for row in missing.tolist() if values[row] is not None)
-            mask = ~valid if len(missing) else None
-            self._arrays[at] = pa.array(self.micros[at], mask=mask).cast(arrow_type(field.type))
-        else:
-            self._arrays[at] = pa.array(values, arrow_type(field.type))
+            values = [None if value is msgspec.UNSET else value for value in values]
+        self.micros[at], valid = parse_timestamp_column(values, field.time_unit, kinds)
+        self.valid[at] = valid
+        missing = np.flatnonzero(~valid)
+        self.doubtful.update(row for row in missing.tolist() if values[row] is not None)
+        mask = ~valid if len(missing) else None
+        self._arrays[at] = pa.array(self.micros[at], mask=mask).cast(arrow_type(field.type))
 
-    def _without_unset(self, at: int, values: list[Any], null: Any) -> list[Any]:
-        """Return the values with `null` for what is missing, and keep in mind where that is."""
-        self._missing[at] = np.array([value is msgspec.UNSET for value in values], np.bool_)
-        return [null if value is msgspec.UNSET else value for value in values]
+    def _without_unset(self, at: int, texts: list[Any]) -> list[Any]:
+        """Return the texts with `null` for what is missing, and keep in mind where that is."""
+        self._missing[at] = np.array([text is msgspec.UNSET for text in texts], np.bool_)
+        return [_NULL if text is msgspec.UNSET else text for text in texts]
 
     def _read_decimals(self, at: int, parser: DecimalParser) -> None:
         field = self._fields[at]
         texts = self._extracts[at]()
         if msgspec.UnsetType in set(map(type, texts)):
-            texts = self._without_unset(at, texts, _NULL)
+            texts = self._without_unset(at, texts)
         self._arrays[at], strings = parser.parse_column(texts)
         self.quotes += np.where(self._missing.get(at, False), 0, 2 + 2 * strings)
         for row in np.flatnonzero(self._arrays[at].is_null()).tolist():
@@ -431,7 +439,7 @@ class _Columns:
         field = self._fields[at]
         texts = self._extracts[at]()
         if msgspec.UnsetType in set(map(type, texts)):
-            texts = self._without_unset(at, texts, _NULL)
+            texts = self._without_unset(at, texts)
         values = [parser.parse(bytes(text)) for text in texts]
         self._arrays[at] = pa.array(values, arrow_type(field.type))
         self.quotes += np.where(self._missing.get(at, False), 0, 2)
