@@ -141,7 +141,7 @@ def check(lab: AuditLab, name: str, lines: list[bytes]) -> dict[str, dict[str, i
 @pytest.mark.long
 def test_each_record_is_emitted_once_through_a_kill_beside_a_window(audit_lab: AuditLab, tmp_path: Path) -> None:
     """The slice that was interrupted finds what it wrote; a replay emits no record again. The audit notices a lost one."""
-    lab, name = audit_lab, "beside"
+    lab, name = audit_lab, "windowed"
     url = f"sqlite:///{tmp_path / 'results.sqlite'}"
     files = with_sinks(lab, tmp_path, url)
     lab.apply((DOCUMENTS + WITH_WINDOW).format(name=name, files=files))
