@@ -56,10 +56,24 @@ def is_costly(module: Path) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The costly modules are run one after the other by one worker, and would end last: the other workers, and what they start,
-    yield to it."""
+    yield to it. And a test that fails is named at once."""
     worker = getattr(config, "workerinput", {}).get("workerid", _FIRST_WORKER)
     if worker != _FIRST_WORKER and config.getvalue("markexpr") == "not long":
         os.nice(_NICENESS)
+    if config.getvalue("dist") != "no" and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_NamesOfFailures(config))
+
+
+class _NamesOfFailures:
+    """Names a test that failed at once. Workers' tests are dots until the end, which may be two hours away."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._plugins = config.pluginmanager
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._plugins.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})")
 
 
 @pytest.hookimpl(trylast=True)
