@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", {}).get("workerid", _FIRST_WORKER)
     if worker != _FIRST_WORKER and config.getvalue("markexpr") == "not long":
         os.nice(_NICENESS)
-    if config.getvalue("dist") != "no" and not hasattr(config, "workerinput"):
+    if config.getvalue("dist") != "no":  # it is in workers
         config.pluginmanager.register(_NamesOfFailures(config))
 
 
@@ -71,9 +71,8 @@ class _NamesOfFailures:
         self._plugins = config.pluginmanager
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        terminal = self._plugins.get_plugin("terminalreporter")
-        if report.failed and terminal is not None:
-            terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})")
+        if report.failed:
+            self._plugins.get_plugin("terminalreporter").write_line(f"\nFAILED {report.nodeid} ({report.when})")
 
 
 @pytest.hookimpl(trylast=True)

@@ -50,7 +50,7 @@ _GROUP_ROWS = 32
 """So many doubtful rows are searched for repeated keys together. Where one may be, they are searched one by one."""
 _QUOTE = ord('"')
 _QUOTES_OF = {str: 4, msgspec.UnsetType: 0, type(None): 2, bool: 2, int: 2, float: 2}
-"""How many quotes a field takes, by the type of its value: two for its key, and two more for a string. None if it is missing."""
+"""How many quotes a field takes, by the type of its value: two for its key, and two more for a string. A missing one: none."""
 
 _NEAR_MICROS = 366 * 86_400 * 1_000_000
 """An event within a year of its arrival is near to it."""
@@ -404,7 +404,7 @@ class _Columns:
             quotes = np.fromiter(map(_QUOTES_OF.__getitem__, map(type, values)), np.int64, len(values))
         self.quotes += quotes
         if msgspec.UnsetType in kinds:
-            self._missing[at] = np.equal(np.zeros(len(values), np.int64), quotes)
+            self._missing[at] = np.broadcast_to(quotes, len(values)) == 0
         if field.type != "timestamp":
             self._values[at] = values
             return
