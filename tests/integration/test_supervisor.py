@@ -23,6 +23,7 @@ from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.supervision.deaths import DEATHS_MAX
 from strandline.services.supervision.leadership import ServiceIdentity
 from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
+from tests.support.ledger_server import LedgerServer
 from tests.support.ledgers import run_sql
 from tests.support.waiting import wait_until
 
@@ -37,6 +38,7 @@ class Stage:
 
     directory: Path
     ledger: Ledger
+    server: LedgerServer
     closing: ExitStack
 
     @property
@@ -55,7 +57,8 @@ class Stage:
         **patience: float,
     ) -> Supervisor:
         def command(job: str | None, lease: int | None, alive_fd: int) -> list[str]:
-            arguments = [self.url, job or "", str(self.directory / "behaviour"), str(lease), str(alive_fd)]
+            port, behaviour = str(self.server.port), str(self.directory / "behaviour")
+            arguments = [port, job or "", behaviour, str(lease), str(alive_fd)]
             return [sys.executable, "-m", "tests.support.fake_runner", *arguments]
 
         # A machine that is busy for some seconds is no reason to lose a job.
@@ -113,7 +116,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     ledger.submit_job(JOB, "pipeline: power", {"pipeline": JOB})
     with ExitStack() as closing:
         closing.callback(ledger.close)
-        stage = Stage(tmp_path, ledger, closing)
+        server = LedgerServer(ledger)
+        closing.callback(server.close)
+        stage = Stage(tmp_path, ledger, server, closing)
         stage.behave("obey")
         yield stage
 

@@ -1,6 +1,6 @@
 """A runner that keeps the agreement with the supervisor, or breaks it in one chosen way, and does no work.
 
-`python -m tests.support.fake_runner LEDGER_URL JOB BEHAVIOUR_FILE LEASE ALIVE_FD`; without a job it is a standby that gets
+`python -m tests.support.fake_runner LEDGER_PORT JOB BEHAVIOUR_FILE LEASE ALIVE_FD`; without a job it is a standby that gets
 one on stdin. The file is read once, when there is a job:
 obey          keep the agreement
 die           exit with code 3 as soon as it runs
@@ -25,18 +25,14 @@ import sys
 import threading
 from pathlib import Path
 
-from strandline.core.errors import Fenced
-from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Desired, JobState
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_TRY_AGAIN
+from tests.support.ledger_caller import LedgerCaller, Refused
 
-_ENDS = {
-    Desired.STOPPED: (JobState.STOPPING, JobState.STOPPED),
-    Desired.DRAINED: (JobState.DRAINING, JobState.DRAINED),
-}
+_ENDS = {"stopped": ("stopping", "stopped"), "drained": ("draining", "drained")}
+"""Desired state -> the states that lead there."""
 
 
-def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) -> int:
+def main(port: str, name: str, behaviour_file: str, lease: str, alive_fd: str) -> int:
     if not name:
         if Path(behaviour_file).read_text(encoding="utf-8").strip() == "die_standing_by":
             return EXIT_TRY_AGAIN
@@ -50,42 +46,37 @@ def main(url: str, name: str, behaviour_file: str, lease: str, alive_fd: str) ->
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "ignore" else lambda *_: told.set())
     # As the JVM of a real runner: below it, in a group of its own, and deaf to SIGTERM.
     subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 600"], process_group=0)
-    ledger = Ledger.open(url)
+    ask_ledger = LedgerCaller(int(port))
     try:
-        run = ledger.begin_run(name, os.getpid(), lease=int(lease))
-    except Fenced:
+        epoch = ask_ledger("begin_run", name, os.getpid(), int(lease))
+    except Refused:
         return 1
     os.write(int(alive_fd), b".")
     if behaviour.endswith("_stepping"):
-        # It imports pytest, and each start of a runner would take that much longer.
-        from tests.support.ledgers import a_checkpoint, a_slice
-
-        number = ledger.slice_count(name) + 1
-        ledger.plan_slice(a_slice(number, run.epoch, name))
-        ledger.commit_checkpoint(a_checkpoint(number, run.epoch, name))
+        ask_ledger("commit_slice", name, epoch)
     if behaviour == "starve":
         os.kill(os.getpid(), signal.SIGKILL)
     if behaviour.startswith("die"):
         return EXIT_TRY_AGAIN
     if behaviour.startswith("away"):
-        ledger.end_run(name, run.epoch, "failed", "Kafka does not answer")
+        ask_ledger("end_run", name, epoch, "failed", "Kafka does not answer")
         return EXIT_AWAY
     if behaviour == "fail":
-        ledger.end_run(name, run.epoch, "failed", "no such field")
-        ledger.move_job(name, JobState.FAILED, "no such field", epoch=run.epoch)
+        ask_ledger("end_run", name, epoch, "failed", "no such field")
+        ask_ledger("move_job", name, epoch, "failed", "no such field")
         return 1
-    ledger.move_job(name, JobState.RUNNING, epoch=run.epoch)
+    ask_ledger("move_job", name, epoch, "running")
     while not told.wait(0.05):
         if behaviour != "silent":
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(int(alive_fd), b".")
-        desired = ledger.job(name).desired
+        desired = ask_ledger("desired", name)
         if desired in _ENDS and behaviour != "ignore":
             for state in _ENDS[desired]:
-                ledger.move_job(name, state, epoch=run.epoch)
-            ledger.end_run(name, run.epoch, desired.value)
+                ask_ledger("move_job", name, epoch, state)
+            ask_ledger("end_run", name, epoch, desired)
             return 0
-    ledger.end_run(name, run.epoch, "interrupted")
+    ask_ledger("end_run", name, epoch, "interrupted")
     return 0
 
 

@@ -21,6 +21,7 @@ from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.cli import commands as command_line
 from strandline.services.supervision.backfill_jobs import BackfillJobs, backfill_command
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
+from tests.support.ledger_server import LedgerServer
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import wait_until
 
@@ -34,6 +35,7 @@ class Lab:
 
     def __init__(self, ledger: Ledger, directory: Path) -> None:
         self.ledger, self.directory = ledger, directory
+        self.server = LedgerServer(ledger)
         self.started: list[tuple[str, int]] = []
         self.discarded: list[tuple[str, int]] = []
         self.index_is_away = False
@@ -60,7 +62,8 @@ class Lab:
 
     def _command(self, job: str, generation: int) -> list[str]:
         self.started.append((job, generation))
-        return [sys.executable, "-m", "tests.support.fake_backfill", str(self.directory / "say"), job, str(generation)]
+        arguments = [str(self.server.port), str(self.directory / "say"), job, str(generation)]
+        return [sys.executable, "-m", "tests.support.fake_backfill", *arguments]
 
     def _discard(self, store: str, generation: int) -> None:
         if self.index_is_away:
@@ -90,6 +93,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     made = Lab(ledger, tmp_path)
     yield made
     made.backfills.close()
+    made.server.close()
     ledger.close()
 
 
