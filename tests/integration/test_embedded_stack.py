@@ -23,6 +23,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.services.embedded.addresses import Ports, StackAddresses
 from strandline.services.processes.pids import PidFile
 from tests.support.servers import free_port_offset
+from tests.support.waiting import pause_s
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
 GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gateway-udp", "gateway-tcp", "gateway-poll"}
@@ -65,10 +66,11 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[OutsideStack]:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 200) -> None:
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while not is_so():
-        assert time.monotonic() < deadline, f"not so after {timeout_s} s: {what}"
-        time.sleep(0.05)
+        waited_s = time.monotonic() - began
+        assert waited_s < timeout_s, f"not so after {timeout_s} s: {what}"
+        time.sleep(pause_s(waited_s, 0.05))
 
 
 def kill(stack: OutsideStack, *names: str) -> None:

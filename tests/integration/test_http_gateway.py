@@ -27,6 +27,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from strandline.services.trust import certificates_for
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import pause_s
 from tests.support.warm_processes import MODULES, WarmProcess
 
 DEADLINE_S = 60
@@ -115,10 +116,11 @@ class Gateway:
 
 
 def wait_until(is_so, gateway):
-    deadline = time.monotonic() + DEADLINE_S
+    began = time.monotonic()
     while not is_so():
-        assert time.monotonic() < deadline, f"waited too long; the gateway says:\n{gateway.log_file.read_text()}"
-        time.sleep(0.02)
+        waited_s = time.monotonic() - began
+        assert waited_s < DEADLINE_S, f"waited too long; the gateway says:\n{gateway.log_file.read_text()}"
+        time.sleep(pause_s(waited_s, 0.02))
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from strandline.services.trust import certificates_for
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import pause_s
 from tests.support.warm_processes import MODULES, WarmProcess
 
 DEADLINE_S = 60
@@ -48,10 +49,11 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
 
 def wait_until(is_so: Callable[[], object], told: Callable[[], object] = str, deadline_s: float = DEADLINE_S) -> None:
     """Wait on progress; a timeout shows what `told` says."""
-    deadline = time.monotonic() + deadline_s
+    began = time.monotonic()
     while not is_so():
-        assert time.monotonic() < deadline, f"waited too long:\n{told()}"
-        time.sleep(0.02)
+        waited_s = time.monotonic() - began
+        assert waited_s < deadline_s, f"waited too long:\n{told()}"
+        time.sleep(pause_s(waited_s, 0.02))
 
 
 class GatewayProcess:

@@ -14,6 +14,7 @@ import pytest
 from strandline.services.client import ControlClient
 from strandline.services.embedded.stack import Stack
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import pause_s
 
 
 class Platform:
@@ -47,7 +48,8 @@ class Platform:
         self, job: str, is_so: Callable[[dict[str, Any]], bool], what: str, timeout_s: float = 180
     ) -> dict[str, Any]:
         """Wait on progress: the deadline starts anew with each committed slice. A timeout tells the job's state and log."""
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = began + timeout_s
         slice_seen = None
         while True:
             state = self.control.job(job)
@@ -58,7 +60,7 @@ class Platform:
                 slice_seen, deadline = state["slice"], time.monotonic() + timeout_s
             if time.monotonic() > deadline:
                 pytest.fail(f"{job} is not {what} and makes no progress: {json.dumps(state)}\n{self.log_tail(job)}")
-            time.sleep(0.1)
+            time.sleep(pause_s(time.monotonic() - began, 0.1))
 
     def wait_until_read(self, job: str) -> dict[str, Any]:
         """Wait until every record in the log is in a committed slice."""
