@@ -1,4 +1,4 @@
-"""Asks the ledger of a test through its `LedgerServer`. Imports next to nothing, so that a process that uses it starts at once."""
+"""Asks the ledger of a test through its `LedgerServer`. Imports next to nothing: a process that uses it starts at once."""
 
 from __future__ import annotations
 
