@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -46,7 +45,7 @@ from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.dead_letter_replays import DeadLetters
 from strandline.services.supervision.housekeeping import Housekeeping
 from strandline.services.supervision.job_lives import JobLives
-from strandline.services.supervision.leadership import ServiceIdentity
+from strandline.services.supervision.leadership import ServiceIdentity, is_on_this_machine, new_service_name
 from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.outside import TIMEOUT_S, Outside
@@ -229,9 +228,9 @@ def _only_one(data_dir: Path) -> Iterator[str]:
                 f"another control service uses {data_dir}; stop it first, or choose another data directory"
             ) from error
         lock.seek(0)
-        name, machine = lock.read().strip(), socket.gethostname()
-        if not name.startswith(f"{machine}-"):  # new, or a copy of another machine's directory
-            name = f"{machine}-{secrets.token_hex(4)}"
+        name = lock.read().strip()
+        if not is_on_this_machine(name):  # new, or a copy of another machine's directory
+            name = new_service_name()
             lock.truncate(0)
             lock.write(name)
             lock.flush()

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -343,6 +345,26 @@ def test_two_services_run_a_job_once_and_the_second_goes_on_when_the_first_ends(
     assert stage.leader() == "other"
     assert stage.family(places[0]) == []
     assert len(stage.family(places[1])) == 2
+
+
+@pytest.mark.parametrize(("machine", "is_killed"), [(socket.gethostname(), True), ("elsewhere", False)])
+def test_who_takes_over_kills_what_the_former_leader_left_on_this_machine_alone(
+    stage: Stage, machine: str, is_killed: bool
+) -> None:
+    """On another machine the same path may be of a service that is alive here."""
+    former, length_ms = f"{machine}-00000001", 1
+    place = stage.directory / "former"
+    place.mkdir()
+    left = subprocess.Popen(["sleep", "60"], env={MARK_VARIABLE: tree_mark(place, "another")})
+    try:
+        stage.ledger.announce_service(former, "", str(place), length_ms)
+        stage.ledger.claim_lease(JOB, former, length_ms)
+        stage.supervise()
+        wait_until(stage.event_kinds, lambda kinds: "leader_changed" in kinds, "taken over", 60)
+        assert (left.poll() is not None) is is_killed
+    finally:
+        left.kill()
+        left.wait()
 
 
 def steal(stage: Stage) -> None:

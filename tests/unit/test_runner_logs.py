@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -51,14 +52,23 @@ def test_who_has_the_log_is_said(ledger: Ledger, tmp_path: Path) -> None:
         runner_log(ledger, tmp_path, "nobody", 1, None)
     with pytest.raises(NotFound, match="no log yet"):
         runner_log(ledger, tmp_path, "power", 1, None)
-    elsewhere = tmp_path / "elsewhere"
-    ledger.announce_service("other", "http://other:8080", str(elsewhere), 60_000)
-    ledger.claim_lease("power", "other", 60_000)
+    elsewhere, neighbour = tmp_path / "elsewhere", f"{socket.gethostname()}-00000001"
+    elsewhere.mkdir()
+    ledger.announce_service(neighbour, "http://here:8080", str(elsewhere), 60_000)
+    ledger.claim_lease("power", neighbour, 60_000)
+    with pytest.raises(NotFound, match="no log yet"):
+        runner_log(ledger, tmp_path, "power", 1, None)
+    log_of(elsewhere).write_text("there\n")
+    assert runner_log(ledger, tmp_path, "power", 1, None).lines == ["there"]
+
+
+def test_a_log_of_another_machine_is_there_even_if_its_path_is_the_same(ledger: Ledger, tmp_path: Path) -> None:
+    """As in containers, and on machines that are set up alike."""
+    ledger.announce_service("other-00000001", "http://other:8080", str(tmp_path), 60_000)
+    ledger.claim_lease("power", "other-00000001", 60_000)
+    log_of(tmp_path).write_text("of an earlier run, here\n")
     with pytest.raises(Conflict, match="--url http://other:8080"):
         runner_log(ledger, tmp_path, "power", 1, None)
-    elsewhere.mkdir()
-    log_of(elsewhere).write_text("there\n")  # on the same machine
-    assert runner_log(ledger, tmp_path, "power", 1, None).lines == ["there"]
 
 
 @pytest.mark.parametrize(

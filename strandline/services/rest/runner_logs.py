@@ -9,6 +9,7 @@ from pathlib import Path
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.ledger import Ledger
+from strandline.services.supervision.leadership import is_on_this_machine
 from strandline.services.supervision.runner_process import runner_name
 
 BYTES_MAX = 1 << 20
@@ -33,19 +34,19 @@ def runner_log(ledger: Ledger, data_dir: Path, job: str, lines: int, after: int 
     been written since; if the log was emptied in between, from its beginning.
 
     Raises NotFound when there is no such job, or no log of it; Conflict, with the address to ask, when another control service
-    leads the job, on another machine.
+    leads the job, or did last, on another machine.
     """
     ledger.job(job)
     lease = ledger.leases().get(job)
+    if lease is not None and lease.address and not is_on_this_machine(lease.holder):
+        # A file of that name here is of an earlier run.
+        raise Conflict(
+            f"the log of job {job} is kept by control service {lease.holder}, which leads it, and not on "
+            f"{socket.gethostname()}; ask that: strandline job logs {job} --url {lease.address}"
+        )
     leader_dir = Path(lease.data_dir) if lease is not None and lease.data_dir else data_dir
     path = leader_dir / "logs" / f"{runner_name(job)}.log"
     if not path.exists():
-        if lease is not None and leader_dir.resolve() != data_dir.resolve():
-            raise Conflict(
-                f"the log of job {job} is kept by control service {lease.holder}, which leads it, and not on "
-                f"{socket.gethostname()}; "
-                f"ask that: strandline job logs {job} --url {lease.address}"
-            )
         raise NotFound(f"job {job} has no log yet: it has not run here; start it: strandline job start {job}")
     with path.open("rb") as file:
         size = file.seek(0, 2)

@@ -14,6 +14,8 @@ Two threads: one renews, and may hang as long as the database does; one watches 
 from __future__ import annotations
 
 import math
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -45,6 +47,17 @@ class ServiceIdentity:
     address: str
     """Its REST API."""
     data_dir: str
+
+
+def new_service_name() -> str:
+    """A name for a new control service: this machine's name, `-` and 8 hex digits."""
+    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
+
+
+def is_on_this_machine(service: str) -> bool:
+    """Whether the control service of this name keeps its files on this machine. Its data directory alone does not say so: in
+    containers, and on machines that are set up alike, all have the same path."""
+    return service.rpartition("-")[0] == socket.gethostname()
 
 
 @dataclass(frozen=True)

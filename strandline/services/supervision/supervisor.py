@@ -46,7 +46,7 @@ from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
 from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths, was_sound
-from strandline.services.supervision.leadership import Leadership, ServiceIdentity
+from strandline.services.supervision.leadership import Leadership, ServiceIdentity, is_on_this_machine
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 from strandline.services.supervision.runner_process import (
     RunnerCommand,
@@ -232,8 +232,8 @@ class Supervisor:
         return checkpoint is None or checkpoint.epoch < job.epoch
 
     def _take_over(self, lease: LeaseRow, before: LeaseRow | None) -> None:
-        """Lead a job. First kill all runners that its former leader left running on this machine: that leader renews all its
-        leases together, so when one has run out, none of its runners may go on."""
+        """Lead a job. First kill all runners that its former leader left running, if that was on this machine: that leader renews
+        all its leases together, so when one has run out, none of its runners may go on."""
         if before is None or before.holder == lease.holder:
             logger.info("leading", action="lead", job=lease.job, lease=lease.epoch)
             return
@@ -241,7 +241,8 @@ class Supervisor:
         logger.warning(message, action="lead", job=lease.job, lease=lease.epoch)
         facts = {"lease": lease.epoch, "from": before.holder, "to": lease.holder}
         try:
-            if before.data_dir and Path(before.data_dir).resolve() != self._data_dir.resolve():
+            is_neighbour = is_on_this_machine(before.holder) and before.data_dir
+            if is_neighbour and Path(before.data_dir).resolve() != self._data_dir.resolve():
                 kill_tree(tree_mark(Path(before.data_dir)), whole_stack=True)
             self._ledger.record_event("leader_changed", message, lease.job, facts=facts)
         except (LedgerUnavailable, StackError) as error:
