@@ -106,7 +106,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._splitter = LineSplitter(port.appender.record_bytes_max)
         self._line_began_s: float | None = None
-        self._queue: list[Record] = []
+        self._queue: list[tuple[int, Record]] = []
+        """Each record with its number among all that came, the refused ones included."""
         self._queued_bytes = 0
         """With the overhead of each record; the room counts it."""
         self._start = b""
@@ -253,7 +254,7 @@ class TcpConnection(asyncio.BufferedProtocol):
                     b"refused %d too_large the record is over %d bytes\n" % (self._counted, appender.record_bytes_max)
                 )
             else:
-                queue.append((line, find_key(line)))
+                queue.append((self._counted, (line, find_key(line))))
                 bytes_new += len(line) + RECORD_OVERHEAD_BYTES
         self._queued_bytes += bytes_new
         self._room.queue(bytes_new)
@@ -270,8 +271,9 @@ class TcpConnection(asyncio.BufferedProtocol):
         try:
             while self._queue:
                 queue = self._queue
-                batch, self._queue = queue[:RECORDS_PER_APPEND_MAX], queue[RECORDS_PER_APPEND_MAX:]
-                settled = self._counted - len(self._queue)
+                batch = [record for _, record in queue[:RECORDS_PER_APPEND_MAX]]
+                self._queue = queue[RECORDS_PER_APPEND_MAX:]
+                settled = self._queue[0][0] - 1 if self._queue else self._counted
                 await self._port.appender.append(batch, source=self._source, patience_s=BUSY_PATIENCE_S)
                 self._release(batch)
                 self._answer(b"ok %d\n" % settled)
