@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.ledger.database import Part
+from strandline.ledger.database import Database, Part
 from strandline.ledger.models import events
 from strandline.ledger.states import EventRow
 
 _LOCK_KEY = 0x5374_7261_6E65
+
+
+@dataclass(frozen=True)
+class NewEvent:
+    """An event that is to be recorded."""
+
+    kind: str
+    message: str
+    job: str | None = None
+    epoch: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    principal: str | None = None
+
+
+def insert_event(database: Database, connection: sa.Connection, at_ms: int, event: NewEvent) -> EventRow:
+    """Record an event in a transaction that is under way."""
+    # Without it, a lower id could become visible after a higher one, and a follower would miss it.
+    database.hold_lock(connection, _LOCK_KEY)
+    values = vars(event) | {"at_ms": at_ms}
+    number = connection.execute(sa.insert(events).values(values).returning(events.c.id)).scalar_one()
+    return EventRow(number, event.job, event.epoch, at_ms, event.kind, event.message, event.facts, event.principal)
 
 
 class Journal(Part):
@@ -27,14 +49,9 @@ class Journal(Part):
     ) -> EventRow:
         """Record an event. `facts` is for programs and may be anything that JSON can hold; `principal` is who caused it, if
         somebody did. Raises Conflict for an unknown job."""
+        event = NewEvent(kind, message, job, epoch, facts or {}, principal)
         with self._database.writing(f"record an event {kind}") as connection:
-            # Without it, a lower id could become visible after a higher one, and a follower would miss it.
-            self._database.hold_lock(connection, _LOCK_KEY)
-            at_ms, facts = self._clock_ms(), facts or {}
-            values = {"job": job, "epoch": epoch, "at_ms": at_ms, "kind": kind, "message": message, "facts": facts}
-            values["principal"] = principal
-            number = connection.execute(sa.insert(events).values(values).returning(events.c.id)).scalar_one()
-            return EventRow(number, job, epoch, at_ms, kind, message, facts, principal)
+            return insert_event(self._database, connection, self._clock_ms(), event)
 
     def events(self, job: str | None = None, after_id: int = 0, limit: int = 100) -> list[EventRow]:
         """Events with an id above `after_id`, the oldest first; to follow, pass the last id that was read."""

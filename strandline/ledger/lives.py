@@ -18,14 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.database import Part
+from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.models import (
     backfills,
     checkpoints,
+    events,
     inputs,
     job_versions,
     jobs,
@@ -63,6 +66,9 @@ class Origin:
     """The first record of each partition that it reads."""
     letter_offsets: Mapping[int, int]
     """Where the dead letters of the lives before end: partition -> offset."""
+
+
+_STREAM_DELETED = "stream_deleted"
 
 
 class Lives(Part):
@@ -200,13 +206,11 @@ class Lives(Part):
         with self._database.reading("list the indices of deleted jobs") as connection:
             return {row.name: row.job for row in connection.execute(wanted)}
 
-    def streams_emitted(self, job: str) -> set[str]:
-        """The streams to which a version of this job, deleted or not, emitted."""
+    def documents_of(self, job: str) -> list[dict[str, Any]]:
+        """The documents of all versions of this job, deleted or not."""
         wanted = sa.select(job_versions.c.document).where(job_versions.c.job == job)
-        with self._database.reading(f"read where job {job} emitted to") as connection:
-            documents = list(connection.execute(wanted).scalars())
-        emits = (emit for one in documents for step in one.get("steps", []) for emit in step.get("emit") or [])
-        return {emit["stream"] for emit in emits if emit.get("stream")}
+        with self._database.reading(f"read all versions of job {job}") as connection:
+            return list(connection.execute(wanted).scalars())
 
     def forget_indices(self, job: str, names: list[str]) -> None:
         """Record that these indices of a deleted job are deleted."""
@@ -222,15 +226,16 @@ class Lives(Part):
             connection.execute(of_job.values(dead_letter_offsets={}))
             connection.execute(sa.update(jobs).where(jobs.c.name.in_(deleted)).values(letters_first=0))
 
-    def delete_stream(self, name: str, checked: Mapping[str, int]) -> None:
+    def delete_stream(self, name: str, checked: Mapping[str, int], *, keeps_topic: bool = False) -> None:
         """Delete the registration of a stream. `checked`: the present version of each job; the caller has seen that none needs
-        the stream.
+        the stream. In the last checkpoint of a job that has emitted to it before, it has no offsets any more: what the job
+        emitted is gone.
 
         Raises Conflict when there is another job or version by now; NotFound.
         """
         with self._database.writing(f"delete stream {name}") as connection:
             known = connection.execute(
-                sa.select(streams.c.name).where(streams.c.name == name).with_for_update()
+                sa.select(streams.c.topic_id).where(streams.c.name == name).with_for_update()
             ).first()
             if known is None:
                 raise NotFound(f"There is no stream {name}.")
@@ -244,3 +249,28 @@ class Lives(Part):
             for table in (replays, replay_attempts):  # a topic of that name that is made anew has other records
                 connection.execute(sa.delete(table).where(table.c.stream == name))
             connection.execute(sa.delete(streams).where(streams.c.name == name))
+            _forget_results(connection, name)
+            facts = {"stream": name, "topic_id": known.topic_id, "keeps_topic": keeps_topic}
+            event = NewEvent(_STREAM_DELETED, f"stream {name} was deleted", facts=facts)
+            insert_event(self._database, connection, self._clock_ms(), event)
+
+    def topic_of_deleted_stream(self, name: str) -> str | None:
+        """The id of the topic that was to be deleted with the last stream of this name; None where there is a stream of this
+        name, or there never was one, or its topic was to stay."""
+        wanted = sa.select(events.c.facts).where(events.c.kind == _STREAM_DELETED).order_by(events.c.id.desc())
+        with self._database.reading(f"look for a deleted stream {name}") as connection:
+            if connection.execute(sa.select(streams.c.name).where(streams.c.name == name)).first() is not None:
+                return None
+            last = next((facts for facts in connection.execute(wanted).scalars() if facts["stream"] == name), {})
+            return None if last.get("keeps_topic", True) else last["topic_id"]
+
+
+def _forget_results(connection: sa.Connection, stream: str) -> None:
+    newest = sa.select(checkpoints.c.job, sa.func.max(checkpoints.c.slice).label("slice")).group_by(checkpoints.c.job)
+    last = newest.subquery()
+    of_last = (checkpoints.c.job == last.c.job) & (checkpoints.c.slice == last.c.slice)
+    shown = checkpoints.c.job, checkpoints.c.slice, checkpoints.c.result_offsets
+    for job, number, offsets in connection.execute(sa.select(*shown).join(last, of_last)).all():
+        if offsets.get(stream):
+            of_row = (checkpoints.c.job == job) & (checkpoints.c.slice == number)
+            connection.execute(sa.update(checkpoints).where(of_row).values(result_offsets={**offsets, stream: {}}))

@@ -252,8 +252,7 @@ def test_results_that_cannot_be_used_are_accounted_for(audit_lab: AuditLab) -> N
     """A sum that does not fit has a dead letter and no document; a result that the next window can't use has both. Clean."""
     name = "unusable"
     fields = "{device: string, ts: {type: timestamp, unit: ms}, big: long}"
-    audit_lab.apply(
-        f"""
+    text = f"""
 stream: {name}-readings
 partitions: 2
 schema: {fields}
@@ -269,7 +268,7 @@ steps:
   - window: {{name: minute, tumbling: 1m, by: [device], aggregate: {{n: sum(n), most: sum(total)}}}}
     emit: [{{elasticsearch: {name}-minute}}]
 """
-    )
+    audit_lab.apply(text)
     big = {"fits": [1, 2], "alone": [1], "large": [2**63 - 1, 1]}
     readings = [{"device": device, "ts": BASE_MS, "big": value} for device, values in big.items() for value in values]
     audit_lab.send(f"{name}-readings", [json.dumps(one).encode() for one in readings])
@@ -286,3 +285,8 @@ steps:
         )
     ]
     assert sorted(reasons) == [b"expression", b"expression"]
+    audit_lab.apply(text.replace(f", {{stream: {name}-tens}}", ""))
+    audit_lab.lives.delete_stream(f"{name}-tens", keep_topic=False)
+    report = audit_lab.audit(name)
+    assert (report["outcome"], report["differences"]) == ("incomplete", 0), report
+    assert f"stream:{name}-tens is not there" in report["incomplete"]

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from strandline.core.errors import Conflict, Fenced, NotFound
+from strandline.core.errors import Conflict, Fenced, LogUnavailable, NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
 from strandline.ledger.states import Desired, JobState
+from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import LogRange
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, rewind_cost
 from strandline.services.rest.job_status import present_pipeline
-from tests.support.control import BOTH, PIPELINE, Api
+from tests.support.control import BOTH, PIPELINE, Admin, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 
 READER = """\
@@ -188,6 +189,34 @@ def test_what_depends_on_a_job_is_named(api: Api) -> None:
     assert api.apply(TO_STREAM).status_code == 200
 
 
+def test_a_stream_that_was_deleted_with_a_jobs_results_is_not_emitted_to_again(api: Api) -> None:
+    """Its topic is another one. The job went on from offsets that this one does not have, and failed at each start."""
+    to_stream = BOTH.replace("elasticsearch: turbine-minute", "stream: turbine-minute")
+    api.apply(to_stream)
+    run_and_stop(api)
+    api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
+    api.log.ranges["turbine-minute"] = LogRange({0: 0}, {0: 7})
+    assert api.apply(BOTH).status_code == 200
+    assert api.ask("DELETE", "/v1/streams/turbine-minute").status_code == 200
+    last = api.ledger.last_checkpoint("power")
+    assert last is not None and last.result_offsets == {"turbine-minute": {}}
+    refused = api.apply(to_stream)
+    assert refused.status_code == 409 and "was deleted with its results" in refused.json()["detail"]
+    assert api.apply(TO_STREAM).status_code == 200, "a stream of another name"
+
+
+@pytest.mark.parametrize("place", ["files: {path: /data/minutes}", "sql: {table: minutes}"])
+def test_a_name_that_is_used_anew_does_not_add_to_files_and_tables_of_the_deleted_job(api: Api, place: str) -> None:
+    to_place = BOTH.replace("elasticsearch: turbine-minute", place)
+    api.apply(to_place)
+    api.ask("DELETE", "/v1/jobs/power")
+    refused = api.apply(to_place)
+    assert (
+        refused.status_code == 409 and "may hold results of the job power that was deleted" in refused.json()["detail"]
+    )
+    assert api.apply(to_place.replace("minutes", "hours")).status_code == 200
+
+
 def test_a_stream_is_deleted_only_when_no_job_needs_it(api: Api) -> None:
     api.apply(TO_STREAM)
     assert "job power reads it" in detail(api, "DELETE", "/v1/streams/turbines")
@@ -195,6 +224,38 @@ def test_a_stream_is_deleted_only_when_no_job_needs_it(api: Api) -> None:
     api.ask("DELETE", "/v1/jobs/power")
     assert api.ask("DELETE", "/v1/streams/turbines?keep_topic=true").json()["topic"] == "kept"
     assert detail(api, "GET", "/v1/streams/turbines", 404)
+    assert detail(api, "DELETE", "/v1/streams/turbines", 404)
+
+
+def test_a_deletion_of_a_stream_that_ended_in_the_middle_is_ended_by_the_next(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.apply(BOTH)
+    api.ask("DELETE", "/v1/jobs/power")
+
+    def is_away(self: KafkaAdmin, topic: str) -> None:
+        raise LogUnavailable("Kafka does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Admin, "delete", is_away)
+        assert api.ask("DELETE", "/v1/streams/turbines").status_code == 503
+    assert detail(api, "DELETE", "/v1/streams/turbines?keep_topic=true", 404)
+    assert api.ask("DELETE", "/v1/streams/turbines").json() == {"stream": "turbines", "topic": "deleted"}
+
+    def is_gone(self: KafkaAdmin, topic: str) -> None:
+        raise NotFound("no such topic")
+
+    monkeypatch.setattr(Admin, "describe", is_gone)
+    assert "no stream turbines" in detail(api, "DELETE", "/v1/streams/turbines", 404)
+
+
+def test_a_topic_of_the_name_of_a_deleted_stream_that_is_another_one_stays(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.apply(BOTH)
+    api.ask("DELETE", "/v1/jobs/power")
+    assert api.ask("DELETE", "/v1/streams/turbines").status_code == 200
+    monkeypatch.setattr(Admin, "describe", lambda self, topic: TopicDescription(topic, "id-of-another", 2))
     assert detail(api, "DELETE", "/v1/streams/turbines", 404)
 
 

@@ -34,7 +34,7 @@ from strandline.processing.audit.parts import Account, Part, run_parts
 from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of_letters, streams_of
 from strandline.processing.audit.progress import Progress, tell
 from strandline.processing.audit.recomputation import Recomputation
-from strandline.processing.audit.reconciliation import Found, Reconciler
+from strandline.processing.audit.reconciliation import EVER_MS, Found, Reconciler, store_of
 from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
 from strandline.processing.audit.sinks.places import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
@@ -86,16 +86,18 @@ class Audit:
             tasks = [self._tasks(span) for span in plan.spans]
             aliases = sorted({alias for s in plan.spans for one in aliases_of(s.pipeline).values() for alias in one})
             streams = {name for s in plan.spans for one in streams_of(s.pipeline).values() for name in one}
+            deleted = {name for name in streams if not self._is_there(name)}
             snapshots = {alias: open_snapshot(self._settings.elasticsearch_url, alias) for alias in aliases}
             try:
                 if complete_backfills(self._ledger, self._job, self._load) != backfills:
                     raise Conflict(f"a backfill of job {self._job} has just become complete; audit it again")
                 letters_end = self._index.ends(letters)
-                held = {name: (self._index.starts(name), self._index.ends(name)) for name in streams}
+                held = {name: (self._index.starts(name), self._index.ends(name)) for name in streams - deleted}
                 with scratch_directory(self._settings, f"audit-{self._job}") as directory:
                     compared = Table(directory / "compared", ROWS_SCHEMA)
                     compared.create()
                     removed = self._read_stores(plan, snapshots, held, letters_end, compared)
+                    removed |= {store_of("stream", name): EVER_MS for name in deleted}
                     last = self._ledger.last_slice(self._job)
                     assert last is not None, "a committed slice is there, so there is a last one"
                     reconciler = Reconciler(store_scopes(plan, last, removed), letter_scope(plan, last))
@@ -127,10 +129,18 @@ class Audit:
             {stream: self._index.starts(stream) for stream in streams},
             letter_starts,
             self._asked,
-            {name: self._index.starts(name) for name in self._emitted_streams()},
+            {name: self._index.starts(name) for name in self._emitted_streams() if self._is_there(name)},
             backfills,
             job.generation,
         )
+
+    def _is_there(self, stream: str) -> bool:
+        """Whether a stream of results was not deleted."""
+        try:
+            self._index.topic_id(stream)
+        except NotFound:
+            return False
+        return True
 
     def _emitted_streams(self) -> list[str]:
         """The streams to which the job emits, or ever did."""

@@ -491,7 +491,7 @@ class Applier:
 
     def _refuse_left_results(self, pipelines: list[CheckedPipeline]) -> None:
         """What a deleted job left under an alias would be counted together with the results of another job. (A job of the same
-        name writes a generation of its own, and the alias shows that alone.) In a stream, that holds for its own results, too."""
+        name writes a generation of its own, and the alias shows that alone.) Elsewhere, that holds for its own results, too."""
         left = self._ledger.stores_left()
         for pipeline in pipelines:
             aliases = {name for _, (kind, name) in _places(pipeline.spec) if kind == "elasticsearch"}
@@ -502,17 +502,38 @@ class Applier:
                         f"alias {found} still shows results of job {job}, which was deleted; delete them, too "
                         f"(strandline job delete {job} --results), or have {pipeline.job} emit under another name"
                     )
-            if self._job(pipeline.job) is None and self._ledger.deleted_job(pipeline.job):
-                self._refuse_emitted_streams(pipeline)
+            if self._job(pipeline.job) is not None:
+                self._refuse_deleted_streams(pipeline)
+            elif self._ledger.deleted_job(pipeline.job):
+                self._refuse_emitted_places(pipeline)
 
-    def _refuse_emitted_streams(self, pipeline: CheckedPipeline) -> None:
-        emitted = self._ledger.streams_emitted(pipeline.job)
-        for _, stream in emissions_to_streams(pipeline.spec):
-            if stream in emitted and self._registered(stream) is not None:
+    def _refuse_emitted_places(self, pipeline: CheckedPipeline) -> None:
+        job, emitted = pipeline.job, set[tuple[str, str]]()
+        for document in self._ledger.documents_of(job):
+            emitted |= {(emit.kind, emit.name) for _, emit in PipelineSpec.from_document(document).emissions()}
+        for _, emit in pipeline.spec.emissions():
+            if emit.kind == "elasticsearch" or (emit.kind, emit.name) not in emitted:
+                continue
+            if emit.kind != "stream":
                 raise Conflict(
-                    f"stream {stream} holds results of the job {pipeline.job} that was deleted, and the new one would emit "
-                    "the same "
-                    f"once more; delete the stream first (strandline stream delete {stream}), or choose another name for it"
+                    f"{emit.kind} {emit.name} may hold results of the job {job} that was deleted, and results have no "
+                    "generations there: the new ones would stand beside them. Apply the pipeline under another name, or with "
+                    "another place"
+                )
+            if self._registered(emit.name) is not None:
+                raise Conflict(
+                    f"stream {emit.name} holds results of the job {job} that was deleted, and the new one would emit the same "
+                    f"once more; delete the stream first (strandline stream delete {emit.name}), or choose another name for it"
+                )
+
+    def _refuse_deleted_streams(self, pipeline: CheckedPipeline) -> None:
+        """A stream of that name is another one: what the job has emitted before is not in it, and an audit would miss that."""
+        last = self._ledger.last_checkpoint(pipeline.job)
+        for _, stream in emissions_to_streams(pipeline.spec):
+            if last is not None and last.result_offsets.get(stream) == {}:
+                raise Conflict(
+                    f"stream {stream}, to which job {pipeline.job} emitted before, was deleted with its results; emit to a "
+                    "stream of another name, or apply the pipeline under another name"
                 )
 
     def _emitted_streams(self, job: JobRow | None) -> set[str]:

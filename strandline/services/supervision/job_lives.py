@@ -8,6 +8,7 @@ was asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -121,10 +122,14 @@ class JobLives:
         return Deleted(job, indices, "deleted" if results else "kept", "deleted" if dead_letters else "kept")
 
     def delete_stream(self, name: str, *, keep_topic: bool) -> None:
-        """Delete a stream that no job reads or emits to; gateways take nothing for it from their next look at the ledger on.
+        """Delete a stream that no job reads or emits to; gateways take nothing for it from their next look at the ledger on. Of a
+        stream that was deleted before, delete the topic that was to go with it, if it is still there.
 
         Raises Conflict, with the jobs; NotFound, LogUnavailable, LedgerUnavailable.
         """
+        if not keep_topic and self._is_left(name):
+            self._admin.delete(name)
+            return
         jobs = self._ledger.jobs()
         pipelines = present_pipelines(self._ledger)
         readers = sorted(job for job, spec in pipelines.items() if name in spec.streams)
@@ -140,10 +145,20 @@ class JobLives:
             raise Conflict(
                 f"stream {name} can't be deleted, because {', '.join(needs)}; delete {what} first: strandline {first}"
             )
-        self._ledger.delete_stream(name, {job.name: job.version for job in jobs})
-        self._ledger.record_event("stream_deleted", f"stream {name} was deleted", facts={"stream": name})
+        self._ledger.delete_stream(name, {job.name: job.version for job in jobs}, keeps_topic=keep_topic)
         if not keep_topic:
-            self._admin.delete(name)
+            with suppress(NotFound):  # somebody has deleted it by hand
+                self._admin.delete(name)
+
+    def _is_left(self, stream: str) -> bool:
+        """Whether the stream was deleted, and its topic, which was to go with it, is still there."""
+        topic_id = self._ledger.topic_of_deleted_stream(stream)
+        if topic_id is None:
+            return False
+        try:
+            return self._admin.describe(stream).topic_id == topic_id
+        except NotFound:
+            return False
 
     def origin(self, spec: PipelineSpec, to: Place | None = None) -> Offsets:
         """The offsets of a place in each stream that the pipeline reads; without `to`, of the place where it says that it begins.
