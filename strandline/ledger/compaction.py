@@ -65,5 +65,5 @@ class Compaction(Part):
                 return 0
             for table, number in ((checkpoints, checkpoints.c.slice), (slices, slices.c.number)):
                 connection.execute(sa.delete(table).where(table.c.job == job, number < end))
-            forget_tables(connection)
+            forget_tables(self._database, connection)
             return end - oldest

@@ -10,6 +10,8 @@ import pytest
 from strandline.core.errors import Conflict, NotFound
 from strandline.core.lookups.packed_rows import pack_rows
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.lives import Origin
+from strandline.ledger.states import BackfillState, Desired, JobState, WindowRange
 from tests.support.ledgers import a_checkpoint, a_slice
 
 DOCUMENT: dict[str, Any] = {"lookup": "sites", "schema": {"site": {"type": "string"}}, "key": ["site"]}
@@ -91,6 +93,27 @@ def test_a_job_that_gave_a_lookup_up_needs_it_until_its_slices_are_old(ledger: L
     assert (ledger.lookup_floor("sites"), kept(ledger, "v1", "v2")) == (1, {"v1", "v2"})
     ledger.raise_floor("j", 2, 2, 100)
     assert (ledger.lookup_floor("sites"), kept(ledger, "v1", "v2")) == (None, {"v2"})
+    ledger.delete_lookup("sites")
+
+
+def test_a_backfill_needs_the_lookups_of_its_version_as_long_as_it_is_shown(ledger: Ledger) -> None:
+    """The job has given the lookup up. Without it the next backfill could not be shown, and no audit be made."""
+    put(ledger, "v1")
+    ledger.submit_job("j", "", {"pipeline": "j", "uses": "it"}, lookups={"sites": 1})
+    commit(ledger, ledger.begin_run("j", 1).epoch, 1, 1, {"sites": 1})
+    backfill = ledger.request_backfill("j", 1, (0, None), {"per_minute": WindowRange(None, 60_000)}, 1, 30)
+    ledger.move_backfill("j", backfill.generation, BackfillState.CANCELLED)
+    ledger.submit_job("j", "", {"pipeline": "j"})
+    epoch = ledger.begin_run("j", 1).epoch
+    for number in (2, 3):
+        commit(ledger, epoch, number, 2, {})
+    ledger.raise_floor("j", 2, 2, 100)
+    assert ledger.jobs_with_lookup("sites") == ["j"]
+    with pytest.raises(Conflict, match="is needed by job j"):
+        ledger.delete_lookup("sites")
+    ledger.set_desired("j", Desired.STOPPED)
+    ledger.move_job("j", JobState.STOPPED)
+    ledger.reset_job(ledger.end_runs("j", "reset"), Origin({}, {}))  # its windows are shown no more
     ledger.delete_lookup("sites")
 
 

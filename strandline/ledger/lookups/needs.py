@@ -2,7 +2,8 @@
 
 A slice says by which version of each lookup it is enriched, and a version of a job by which one slices are that say none.
 Versions never fall from slice to slice, so what the oldest slice of a job goes by is the oldest that the job can need: the
-lookup's *floor* is the least of these of all jobs. Rows are kept by their digest, once, and go when all versions that have them
+lookup's *floor* is the least of these of all jobs. A backfill of the job's present life needs what its version goes by: an audit
+computes its windows again. Rows are kept by their digest, once, and go when all versions that have them
 are below the floor and none of them is the present one. Documents without rows stay; of lookups that are followed, which have a
 version for each change of their source, those go that are below the floor.
 """
@@ -14,8 +15,20 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict
-from strandline.ledger.models import job_versions, jobs, lookup_sources, lookup_tables, lookup_versions, lookups, slices
+from strandline.ledger.database import Database
+from strandline.ledger.models import (
+    backfills,
+    job_versions,
+    jobs,
+    lookup_sources,
+    lookup_tables,
+    lookup_versions,
+    lookups,
+    slices,
+)
 from strandline.ledger.states import LookupVersions
+
+_LOCK_KEY = 0x5374_7261_6E66
 
 
 def lookups_of_version(
@@ -37,8 +50,14 @@ def lookups_of_version(
     return found
 
 
-def forget_tables(connection: sa.Connection) -> None:
+def hold_tables(database: Database, connection: sa.Connection) -> None:
+    """Let nobody else remove rows until the transaction ends, nor take rows for kept that are just being removed."""
+    database.hold_lock(connection, _LOCK_KEY)
+
+
+def forget_tables(database: Database, connection: sa.Connection) -> None:
     """Remove the rows that no replay needs any more. Cheap where there are no lookups."""
+    hold_tables(database, connection)
     versions = connection.execute(
         sa.select(
             lookup_versions.c.lookup, lookup_versions.c.version, lookup_versions.c.digest, lookups.c.version
@@ -80,7 +99,9 @@ def floors_of(connection: sa.Connection) -> dict[str, dict[str, int]]:
     for job, of_versions in bases.items():
         of_job = slices.c.job == job
         live = set(connection.execute(sa.select(slices.c.version).where(of_job).distinct()).scalars())
-        live |= {connection.execute(sa.select(jobs.c.version).where(jobs.c.name == job)).scalar()}
+        own = connection.execute(sa.select(jobs.c.version, jobs.c.generation).where(jobs.c.name == job)).one()
+        of_life = (backfills.c.job == job) & (backfills.c.generation > own.generation)
+        live |= {own.version, *connection.execute(sa.select(backfills.c.version).where(of_life)).scalars()}
         oldest = sa.select(slices.c.lookup_versions).where(of_job).order_by(slices.c.number).limit(1)
         said: LookupVersions = connection.execute(oldest).scalar() or {}
         for version in live & of_versions.keys():

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.ledger.database import Database, Part
-from strandline.ledger.lookups.needs import forget_tables, lock_lookup
+from strandline.ledger.lookups.needs import forget_tables, hold_tables, lock_lookup
 from strandline.ledger.models import lookup_sources, lookup_tables, lookup_versions, lookups
 from strandline.ledger.states import LookupRow, LookupSourceRow, Offsets
 
@@ -101,7 +101,7 @@ class LookupSources(Part):
                 row = LookupRow(name, present + 1, read.digest, known.document, read.rows, self._clock_ms())
                 add_version(self._database, connection, row, read.packed)
                 if row.version % _VERSIONS_A_SWEEP == 0:
-                    forget_tables(connection)
+                    forget_tables(self._database, connection)
             now_ms = self._database.clock_ms()
             told: dict[str, Any] = {"reader": "", "position": read.position, "failing_since_ms": None, "error": ""}
             told |= {"skipped": lookup_sources.c.skipped + read.skipped} | _next(now_ms, wait_ms)
@@ -152,6 +152,7 @@ def follow(database: Database, connection: sa.Connection, name: str, source: Sou
 
 def add_version(database: Database, connection: sa.Connection, row: LookupRow, packed: str) -> None:
     """Make this the present version of the lookup, whose row is locked."""
+    hold_tables(database, connection)
     if row.version > 1:
         connection.execute(sa.update(lookups).where(lookups.c.name == row.name).values(version=row.version))
     else:

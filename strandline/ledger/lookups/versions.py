@@ -63,7 +63,7 @@ class Lookups(Part):
             row = LookupRow(name, present + 1, digest, document, rows, self._clock_ms())
             add_version(self._database, connection, row, packed)
             follow(self._database, connection, name, source)
-            forget_tables(connection)
+            forget_tables(self._database, connection)
             return row
 
     def lookups(self) -> list[LookupRow]:
@@ -158,7 +158,7 @@ class Lookups(Part):
             for table in (lookup_versions, lookup_sources):
                 connection.execute(sa.delete(table).where(table.c.lookup == name))
             connection.execute(sa.delete(lookups).where(lookups.c.name == name))
-            forget_tables(connection)
+            forget_tables(self._database, connection)
 
 
 def _row(found: Any) -> LookupRow:

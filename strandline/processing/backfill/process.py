@@ -198,8 +198,10 @@ class Backfill:
             require_records(self._ledger, self._job, self._load, pipeline, left, row.slice, starts)
 
     def _discard_others(self) -> None:
+        own = self._ledger.job(self._job).generation
         for other in self._ledger.backfills(self._job):
-            if other.state in (BackfillState.FAILED, BackfillState.CANCELLED):
+            # Those of earlier lives of the job are hidden by its generation, and what they read may be gone.
+            if other.generation > own and other.state in (BackfillState.FAILED, BackfillState.CANCELLED):
                 for store in stores_of(other, self._load(other.version, other.stream_versions)):
                     discard_generation(self._settings.elasticsearch_url, store, other.generation)
 
