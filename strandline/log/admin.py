@@ -88,10 +88,10 @@ class KafkaAdmin:
         self._refusals = Refusals()
         self._client = self._connect()
 
-    def check(self) -> None:
+    def check(self, timeout_s: float | None = None) -> None:
         """Return if the brokers answer."""
         try:
-            self._client.list_topics(timeout=self.timeout_s)
+            self._client.list_topics(timeout=timeout_s or self.timeout_s)
         except KafkaException as error:
             raise self._explain("the brokers could not be asked", error) from error
 
@@ -119,15 +119,16 @@ class KafkaAdmin:
 
     # Topics.
 
-    def describe(self, topic: str) -> TopicDescription:
+    def describe(self, topic: str, timeout_s: float | None = None) -> TopicDescription:
         """Raises NotFound when there is no such topic."""
+        within_s = timeout_s or self.timeout_s
 
         def ask() -> TopicDescription:
-            futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=self.timeout_s)
-            described = self._result(futures[topic], topic, f"topic {topic} could not be described")
+            futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=within_s)
+            described = self._result(futures[topic], topic, f"topic {topic} could not be described", within_s)
             return TopicDescription(topic, str(described.topic_id), len(described.partitions))
 
-        return self._until_answered(ask)
+        return self._until_answered(ask, within_s)
 
     def create(
         self, topic: str, partitions: int, replication: int, config: Mapping[str, str], *, only_asks: bool = False
@@ -177,18 +178,19 @@ class KafkaAdmin:
 
     # Offsets, by partition.
 
-    def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def starts(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         """The first offset held."""
-        return self._offsets(topic, partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        return self._offsets(topic, partitions, earliest, timeout_s=timeout_s)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The offset of the first open transaction, or after the last record when none is open."""
         return self._offsets(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
-    def ends_with_open(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def ends_with_open(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         """The offset after the last record, whether its transaction is over or not."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets(topic, partitions, latest, IsolationLevel.READ_UNCOMMITTED)
+        return self._offsets(topic, partitions, latest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
 
     def newest_log_times(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The latest log time of a record (ms), open transactions included; 0 where the partition holds none."""
@@ -206,29 +208,35 @@ class KafkaAdmin:
         partitions: Iterable[int],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        timeout_s: float | None = None,
     ) -> dict[int, int]:
-        return {at: int(one.offset) for at, one in self._listed(topic, partitions, spec, isolation).items()}
+        return {at: int(one.offset) for at, one in self._listed(topic, partitions, spec, isolation, timeout_s).items()}
 
     def _listed(
-        self, topic: str, partitions: Iterable[int], spec: OffsetSpec, isolation: IsolationLevel
+        self,
+        topic: str,
+        partitions: Iterable[int],
+        spec: OffsetSpec,
+        isolation: IsolationLevel,
+        timeout_s: float | None = None,
     ) -> dict[int, Any]:
-        partitions = list(partitions)
+        partitions, within_s = list(partitions), timeout_s or self.timeout_s
 
         def ask() -> dict[int, Any]:
             try:
-                return self._ask_offsets(topic, partitions, spec, isolation)
+                return self._ask_offsets(topic, partitions, spec, isolation, within_s)
             except NotFound as error:
-                self.describe(topic)  # raises NotFound when it is so
+                self.describe(topic, within_s)  # raises NotFound when it is so
                 raise LogUnavailable(
                     f"the offsets of topic {topic} could not be read: a broker does not know all its partitions yet"
                 ) from error
 
-        return self._until_answered(ask)
+        return self._until_answered(ask, within_s)
 
-    def _until_answered(self, ask: Callable[[], T]) -> T:
+    def _until_answered(self, ask: Callable[[], T], timeout_s: float) -> T:
         """Ask until there is an answer, for as long as the timeout, each time by a new client: after a restart of a broker
         the old one's metadata is stale, and every answer an error."""
-        deadline = time.monotonic() + self.timeout_s
+        deadline = time.monotonic() + timeout_s
         while True:
             try:
                 return ask()
@@ -244,11 +252,13 @@ class KafkaAdmin:
         partitions: Iterable[int],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+        timeout_s: float | None = None,
     ) -> dict[int, Any]:
+        within_s = timeout_s or self.timeout_s
         asked = {TopicPartition(topic, partition): spec for partition in partitions}
-        futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=self.timeout_s)
+        futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=within_s)
         what = f"the offsets of topic {topic} could not be read"
-        answers = {place.partition: self._result(future, topic, what) for place, future in futures.items()}
+        answers = {place.partition: self._result(future, topic, what, within_s) for place, future in futures.items()}
         # Where a broker's answer was lost or came too late, librdkafka reports no error and an offset of no meaning.
         if untold := sorted(number for number, answer in answers.items() if answer.offset == OFFSET_INVALID):
             raise _NotTold(f"{what}: no answer for partitions {untold} (Kafka at {self.bootstrap}); try again later")
@@ -266,9 +276,9 @@ class KafkaAdmin:
         entries = self._result(future, name, f"{what} could not be read")
         return {setting: str(entry.value) for setting, entry in entries.items()}
 
-    def _result(self, future: Future[T], topic: str, what: str) -> T:
+    def _result(self, future: Future[T], topic: str, what: str, timeout_s: float | None = None) -> T:
         try:
-            return future.result(self.timeout_s + _GRACE_S)
+            return future.result((timeout_s or self.timeout_s) + _GRACE_S)
         except (KafkaException, TimeoutError) as error:
             if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise NotFound(

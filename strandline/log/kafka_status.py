@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from strandline.core.record_headers import dead_letter_topic
 from strandline.log.admin import KafkaAdmin
 from strandline.log.reader import LogReader, OffsetRange, offset_of
 
+_QUESTION_S_MIN = 0.05
+"""The last question of several gets so long where those before took all the time."""
 _DEAD_LETTER_PARTITION = 0
 _LETTERS_A_FETCH = 100
 _LETTERS_QUEUE_KB = 8_192
@@ -85,14 +88,20 @@ class KafkaStatus:
     def __init__(self, kafka_bootstrap: str, *, timeout_s: float = 5.0) -> None:
         self._admin = KafkaAdmin(kafka_bootstrap, timeout_s=timeout_s)
 
-    def check(self) -> None:
-        """Return if the brokers answer."""
-        self._admin.check()
+    def check(self, wait_s: float | None = None) -> None:
+        """Return if the brokers answer, within `wait_s` where it is given."""
+        self._admin.check(wait_s)
 
-    def range(self, topic: str) -> LogRange:
-        """What the topic holds. Raises NotFound when there is no such topic."""
-        partitions = range(self._admin.describe(topic).partitions)
-        return LogRange(self._admin.starts(topic, partitions), self._admin.ends_with_open(topic, partitions))
+    def range(self, topic: str, wait_s: float | None = None) -> LogRange:
+        """What the topic holds. Waits `wait_s` at most where it is given. Raises NotFound when there is no such topic."""
+        until = time.monotonic() + (wait_s or self._admin.timeout_s)
+
+        def left_s() -> float:
+            return max(_QUESTION_S_MIN, until - time.monotonic())
+
+        partitions = range(self._admin.describe(topic, left_s()).partitions)
+        starts = self._admin.starts(topic, partitions, left_s())
+        return LogRange(starts, self._admin.ends_with_open(topic, partitions, left_s()))
 
     def retention_ms(self, topic: str) -> int:
         """How long the topic keeps its records; -1 is for ever."""

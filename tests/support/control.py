@@ -114,13 +114,16 @@ class Log(KafkaStatus):
     def __init__(self) -> None:
         self.ranges = {"turbines": LogRange({0: 0, 1: 5}, {0: 100, 1: 205})}
         self.letters: list[StoredDeadLetter] = []
+        self.waits_s: list[float | None] = []
+        """How long each question about a topic or the brokers might take."""
 
-    def check(self) -> None:
+    def check(self, wait_s: float | None = None) -> None:
+        self.waits_s.append(wait_s)
         if not self.ranges:
             raise LogUnavailable("Kafka does not answer")
 
-    def range(self, topic: str) -> LogRange:
-        self.check()
+    def range(self, topic: str, wait_s: float | None = None) -> LogRange:
+        self.check(wait_s)
         if topic not in self.ranges:
             raise NotFound(f"no topic {topic}")
         return self.ranges[topic]
@@ -175,16 +178,16 @@ class Admin(KafkaAdmin):
         self._log = log
         self.deleted: list[str] = []
 
-    def describe(self, topic: str) -> TopicDescription:
+    def describe(self, topic: str, timeout_s: float | None = None) -> TopicDescription:
         return TopicDescription(topic, "id-1", len(self._log.range(topic).offset_first))
 
-    def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def starts(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         return dict(self._log.range(topic).offset_first)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         return dict(self._log.range(topic).offset_next)
 
-    def ends_with_open(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def ends_with_open(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         return self.ends(topic, partitions)
 
     def offsets_at(self, topic: str, partitions: Iterable[int], log_time_ms: int) -> dict[int, int]:

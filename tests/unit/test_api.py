@@ -374,6 +374,37 @@ def test_job_shows_all_but_lag_while_kafka_is_away(api: Api) -> None:
     assert (ready.status_code, ready.json()["checks"]["log"]) == (200, "Kafka does not answer")
 
 
+PUMPS = BOTH.replace("turbines", "pumps").replace("pipeline: power", "pipeline: flow").replace("turbine-", "pump-")
+
+
+@pytest.fixture
+def two_jobs(api: Api) -> Api:
+    """Of two streams; `flow` comes first."""
+    api.log.ranges["pumps"] = api.log.ranges["turbines"]
+    assert api.outcomes(BOTH) == api.outcomes(PUMPS) == ["created", "created"]
+    return api
+
+
+def test_kafka_is_waited_for_once_an_answer_and_for_less_than_a_probe_waits(two_jobs: Api) -> None:
+    """Prometheus waits 5 s for a scrape, Kubernetes 1 s for a probe."""
+    two_jobs.log.ranges = {}
+    waits_s: dict[str, list[float | None]] = {}
+    for path in ("/v1/jobs", "/metrics", "/readyz"):
+        two_jobs.log.waits_s.clear()
+        assert two_jobs.ask("GET", path).status_code == 200
+        waits_s[path] = [*two_jobs.log.waits_s]
+    assert waits_s["/v1/jobs"] == [None]
+    assert waits_s["/readyz"] == [0.5]
+    (metrics_s,) = waits_s["/metrics"]
+    assert metrics_s is not None
+    assert 1 < metrics_s <= 2
+
+
+def test_a_stream_without_a_topic_hides_the_lag_of_no_other(two_jobs: Api) -> None:
+    del two_jobs.log.ranges["pumps"]
+    assert [job["lag_records"] for job in two_jobs.ask("GET", "/v1/jobs").json()["jobs"]] == [None, 300]
+
+
 @pytest.mark.parametrize(
     ("state", "verb", "desired", "shown"),
     [

@@ -61,6 +61,12 @@ def test_the_waiting_ends_with_the_timeout() -> None:
         ends(stale=1_000)
 
 
+def test_who_asks_may_wait_less_than_others_of_the_same_connection() -> None:
+    admin = KafkaAdmin("nowhere", timeout_s=600, make_client=Clients(stale=1_000))
+    with pytest.raises(LogUnavailable, match="the offsets of topic readings could not be read"):
+        admin.starts("readings", [0, 1], timeout_s=0.3)
+
+
 class NotYetClient(FreshClient):
     """A broker that knows the topic, and not yet a partition that was added."""
 

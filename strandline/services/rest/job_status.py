@@ -7,11 +7,10 @@ import time
 from functools import lru_cache
 
 from strandline.core.durations import FOREVER_MS, format_about, format_duration
-from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, offset_count
-from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
+from strandline.log.kafka_status import LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -19,6 +18,7 @@ from strandline.processing.pipelines.stored import inputs_of, shapes_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.explanation import JobFacts, explain
 from strandline.services.rest.lookup_status import lookup_warnings
+from strandline.services.rest.stream_ranges import StreamRanges
 from strandline.services.rest.views import (
     BatchView,
     ExplanationView,
@@ -46,15 +46,9 @@ _VERBS: dict[JobState, tuple[str, ...]] = {
 """The verbs that change something in each state. The others are allowed, and change nothing."""
 
 
-def job_view(
-    ledger: Ledger, log: KafkaStatus, job: JobRow, ranges: dict[str, LogRange | None] | None = None
-) -> JobView:
-    """Return what is known of a job. `ranges` keeps Kafka's answer about a stream for the next job that reads it."""
+def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
+    """Return what is known of a job. `ranges` may be shared by all jobs of one answer."""
     streams = input_streams(ledger, job)
-    ranges = ranges if ranges is not None else {}
-    for stream in streams:
-        if stream not in ranges:
-            ranges[stream] = _range(log, stream)
     last_slice = ledger.last_slice(job.name)
     checkpoint = ledger.last_checkpoint(job.name)
     totals = ledger.totals(job.name)
@@ -70,7 +64,7 @@ def job_view(
         slice=checkpoint.slice if checkpoint else None,
         watermark_ms=last_slice.watermark_ms if last_slice else None,
         latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
-        lag_records=_left(job, {stream: ranges[stream] for stream in streams}, position),
+        lag_records=_left(job, ranges.of(streams), position),
         batch=_batch(ledger, job, position),
         counts=totals,
         last_emission=checkpoint.emitted if checkpoint else {},
@@ -82,9 +76,9 @@ def job_view(
     )
 
 
-def explanation(ledger: Ledger, log: KafkaStatus, job: JobRow) -> ExplanationView:
+def explanation(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> ExplanationView:
     """Why the job has no output, or what it waits for."""
-    held = {stream: _range(log, stream) for stream in input_streams(ledger, job)}
+    held = ranges.of(input_streams(ledger, job))
     checkpoint = ledger.last_checkpoint(job.name)
     position = _position(ledger, job, checkpoint)
     first = ledger.floor(job.name) + 1
@@ -154,13 +148,6 @@ def _leader(ledger: Ledger, job: JobRow) -> LeaderView | None:
     if lease is None or not lease.is_held:
         return None
     return LeaderView(name=lease.holder, address=lease.address, lease_epoch=lease.epoch, lease_until_ms=lease.until_ms)
-
-
-def _range(log: KafkaStatus, stream: str) -> LogRange | None:
-    try:
-        return log.range(stream)
-    except (LogUnavailable, NotFound):
-        return None  # while Kafka is away the status matters most: it shows everything but the lag
 
 
 def _lag(held: dict[str, LogRange | None], position: Offsets | None) -> int | None:

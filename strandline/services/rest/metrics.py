@@ -13,18 +13,21 @@ from prometheus_client.registry import Collector
 from strandline import __version__
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import COMPLETED, JobState
-from strandline.log.kafka_status import KafkaStatus, LogRange
+from strandline.log.kafka_status import KafkaStatus
 from strandline.services.rest.job_status import job_view
 from strandline.services.rest.lookup_status import lookup_summaries
+from strandline.services.rest.stream_ranges import StreamRanges
 from strandline.services.rest.views import JobView, LookupSummary
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_KAFKA_WAIT_S = 2.0
+"""A scrape that waits longer for Kafka may end without an answer, and then the metrics that need no Kafka are lost too."""
 
 
 def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
     """All metrics as text, without lag while Kafka does not answer."""
-    ranges: dict[str, LogRange | None] = {}
-    views = [job_view(ledger, log, job, ranges) for job in ledger.jobs()]
+    ranges = StreamRanges(log, _KAFKA_WAIT_S)
+    views = [job_view(ledger, ranges, job) for job in ledger.jobs()]
     latencies = {
         (job.name, stage): _latency_s(ledger, job.name, end_ms)
         for job in views

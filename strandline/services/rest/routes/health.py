@@ -14,6 +14,9 @@ from strandline.services.rest.views import HealthView
 
 router = APIRouter(tags=["health"])
 
+_KAFKA_WAIT_S = 0.5
+"""Kubernetes waits a second for a probe's answer, and Kafka is only reported."""
+
 
 @router.get("/healthz")
 def health() -> HealthView:
@@ -30,7 +33,7 @@ def readiness(control: Control, response: Response) -> HealthView:
     checks = {
         "ledger": _check(control.ledger.jobs),
         "supervisor": "ok" if control.supervisor.is_alive() else "has ended; restart the control service",
-        "log": _check(control.log.check),
+        "log": _check(lambda: control.log.check(_KAFKA_WAIT_S)),
     }
     if warnings := _lookups(control):
         checks["lookups"] = "; ".join(warnings)

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Query, Response
 
 from strandline.core.errors import Conflict
 from strandline.ledger.states import Desired, JobState
-from strandline.log.kafka_status import LogRange
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
@@ -21,6 +20,7 @@ from strandline.services.rest.previews import preview
 from strandline.services.rest.result_views import kibana_objects
 from strandline.services.rest.routes.documents import Records, Seconds
 from strandline.services.rest.runner_logs import runner_log
+from strandline.services.rest.stream_ranges import StreamRanges
 from strandline.services.rest.views import (
     DeletedJobView,
     EventList,
@@ -52,20 +52,20 @@ _SHOWN: dict[tuple[JobState, Desired], JobState] = {
 @router.get("/v1/jobs")
 def list_jobs(control: Control) -> JobList:
     """All jobs, by name."""
-    ranges: dict[str, LogRange | None] = {}
-    return JobList(jobs=[job_view(control.ledger, control.log, job, ranges) for job in control.ledger.jobs()])
+    ranges = StreamRanges(control.log)
+    return JobList(jobs=[job_view(control.ledger, ranges, job) for job in control.ledger.jobs()])
 
 
 @router.get("/v1/jobs/{name}")
 def show_job(control: Control, name: str) -> JobView:
     """One job: state, position, lag, counts, and the verbs that would change something now."""
-    return job_view(control.ledger, control.log, control.ledger.job(name))
+    return job_view(control.ledger, StreamRanges(control.log), control.ledger.job(name))
 
 
 @router.get("/v1/jobs/{name}/explanation")
 def explain_job(control: Control, name: str) -> ExplanationView:
     """Why the job has no output, or what it waits for: one cause, in a sentence, and what to do."""
-    return explanation(control.ledger, control.log, control.ledger.job(name))
+    return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name))
 
 
 @router.get("/v1/jobs/{name}/log")
@@ -167,7 +167,7 @@ def reset_job(
     place: Place = int(to) if to.isdecimal() else "earliest" if to == "earliest" else "latest"
     job = control.lives.reset(name, place)
     control.supervisor.wake()
-    return job_view(control.ledger, control.log, job)
+    return job_view(control.ledger, StreamRanges(control.log), job)
 
 
 @router.get("/v1/jobs/{name}/slices")
@@ -212,4 +212,4 @@ def _order(control: Control, name: str, desired: Desired, response: Response, ve
         control.ledger.record_event(f"{verb}_ordered", f"{caller} ordered: {verb} job {name}", name, principal=caller)
     control.supervisor.wake()
     response.headers["Location"] = f"/v1/jobs/{name}"
-    return job_view(control.ledger, control.log, job)
+    return job_view(control.ledger, StreamRanges(control.log), job)
