@@ -39,13 +39,11 @@ def stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
     5. The servers, Kafka last: the others still write to it.
     """
     pids = PidFile(data_dir)
+    stop_part(WATCHER, pids, progress)
     record_orphan(data_dir, pids)
-    alive = pids.alive()
+    alive = pids.alive()  # not before: the watcher may have started one of them at the last moment
     runners = [name for name in alive if name.startswith("runner-")]
     gateways = [name for name in alive if name.startswith("gateway-")]
-    if WATCHER in alive:
-        stop_part(WATCHER, pids, progress)
-        record_orphan(data_dir, pids)
     for name in (*gateways, "control", *runners):
         stop_part(name, pids, progress)
     kill_tree(tree_mark(data_dir), whole_stack=True)

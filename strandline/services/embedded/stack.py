@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -51,6 +53,7 @@ from strandline.services.trust import certificates_for
 
 __all__ = ["Stack", "StackAddresses", "down", "read_stack", "up"]
 
+LOCK_FILE = "up.lock"
 _LOOK_INTERVAL_S = 0.5
 _WATCHER_LOG_TAIL_BYTES = 4096
 
@@ -112,7 +115,8 @@ class Stack:
     def start(self) -> None:
         """Start what is missing of the stack, so that on return every part answers and is watched.
 
-        1. Check the settings, Java, the directory and free space, and the servers that are not the stack's own.
+        1. Check the settings, Java, the directory and free space, refuse when another `up` starts this stack now, and check the
+           servers that are not the stack's own.
         2. Look what runs already; refuse when nothing is missing. Where its own servers ask for passwords, have them, and have
            this process log in with them. Stop the watcher, so that no part is started twice.
         3. Check that the ports of the missing parts are free.
@@ -125,32 +129,33 @@ class Stack:
         preflight.require_embedded_settings(os.environ, self.addresses)
         self._find_java()
         preflight.require_data_dir(self.data_dir)
-        running = self._running_parts()
-        self._require_outside()
-        ensure_passwords(self.addresses)
-        use_logins(self.addresses)
-        missing = {name: start for name, start in self.parts.items() if name not in running}
-        try:
-            with signals_raise_interrupt():
-                stop_part(WATCHER, self._pids, self._progress)
-                if not running:
-                    # What a stack that was killed left behind could still write.
-                    kill_tree(tree_mark(self.data_dir), whole_stack=True)
-                preflight.require_free_ports(self.ports, missing)
-                self.addresses.write()
-                first = [missing[name] for name in self.servers if name in missing]
-                self._at_once(*first, *([self.migrate_ledger] if "control" in missing else []))
-                self._at_once(*(start for name, start in missing.items() if name not in self.servers))
-                self.start_watcher()
-        except BaseException:
-            if running:
-                with signals_wait():
-                    self._stop_children()
-                    self._progress = ProgressDisplay(self._console)  # the present one is cancelled
+        with _only_start(self.data_dir):
+            running = self._running_parts()
+            self._require_outside()
+            ensure_passwords(self.addresses)
+            use_logins(self.addresses)
+            missing = {name: start for name, start in self.parts.items() if name not in running}
+            try:
+                with signals_raise_interrupt():
+                    stop_part(WATCHER, self._pids, self._progress)
+                    if not running:
+                        # What a stack that was killed left behind could still write.
+                        kill_tree(tree_mark(self.data_dir), whole_stack=True)
+                    preflight.require_free_ports(self.ports, missing)
+                    self.addresses.write()
+                    first = [missing[name] for name in self.servers if name in missing]
+                    self._at_once(*first, *([self.migrate_ledger] if "control" in missing else []))
+                    self._at_once(*(start for name, start in missing.items() if name not in self.servers))
                     self.start_watcher()
-            else:
-                self.stop()
-            raise
+            except BaseException:
+                if running:
+                    with signals_wait():
+                        self._stop_children()
+                        self._progress = ProgressDisplay(self._console)  # the present one is cancelled
+                        self.start_watcher()
+                else:
+                    self.stop()
+                raise
 
     def _require_outside(self) -> None:
         """Raises StackError when a server that is not the stack's own can't be used."""
@@ -462,6 +467,20 @@ def down(data_dir: Path, console: Console) -> None:
     read_stack(data_dir)
     with signals_wait():
         stop_all(data_dir.absolute(), ProgressDisplay(console))
+
+
+@contextmanager
+def _only_start(data_dir: Path) -> Iterator[None]:
+    """Keep every other `up` from starting this stack meanwhile: both would start the same parts, and the one that fails would
+    stop what the other needs. The parts don't inherit the lock, so it ends with this process at the latest."""
+    with (data_dir / LOCK_FILE).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StackError(
+                f"another `strandline up` is starting the stack in {data_dir}; wait until it is done"
+            ) from error
+        yield
 
 
 def _speaks_mqtt(port: int) -> bool:

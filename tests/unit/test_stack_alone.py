@@ -1,0 +1,69 @@
+"""What starts and stops one stack at the same time: two `up`, and a watcher beside `down`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from strandline.core.errors import StackError
+from strandline.core.settings import Settings
+from strandline.services.embedded import shutdown, stack
+from strandline.services.embedded.progress_display import ProgressDisplay
+from strandline.services.embedded.stack import Stack
+from strandline.services.processes.pids import PidFile
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    """Stands for a part of the stack."""
+    with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+class LookedAround(Exception):
+    """A start came so far as to look what runs."""
+
+
+def test_two_starts_of_one_stack_are_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(_: Stack) -> None:
+        second = Stack(Settings(), tmp_path, 0, QUIET)
+        with pytest.raises(
+            StackError, match=f"another `strandline up` is starting the stack in {tmp_path}; wait until it is done"
+        ):
+            second.start()
+        raise LookedAround
+
+    monkeypatch.setattr(stack, "find_java", lambda: tmp_path)
+    monkeypatch.setattr(Stack, "_running_parts", look)
+    for _ in range(2):  # the first one's failure lets the next one start
+        with pytest.raises(LookedAround):
+            Stack(Settings(), tmp_path, 0, QUIET).start()
+
+
+def test_what_a_start_leaves_running_keeps_no_other_start_out(tmp_path: Path) -> None:
+    with stack._only_start(tmp_path):
+        process = subprocess.Popen(["/bin/sleep", "600"])
+    with process, stack._only_start(tmp_path):
+        process.kill()
+
+
+def test_what_the_watcher_starts_at_the_last_moment_is_stopped_in_its_turn(
+    tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+
+    def stop_part(name: str, pids: PidFile, _: ProgressDisplay) -> None:
+        stopped.append(name)
+        if name == shutdown.WATCHER:
+            pids.add("gateway-http", process.pid)
+
+    monkeypatch.setattr(shutdown, "stop_part", stop_part)
+    shutdown.stop_all(tmp_path, ProgressDisplay(QUIET))
+    assert stopped == ["watcher", "gateway-http", "control", "mqtt", "elasticsearch", "kafka"]
