@@ -248,6 +248,31 @@ def test_a_running_stack_keeps_its_way(addresses: StackAddresses) -> None:
         stack._running_parts()
 
 
+def test_a_running_stack_keeps_whom_it_lets_in(tmp_path: Path) -> None:
+    """From a shell without the variable, its missing parts would be open to everybody."""
+    PidFile(tmp_path).add("control", os.getpid())
+    asks, asks_not = (Stack(Settings(auth=auth), tmp_path, 0, Console(quiet=True)) for auth in ("tokens", "none"))
+    asks.addresses.write()
+    assert asks._running_parts() == {"control"}
+    said = "runs with servers of its own and STRANDLINE_AUTH=tokens, and is asked for with servers of its own; stop it"
+    with pytest.raises(StackError, match=said):
+        asks_not._running_parts()
+    asks_not.addresses.write()
+    with pytest.raises(StackError, match="is asked for with servers of its own and STRANDLINE_AUTH=tokens; stop it"):
+        asks._running_parts()
+
+
+def test_a_stack_json_of_an_earlier_release_lets_everybody_in(tmp_path: Path) -> None:
+    addresses = StackAddresses.of(tmp_path, 0)
+    addresses.write()
+    text = (tmp_path / "stack.json").read_text()
+    (tmp_path / "stack.json").write_text(text.replace(',\n  "auth": "none"', ""))
+    assert "auth" not in (tmp_path / "stack.json").read_text() and read_stack(tmp_path) == addresses
+    (tmp_path / "stack.json").write_text(text.replace('"auth": "none"', '"auth": false'))
+    with pytest.raises(StackError, match="auth is False"):
+        read_stack(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "said"), [(None, "No such file"), ("short\n", "holds no password"), ('a"b' * 20, "holds no password")]
 )

@@ -86,10 +86,18 @@ class StackAddresses:
     """Which of the servers are not the stack's own."""
     passwords: bool = False
     """Whether its own Kafka and Elasticsearch ask for a password of the stack's."""
+    auth: str = "none"
+    """Whom its API and gateways let in: the setting `auth` of its processes."""
 
     @classmethod
     def of(
-        cls, data_dir: Path, port_offset: int, outside: Outside = NOTHING_OUTSIDE, *, passwords: bool = False
+        cls,
+        data_dir: Path,
+        port_offset: int,
+        outside: Outside = NOTHING_OUTSIDE,
+        *,
+        passwords: bool = False,
+        auth: str = "none",
     ) -> StackAddresses:
         """The addresses of a stack in `data_dir`. Raises StackError for an offset that moves a port out of range."""
         ports = Ports.moved(port_offset)
@@ -105,7 +113,7 @@ class StackAddresses:
             ledger_url=f"sqlite:///{data_dir / 'ledger.sqlite'}",
         )
         given: dict[str, Any] = {OUTSIDE_FIELDS[name]: address for name, address in outside.items()}
-        return replace(own, **given, outside=tuple(sorted(outside)), passwords=passwords)
+        return replace(own, **given, outside=tuple(sorted(outside)), passwords=passwords, auth=auth)
 
     def outside_servers(self) -> Outside:
         """The servers that are not the stack's own."""
@@ -116,10 +124,14 @@ class StackAddresses:
         return tuple(name for name in LOGIN_FIELDS if self.passwords and name not in self.outside)
 
     def in_words(self) -> str:
-        """Which servers it uses, and whether its own ask for passwords."""
+        """Which servers it uses, whether its own ask for passwords, and whom it lets in."""
         outside = [f"{name} {address} of yours" for name, address in self.outside_servers().items()]
-        servers = ", ".join(outside) or "servers of its own"
-        return f"{servers} and passwords" if self.secured() else servers
+        words = [", ".join(outside) or "servers of its own"]
+        if self.secured():
+            words.append("passwords")
+        if self.auth != "none":
+            words.append(f"STRANDLINE_AUTH={self.auth}")
+        return " and ".join(words)
 
     def write(self) -> None:
         """Write `stack.json`, replacing it whole."""
@@ -141,6 +153,8 @@ def read_stack(data_dir: Path) -> StackAddresses:
             raise ValueError(f"it names servers that this release does not know: {found.outside}")
         if not isinstance(found.passwords, bool):
             raise ValueError(f"passwords is {found.passwords!r}")
+        if not isinstance(found.auth, str):
+            raise ValueError(f"auth is {found.auth!r}")
         return replace(found, outside=tuple(found.outside))
     except FileNotFoundError as error:
         raise StackError(

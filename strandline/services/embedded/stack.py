@@ -83,7 +83,7 @@ class Stack:
         """`outside`: servers that are there already, which the stack uses instead of its own. `passwords`: its own ask."""
         self.data_dir = data_dir.absolute()
         self.ports = Ports.moved(port_offset)
-        self.addresses = StackAddresses.of(self.data_dir, port_offset, outside, passwords=passwords)
+        self.addresses = StackAddresses.of(self.data_dir, port_offset, outside, passwords=passwords, auth=settings.auth)
         self.settings = stack_settings(settings, self.addresses)
         """What the processes of this stack, and a client of it, are to be given."""
         self._console = console
@@ -349,10 +349,15 @@ class Stack:
                 f"the stack in {self.data_dir} runs with --port-offset {there.port_offset}; give the same to start what is "
                 f"missing, or stop it with: strandline down --data-dir {self.data_dir}"
             )
-        if (there.outside_servers(), there.secured()) != (self.addresses.outside_servers(), self.addresses.secured()):
+        asked = self.addresses
+        if (there.outside_servers(), there.secured(), there.auth) != (
+            asked.outside_servers(),
+            asked.secured(),
+            asked.auth,
+        ):
             raise StackError(
                 f"the stack in {self.data_dir} runs with {there.in_words()}, and is asked for with "
-                f"{self.addresses.in_words()}; stop it first with: strandline down --data-dir {self.data_dir}"
+                f"{asked.in_words()}; stop it first with: strandline down --data-dir {self.data_dir}"
             )
         if running.keys() == self.parts.keys() and WATCHER in alive:
             names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
