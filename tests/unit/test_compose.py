@@ -13,6 +13,7 @@ import pytest
 import yaml
 from sqlalchemy import make_url
 
+from strandline.access.rights import GATEWAY_ACTIONS, REST_OPERATIONS, Need
 from strandline.services.control import ControlSettings
 from tests.support.settings_classes import all_settings
 
@@ -174,9 +175,20 @@ def test_gateways_answer_under_the_names_of_their_services_whatever_their_contai
 
 def test_the_control_service_accepts_the_name_under_which_the_demo_calls_it(monkeypatch):
     for name, value in SERVICES["control"]["environment"].items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value))
     assert "control" in ControlSettings().control_names
     assert SERVICES["demo"]["environment"]["STRANDLINE_URL"] == "http://control:8080"
+
+
+def test_every_service_of_ours_asks_for_logins_when_the_file_is_told_to_and_health_checks_need_none():
+    asking = {
+        name for name in OURS if SERVICES[name]["environment"].get("STRANDLINE_AUTH") == "${STRANDLINE_AUTH:-none}"
+    }
+    assert asking == set(OURS) - {"demo"}, "the demo asks nobody, and is asked"
+    assert SERVICES["demo"]["environment"]["STRANDLINE_TOKEN"] == "${DEMO_TOKEN:-}"
+    pages = {page for name in OURS for page in re.findall(r":\d+(/\w+)'", str(SERVICES[name].get("healthcheck")))}
+    assert pages == {"/readyz"}
+    assert REST_OPERATIONS["GET /readyz"] is GATEWAY_ACTIONS["GET /readyz"] is Need.OPEN
 
 
 @each_lasting_service
