@@ -53,6 +53,8 @@ class Principal:
 
 ANYONE = Principal("anyone", Role.ADMIN)
 """Who asks while `STRANDLINE_AUTH` is `none`: who reaches the service may do everything."""
+STRANGER = Principal("stranger")
+"""Who shows no valid token, where none is needed."""
 
 REST_OPERATIONS: dict[str, Need] = {
     "GET /healthz": Need.OPEN,

@@ -102,6 +102,21 @@ def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, doorkeeper: D
                 assert need.value in answer.json()["detail"], cell
 
 
+def test_what_is_wrong_is_told_to_viewers_and_only_that_something_is_to_others(
+    ledger: Ledger, doorkeeper: Doorkeeper
+) -> None:
+    """Kafka's address, the names of lookups and the errors of their databases are nothing for strangers."""
+    api = Api(ledger, doorkeeper=doorkeeper)
+    api.log.ranges = {}
+    tokens = tokens_of_each_kind(ledger, STREAM)
+    for kind in KINDS:
+        headers = {} if kind == "nobody" else {"Authorization": f"Bearer {tokens[kind]}"}
+        answer = api.ask("GET", "/readyz", headers=headers)
+        log = "Kafka does not answer" if kind in ALLOWED[Need.VIEWER] else "failing"
+        expected = {"ledger": "ok", "supervisor": "ok", "log": log}
+        assert (answer.status_code, answer.json()["checks"]) == (200, expected), kind
+
+
 @pytest.mark.parametrize(
     "path", ["/", "/v1", "/v1/nothing", "/v1/jobs/", "/V1/jobs", "//v1/jobs", "/v1/jobs/x/start/", "/docs"]
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from strandline.access.rights import ANYONE
+from strandline.access.rights import ANYONE, Need, may
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.services.rest.apply_documents import Applier
@@ -56,6 +56,10 @@ def _caller(request: Request) -> str | None:
     return None if principal is ANYONE else str(principal.name)
 
 
+def _may_read(request: Request) -> bool:
+    return may(request.state.principal, Need.VIEWER)
+
+
 INTEGER_MAX = 2**53 - 1
 """The largest number that a request may hold: no time, offset or number of a slice comes near, databases and JSON can hold it."""
 TIME_MS_MAX = 253_402_300_799_999
@@ -64,3 +68,5 @@ Control = Annotated[Dependencies, Depends(_dependencies)]
 """The type of a route's argument through which it gets them."""
 Caller = Annotated[str | None, Depends(_caller)]
 """The type of a route's argument that is told who asks, for events; None while nobody has to say so."""
+MayRead = Annotated[bool, Depends(_may_read)]
+"""The type of an open route's argument that is told whether who asks has a viewer's rights; so has everybody without logins."""

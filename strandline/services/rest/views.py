@@ -639,7 +639,7 @@ class ResultRecordsView(View):
 class HealthView(View):
     status: Literal["ok", "unavailable"]
     checks: dict[str, str] = {}
-    """Part -> `ok` or what is wrong."""
+    """Part -> `ok` or what is wrong; `failing` for who has no right to read it."""
 
 
 class TokenView(View):

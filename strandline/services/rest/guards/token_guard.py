@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -18,7 +19,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.rights import ANYONE, REST_OPERATIONS, Need, Principal, require
+from strandline.access.rights import ANYONE, REST_OPERATIONS, STRANGER, Need, Principal, require
 from strandline.core.errors import Forbidden, StrandlineError, TransientError, Unauthenticated
 from strandline.services.rest.problems import RETRY_AFTER_S, problem_response
 
@@ -26,6 +27,8 @@ logger = structlog.get_logger()
 
 CHALLENGE = 'Bearer realm="strandline"'
 SAY_AGAIN_S = 10.0
+_TELLS_VIEWERS_MORE = frozenset({"GET /readyz"})
+"""Of the open operations. The others ask for no token, even where one is sent: `/healthz` must not wait for the ledger."""
 
 
 class _Operation(NamedTuple):
@@ -77,6 +80,8 @@ class TokenGuard:
                     _audit(principal, operation, about, 403)
                     await _refuse(scope, receive, send, 403, error, {})
                     return
+        elif self._doorkeeper is not None and operation is not None:
+            principal = await _caller_of_open(self._doorkeeper, operation, scope)
         scope.setdefault("state", {})["principal"] = principal
         if operation is None or operation.need in (Need.OPEN, Need.VIEWER):
             await self._app(scope, receive, send)
@@ -122,6 +127,14 @@ def _authorization(scope: Scope) -> bytes | None:
         raise Unauthenticated("the head has Authorization twice; send it once")
     value: bytes | None = found[0] if found else None
     return value
+
+
+async def _caller_of_open(doorkeeper: Doorkeeper, operation: _Operation, scope: Scope) -> Principal:
+    """Who asks for what is open to all: a token is no condition, but counts where it is told."""
+    if operation.name in _TELLS_VIEWERS_MORE:
+        with suppress(Unauthenticated, TransientError):
+            return await doorkeeper.admit(_authorization(scope))
+    return STRANGER
 
 
 async def _refuse(

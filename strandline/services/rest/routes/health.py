@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fastapi import APIRouter, Response
 
 from strandline.core.errors import StrandlineError
-from strandline.services.rest.dependencies import Control
+from strandline.services.rest.dependencies import Control, MayRead
 from strandline.services.rest.lookup_status import lookup_warnings
 from strandline.services.rest.metrics import CONTENT_TYPE, render_metrics
 from strandline.services.rest.views import HealthView
@@ -28,8 +28,9 @@ def health() -> HealthView:
     "/readyz",
     responses={503: {"model": HealthView, "description": "The ledger does not answer, or the supervisor has ended"}},
 )
-def readiness(control: Control, response: Response) -> HealthView:
-    """200 when this service can lead jobs: the ledger answers and the supervisor runs. Kafka and lookups are only reported."""
+def readiness(control: Control, may_read: MayRead, response: Response) -> HealthView:
+    """200 when this service can lead jobs: the ledger answers and the supervisor runs. Kafka and lookups are only reported.
+    What is wrong with each is told to viewers; to others only that it is `failing`."""
     checks = {
         "ledger": _check(control.ledger.jobs),
         "supervisor": "ok" if control.supervisor.is_alive() else "has ended; restart the control service",
@@ -38,6 +39,8 @@ def readiness(control: Control, response: Response) -> HealthView:
     if warnings := _lookups(control):
         checks["lookups"] = "; ".join(warnings)
     is_ready = checks["ledger"] == "ok" and checks["supervisor"] == "ok"
+    if not may_read:  # addresses, names and errors of databases are nothing for strangers
+        checks = {part: "ok" if said == "ok" else "failing" for part, said in checks.items()}
     response.status_code = 200 if is_ready else 503
     return HealthView(status="ok" if is_ready else "unavailable", checks=checks)
 
