@@ -226,8 +226,10 @@ class Lives(Part):
             connection.execute(of_job.values(dead_letter_offsets={}))
             connection.execute(sa.update(jobs).where(jobs.c.name.in_(deleted)).values(letters_first=0))
 
-    def delete_stream(self, name: str, checked: Mapping[str, int], *, keeps_topic: bool = False) -> None:
-        """Delete the registration of a stream. `checked`: the present version of each job; the caller has seen that none needs
+    def delete_stream(
+        self, name: str, checked: Mapping[str, int], *, keeps_topic: bool = False, principal: str | None = None
+    ) -> None:
+        """Delete the registration of a stream, and record that in an event. `checked`: the present version of each job; the caller has seen that none needs
         the stream. In the last checkpoint of a job that has emitted to it before, it has no offsets any more: what the job
         emitted is gone.
 
@@ -251,7 +253,8 @@ class Lives(Part):
             connection.execute(sa.delete(streams).where(streams.c.name == name))
             _forget_results(connection, name)
             facts = {"stream": name, "topic_id": known.topic_id, "keeps_topic": keeps_topic}
-            event = NewEvent(_STREAM_DELETED, f"stream {name} was deleted", facts=facts)
+            message = f"stream {name} was deleted{'' if keeps_topic else ', with its topic'}"
+            event = NewEvent(_STREAM_DELETED, message, facts=facts, principal=principal)
             insert_event(self._database, connection, self._clock_ms(), event)
 
     def topic_of_deleted_stream(self, name: str) -> str | None:

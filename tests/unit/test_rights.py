@@ -21,7 +21,10 @@ from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Requ
 from strandline.ingest.http.gateway import HttpGateway
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role
+from strandline.log.kafka_status import StoredDeadLetter
+from strandline.processing.emission.put_back import PutBack, PutBackRecord
 from strandline.services.rest.api import create_app
+from strandline.services.supervision import dead_letter_replays
 from tests.support.control import BOTH, Api
 from tests.support.tokens import tokens_of_each_kind
 from tests.unit.test_http_answers import ToldStreams, ToldWriter
@@ -304,3 +307,46 @@ def test_who_ordered_what_is_in_the_events_and_in_the_audit_log(
     assert "POST /v1/jobs/{name}/stop" in text and "'name': 'power'" in text and "viewer" in text
     assert not [token for token in tokens.values() if token in text], "no token is logged"
     assert json.dumps(shown).count("sl_") == 0
+
+
+def test_what_destroys_or_puts_back_names_who_ordered_it(
+    ledger: Ledger, doorkeeper: Doorkeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put_back_all(
+        ledger: Ledger, index: object, bootstrap: str, stream: str, records: list[PutBackRecord], _: int
+    ) -> PutBack:
+        return PutBack({one.replay.identity for one in records})
+
+    monkeypatch.setattr(dead_letter_replays, "put_back", put_back_all)
+    monkeypatch.setattr(dead_letter_replays.DeadLetters, "_originals", lambda self, stream, letters: {})
+    api = Api(ledger, doorkeeper=doorkeeper)
+    operator = {"Authorization": f"Bearer {tokens_of_each_kind(ledger, STREAM)['operator']}"}
+    yaml = {"Content-Type": "application/yaml"}
+    assert api.ask("POST", "/v1/documents", content=BOTH, headers=operator | yaml).status_code == 200
+    headers = {"stream": "turbines", "partition": "0", "offset": "7", "reason": "decode", "step": "decode"}
+    api.log.letters = [StoredDeadLetter(0, 1, headers, b"{")]
+    before = len(ledger.events())
+    orders = [
+        ("POST", "/v1/jobs/power/dead-letters/repair?letter=0&anyway=true&dry_run=true", b"{}"),
+        ("POST", "/v1/jobs/power/dead-letters/repair?letter=0&anyway=true", b"{}"),
+        ("POST", "/v1/jobs/power/dead-letters/replay?dry_run=true", b""),
+        ("POST", "/v1/jobs/power/dead-letters/replay", b""),
+        ("POST", "/v1/jobs/power/reset?to=latest", b""),
+        ("DELETE", "/v1/jobs/power?results=true", b""),
+        ("DELETE", "/v1/streams/turbines?keep_topic=true", b""),
+    ]
+    for method, path, body in orders:
+        answer = api.ask(method, path, content=body, headers=operator)
+        assert answer.status_code == 200, (path, answer.text)
+    events = ledger.events()[before:]
+    assert [(event.kind, event.principal) for event in events] == [
+        (kind, "operator")
+        for kind in (
+            "dead_letter_repaired",
+            "dead_letters_replayed",
+            "job_reset",
+            "job_deleted",
+            "delete_ordered",
+            "stream_deleted",
+        )
+    ]

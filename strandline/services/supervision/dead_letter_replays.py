@@ -180,10 +180,18 @@ class DeadLetters:
         return counts
 
     def replay(
-        self, job: str, wanted: LetterFilter, after: int, before: int | None, *, again: bool, dry_run: bool
+        self,
+        job: str,
+        wanted: LetterFilter,
+        after: int,
+        before: int | None,
+        *,
+        again: bool,
+        dry_run: bool,
+        principal: str | None = None,
     ) -> ReplayReport:
-        """Put a piece of the wanted dead letters of the job's present life back into its stream, each at most once. `before`:
-        of an earlier answer; None: all that are there now.
+        """Put a piece of the wanted dead letters of the job's present life back into its stream, each at most once, for
+        `principal`. `before`: of an earlier answer; None: all that are there now.
 
         Late ones only where `wanted` asks for them; records that were put back and failed again, and those that came to other
         branches of the pipeline, only with `again`; never those that a later version has read again, and taken. Raises Conflict,
@@ -215,10 +223,17 @@ class DeadLetters:
                 for one, prospect in zip(records, judged, strict=True)
                 if one.replay.identity in done.now
             )
+        if principal is not None and report.put_back and not dry_run:
+            message = f"{principal} put dead letters of job {job} back into their streams: {report.put_back}"
+            facts = {"put_back": report.put_back, "after": after, "before": report.before}
+            self._ledger.record_event("dead_letters_replayed", message, job, facts=facts, principal=principal)
         return report
 
-    def repair(self, job: str, letter: str, payload: bytes, *, anyway: bool, dry_run: bool) -> Repaired:
-        """Put the record of one dead letter (its number, or `STREAM/PARTITION/OFFSET`) back with another payload, at most once.
+    def repair(
+        self, job: str, letter: str, payload: bytes, *, anyway: bool, dry_run: bool, principal: str | None = None
+    ) -> Repaired:
+        """Put the record of one dead letter (its number, or `STREAM/PARTITION/OFFSET`) back with another payload, at most once,
+        for `principal`.
 
         Raises Conflict when the present version would reject it, or a later version has taken the record itself, unless `anyway`;
         NotFound, and as `replay` does.
@@ -263,6 +278,10 @@ class DeadLetters:
         replay = Replay(_identity(found), job, found.offset, is_repaired=True)
         record = PutBackRecord(replay, payload, key, partition, headers)
         done = self._put_back(stream.stream, [record], dry_run=dry_run)
+        if principal is not None and done.now and not dry_run:
+            message = f"{principal} put the record of dead letter {found.offset} of job {job} back with another payload"
+            facts = {"number": found.offset, "record": replay.identity}
+            self._ledger.record_event("dead_letter_repaired", message, job, facts=facts, principal=principal)
         return Repaired(found.offset, not done.now, prospect)
 
     def origin_of(self, letter: StoredDeadLetter) -> str | None:

@@ -59,8 +59,8 @@ class JobLives:
         self._admin = admin
         self._elasticsearch_url = elasticsearch_url
 
-    def reset(self, job: str, to: Place) -> JobRow:
-        """Let a stopped job begin anew at a place of its stream, under a new generation of results.
+    def reset(self, job: str, to: Place, principal: str | None = None) -> JobRow:
+        """Let a stopped job begin anew at a place of its stream, under a new generation of results, for `principal`.
 
         1. Refuse what can't be: a job that runs, one that emits to streams, a time in a stream of results.
         2. Fence its runs: in the ledger, and in Kafka.
@@ -94,13 +94,13 @@ class JobLives:
         failpoint("reset.begun")
         message = f"job {job} was reset to {to if isinstance(to, str) else f'log time {to} ms'}"
         facts = {"generation": row.generation, "epoch": row.epoch, "offsets": origin}
-        self._ledger.record_event("job_reset", message, job, row.epoch, facts)
+        self._ledger.record_event("job_reset", message, job, row.epoch, facts, principal)
         self._hide(spec, row)
         return row
 
-    def delete(self, job: str, *, results: bool, dead_letters: bool) -> Deleted:
-        """Delete a job that doesn't run; its results and dead letters only if asked. Of a job that was deleted before, delete
-        these.
+    def delete(self, job: str, *, results: bool, dead_letters: bool, principal: str | None = None) -> Deleted:
+        """Delete a job that doesn't run, for `principal`; its results and dead letters only if asked. Of a job that was deleted
+        before, delete these.
 
         Raises Conflict, with what depends on it; NotFound, LogUnavailable, IndexUnavailable, LedgerUnavailable.
         """
@@ -113,7 +113,13 @@ class JobLives:
             except Fenced as error:
                 raise _started(job, "delete") from error
             failpoint("delete.recorded")
-            self._ledger.record_event("job_deleted", f"job {job} was deleted", job, fence.epoch)
+            self._ledger.record_event("job_deleted", f"job {job} was deleted", job, fence.epoch, principal=principal)
+        if principal is not None and (results or dead_letters):
+            what = " and ".join(
+                name for name, is_asked in (("results", results), ("dead letters", dead_letters)) if is_asked
+            )
+            message = f"{principal} ordered: delete the {what} of job {job}"
+            self._ledger.record_event("delete_ordered", message, job, principal=principal)
         indices = self._ledger.indices_left(job)
         if results:
             self._delete_indices(job, indices)
@@ -121,9 +127,9 @@ class JobLives:
             self._delete_letters(job)
         return Deleted(job, indices, "deleted" if results else "kept", "deleted" if dead_letters else "kept")
 
-    def delete_stream(self, name: str, *, keep_topic: bool) -> None:
-        """Delete a stream that no job reads or emits to; gateways take nothing for it from their next look at the ledger on. Of a
-        stream that was deleted before, delete the topic that was to go with it, if it is still there.
+    def delete_stream(self, name: str, *, keep_topic: bool, principal: str | None = None) -> None:
+        """Delete a stream that no job reads or emits to, for `principal`. Gateways take nothing for it from their next look at
+        the ledger on. Of a stream that was deleted before, delete the topic that was to go with it, if it is still there.
 
         Raises Conflict, with the jobs; NotFound, LogUnavailable, LedgerUnavailable.
         """
@@ -145,7 +151,8 @@ class JobLives:
             raise Conflict(
                 f"stream {name} can't be deleted, because {', '.join(needs)}; delete {what} first: strandline {first}"
             )
-        self._ledger.delete_stream(name, {job.name: job.version for job in jobs}, keeps_topic=keep_topic)
+        checked = {job.name: job.version for job in jobs}
+        self._ledger.delete_stream(name, checked, keeps_topic=keep_topic, principal=principal)
         if not keep_topic:
             with suppress(NotFound):  # somebody has deleted it by hand
                 self._admin.delete(name)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Body, Path, Query
 
 from strandline.core.errors import NotFound
 from strandline.log.kafka_status import StoredDeadLetter
-from strandline.services.rest.dependencies import INTEGER_MAX, TIME_MS_MAX, Control
+from strandline.services.rest.dependencies import INTEGER_MAX, TIME_MS_MAX, Caller, Control
 from strandline.services.rest.views import (
     DeadLetterCounts,
     DeadLetterFull,
@@ -86,6 +86,7 @@ def show_dead_letter(control: Control, name: str, number: Annotated[int, Path(ge
 @router.post("/v1/jobs/{name}/dead-letters/replay")
 def replay_dead_letters(
     control: Control,
+    caller: Caller,
     name: str,
     after: After = -1,
     before: Annotated[
@@ -102,7 +103,7 @@ def replay_dead_letters(
     """Put dead letters back into their stream, with their bytes, each at most once. Of many, each request does a piece, and its
     answer names the next."""
     wanted = LetterFilter(reason, step, since_ms, until_ms)
-    found = control.dead_letters.replay(name, wanted, after, before, again=again, dry_run=dry_run)
+    found = control.dead_letters.replay(name, wanted, after, before, again=again, dry_run=dry_run, principal=caller)
     flags = {"again": str(again).lower(), "dry_run": str(dry_run).lower()}
     following = None
     if found.after is not None:
@@ -122,6 +123,7 @@ def replay_dead_letters(
 @router.post("/v1/jobs/{name}/dead-letters/repair")
 def repair_dead_letter(
     control: Control,
+    caller: Caller,
     name: str,
     letter: Annotated[str, Query(description="Its number, or STREAM/PARTITION/OFFSET of the record that it is of.")],
     payload: Annotated[bytes, Body(media_type="application/octet-stream")],
@@ -129,7 +131,7 @@ def repair_dead_letter(
     dry_run: Annotated[bool, Query(description="Only say what would become of it.")] = False,
 ) -> RepairView:
     """Put the record of one dead letter back into its stream with another payload, which is the body, at most once."""
-    found = control.dead_letters.repair(name, letter, payload, anyway=anyway, dry_run=dry_run)
+    found = control.dead_letters.repair(name, letter, payload, anyway=anyway, dry_run=dry_run, principal=caller)
     return RepairView(
         dry_run=dry_run,
         number=found.letter,

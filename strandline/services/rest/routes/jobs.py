@@ -146,10 +146,12 @@ def restart_job(control: Control, caller: Caller, name: str, response: Response)
 
 
 @router.delete("/v1/jobs/{name}")
-def delete_job(control: Control, name: str, results: bool = False, dead_letters: bool = False) -> DeletedJobView:
+def delete_job(
+    control: Control, caller: Caller, name: str, results: bool = False, dead_letters: bool = False
+) -> DeletedJobView:
     """Delete a job that doesn't run. Its results and dead letters stay unless asked; of a job that was deleted before, they are
     deleted if asked now."""
-    deleted = control.lives.delete(name, results=results, dead_letters=dead_letters)
+    deleted = control.lives.delete(name, results=results, dead_letters=dead_letters, principal=caller)
     control.supervisor.wake()
     return DeletedJobView(**vars(deleted))
 
@@ -157,6 +159,7 @@ def delete_job(control: Control, name: str, results: bool = False, dead_letters:
 @router.post("/v1/jobs/{name}/reset")
 def reset_job(
     control: Control,
+    caller: Caller,
     name: str,
     to: Annotated[
         str, Query(pattern=r"^(earliest|latest|\d{1,15})$", description="An end of the log, or a log time (ms).")
@@ -165,7 +168,7 @@ def reset_job(
     """Let a stopped job begin anew at a place of its stream, under a new generation of results: its aliases show no older
     ones."""
     place: Place = int(to) if to.isdecimal() else "earliest" if to == "earliest" else "latest"
-    job = control.lives.reset(name, place)
+    job = control.lives.reset(name, place, caller)
     control.supervisor.wake()
     return job_view(control.ledger, StreamRanges(control.log), job)
 

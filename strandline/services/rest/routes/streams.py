@@ -12,7 +12,7 @@ from strandline.core.stream import StreamSpec, check_name
 from strandline.processing.formats.inference import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.services.rest.dependencies import Control
+from strandline.services.rest.dependencies import Caller, Control
 from strandline.services.rest.views import (
     DeletedStreamView,
     PartitionView,
@@ -81,8 +81,8 @@ def show_stream(control: Control, name: str) -> StreamView:
 
 
 @router.delete("/v1/streams/{name}")
-def delete_stream(control: Control, name: str, keep_topic: bool = False) -> DeletedStreamView:
+def delete_stream(control: Control, caller: Caller, name: str, keep_topic: bool = False) -> DeletedStreamView:
     """Delete a stream that no job reads or emits to, with its topic unless that is to stay. Gateways take nothing for it from
     their next look at the ledger on."""
-    control.lives.delete_stream(name, keep_topic=keep_topic)
+    control.lives.delete_stream(name, keep_topic=keep_topic, principal=caller)
     return DeletedStreamView(stream=name, topic="kept" if keep_topic else "deleted")
