@@ -229,9 +229,9 @@ class Lives(Part):
     def delete_stream(
         self, name: str, checked: Mapping[str, int], *, keeps_topic: bool = False, principal: str | None = None
     ) -> None:
-        """Delete the registration of a stream, and record that in an event. `checked`: the present version of each job; the caller has seen that none needs
-        the stream. In the last checkpoint of a job that has emitted to it before, it has no offsets any more: what the job
-        emitted is gone.
+        """Delete the registration of a stream, and record that in an event. `checked`: the present version of each job; the
+        caller has seen that none needs the stream. In the last checkpoint of a job that has emitted to it before, it has no
+        offsets any more: what the job emitted is gone.
 
         Raises Conflict when there is another job or version by now; NotFound.
         """
