@@ -28,8 +28,10 @@ from strandline.services.cli import commands as command_line
 from strandline.services.cli.output import waiting
 from strandline.services.embedded.addresses import StackAddresses
 from strandline.services.rest import result_records
+from strandline.services.rest.explanation import JobFacts, explain
 from tests.support.control import BOTH, PIPELINE, STREAM, Api, IdleSupervisor, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.unit.test_explanation import CASES as EXPLANATIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -358,6 +360,16 @@ def test_the_commands_of_the_readme_are_right(monkeypatch: pytest.MonkeyPatch) -
     declared = set(StreamSpec.parse(stream).fields)
     records = [json.loads(line) for line in (ROOT / sample).read_text(encoding="utf-8").splitlines()]
     assert len(records) == 576 and all(set(record) == declared for record in records)
+
+
+@pytest.mark.parametrize("case", EXPLANATIONS, ids=lambda case: case[1])
+def test_the_commands_that_an_explanation_recommends_are_right(case: tuple[JobFacts, str, str]) -> None:
+    """A command is the words of a verb, the name of the job or stream, and options; prose follows it."""
+    step = explain(case[0]).next
+    commands = re.findall(r"\bstrandline ((?:[a-z-]+ )+?(?:power|turbines)(?: --\w+(?: earliest)?)?)", step)
+    assert len(commands) == len(re.findall(r"\bstrandline ", step)), step
+    for command in commands:
+        parse(command)
 
 
 def test_groups_help_with_h(say: Say) -> None:

@@ -50,60 +50,61 @@ BOTH_PAST = a_checkpoint(
 ONE_AHEAD = a_checkpoint(1, reached={"turbines": {0: 90_000, 1: 50_000}}, closes_ms=None, emitted={})
 
 
-@pytest.mark.parametrize(
-    ("facts", "cause", "part"),
-    [
-        (
-            replace(READ, job=replace(JOB, state=JobState.FAILED, message="disk full")),
-            "failed",
-            "has failed: disk full",
-        ),
-        (replace(READ, job=replace(JOB, state=JobState.CREATED)), "not_started", "was never started"),
-        (replace(READ, job=replace(JOB, state=JobState.STOPPED)), "stopped", "is stopped"),
-        (replace(READ, job=replace(JOB, state=JobState.DRAINED)), "drained", "is drained"),
-        (replace(READ, job=replace(JOB, state=JobState.STARTING)), "starting", "is starting"),
-        (replace(READ, held={"turbines": None}, lag_records=None), "log_away", "Kafka does not answer"),
-        (replace(UNREAD, held={"turbines": LogRange({0: 0}, {0: 0})}), "no_input", "stream turbines has no record"),
-        (replace(UNREAD, lag_records=0), "no_input", "begins after what stream turbines holds"),
-        (replace(UNREAD, lag_records=30), "first_slice", "is being read"),
-        (replace(READ, totals=Totals(30, 5, {"late": 24, "decode": 1}, {})), "late", "24 of 30 records were late"),
-        (
-            replace(READ, totals=Totals(30, 5, {"late": 1, "schema": 23, "decode": 1}, {})),
-            "rejected",
-            "25 of 30 records were rejected (schema 23, late 1, decode 1)",
-        ),
-        (replace(READ, lag_records=50_000), "behind", "50000 records are still to be read"),
-        (
-            replace(READ, totals=Totals(30, 28, {}, {"per_minute": 5}, {"per_minute": 4})),
-            "refused",
-            "4 of 5 results were refused",
-        ),
-        (replace(READ, checkpoint=BOTH_PAST), "window_open", "that ends at 1970-01-01T00:03:00.000Z is still open"),
-        (
-            replace(READ, checkpoint=BOTH_PAST, reached_early={"turbines": {0: 50_000}}),
-            "filtered",
-            "28 records were accepted, and no result came of them",
-        ),
-        (
-            replace(READ, checkpoint=ONE_AHEAD),
-            "held_back",
-            "partition 1 of stream turbines holds the watermark back: it has come to 1970-01-01T00:00:50.000Z, others to "
-            "1970-01-01T00:01:30.000Z; the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is open",
-        ),
-        (
-            READ,
-            "window_open",
-            "the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is still open: it closes when event time "
-            "reaches 1970-01-01T00:01:10.000Z (its end, and the delay of 10s), or after 1m of silence; event time has come to "
-            "1970-01-01T00:00:50.000Z in partition 1",
-        ),
-        (
-            replace(READ, checkpoint=BOTH_PAST, totals=Totals(30, 28, {}, {"per_minute": 5}, {})),
-            "results",
-            "results come (per_minute 5); next is the window of stage per_minute that ends at 1970-01-01T00:03:00.000Z",
-        ),
-    ],
-)
+CASES = [
+    (
+        replace(READ, job=replace(JOB, state=JobState.FAILED, message="disk full")),
+        "failed",
+        "has failed: disk full",
+    ),
+    (replace(READ, job=replace(JOB, state=JobState.CREATED)), "not_started", "was never started"),
+    (replace(READ, job=replace(JOB, state=JobState.STOPPED)), "stopped", "is stopped"),
+    (replace(READ, job=replace(JOB, state=JobState.DRAINED)), "drained", "is drained"),
+    (replace(READ, job=replace(JOB, state=JobState.STARTING)), "starting", "is starting"),
+    (replace(READ, held={"turbines": None}, lag_records=None), "log_away", "Kafka does not answer"),
+    (replace(UNREAD, held={"turbines": LogRange({0: 0}, {0: 0})}), "no_input", "stream turbines has no record"),
+    (replace(UNREAD, lag_records=0), "no_input", "begins after what stream turbines holds"),
+    (replace(UNREAD, lag_records=30), "first_slice", "is being read"),
+    (replace(READ, totals=Totals(30, 5, {"late": 24, "decode": 1}, {})), "late", "24 of 30 records were late"),
+    (
+        replace(READ, totals=Totals(30, 5, {"late": 1, "schema": 23, "decode": 1}, {})),
+        "rejected",
+        "25 of 30 records were rejected (schema 23, late 1, decode 1)",
+    ),
+    (replace(READ, totals=Totals(30, 5, {"duplicate": 25}, {})), "duplicates", "25 of 30 records came again"),
+    (replace(READ, lag_records=50_000), "behind", "50000 records are still to be read"),
+    (
+        replace(READ, totals=Totals(30, 28, {}, {"per_minute": 5}, {"per_minute": 4})),
+        "refused",
+        "4 of 5 results were refused",
+    ),
+    (replace(READ, checkpoint=BOTH_PAST), "window_open", "that ends at 1970-01-01T00:03:00.000Z is still open"),
+    (
+        replace(READ, checkpoint=BOTH_PAST, reached_early={"turbines": {0: 50_000}}),
+        "filtered",
+        "28 records were accepted, and no result came of them",
+    ),
+    (
+        replace(READ, checkpoint=ONE_AHEAD),
+        "held_back",
+        "partition 1 of stream turbines holds the watermark back: it has come to 1970-01-01T00:00:50.000Z, others to "
+        "1970-01-01T00:01:30.000Z; the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is open",
+    ),
+    (
+        READ,
+        "window_open",
+        "the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is still open: it closes when event time "
+        "reaches 1970-01-01T00:01:10.000Z (its end, and the delay of 10s), or after 1m of silence; event time has come to "
+        "1970-01-01T00:00:50.000Z in partition 1",
+    ),
+    (
+        replace(READ, checkpoint=BOTH_PAST, totals=Totals(30, 28, {}, {"per_minute": 5}, {})),
+        "results",
+        "results come (per_minute 5); next is the window of stage per_minute that ends at 1970-01-01T00:03:00.000Z",
+    ),
+]
+
+
+@pytest.mark.parametrize(("facts", "cause", "part"), CASES)
 def test_the_first_cause_that_holds_is_told(facts: JobFacts, cause: str, part: str) -> None:
     found = explain(facts)
     assert found.cause == cause

@@ -71,7 +71,11 @@ def _of_state(facts: JobFacts) -> _Answer | None:
         return cause, f"job {job.name} {what}", f"strandline job start {job.name}"
     if job.state is JobState.STARTING:
         why = f" ({job.message})" if job.message else ""
-        return "starting", f"job {job.name} is starting{why}", "wait; strandline job status shows when it runs"
+        return (
+            "starting",
+            f"job {job.name} is starting{why}",
+            f"wait; strandline job status {job.name} shows when it runs",
+        )
     return None
 
 
@@ -92,7 +96,8 @@ def _of_input(facts: JobFacts) -> _Answer | None:
                 "has come since",
                 step,
             )
-        return "first_slice", "the first slice is being read", "wait for it to be committed: strandline job status"
+        step = f"wait for it to be committed: strandline job status {facts.job.name}"
+        return "first_slice", "the first slice is being read", step
     return None
 
 
@@ -105,7 +110,12 @@ def _of_records(facts: JobFacts) -> _Answer | None:
         sentence = (
             f"{late} of {totals.records} records were late: their event time was behind the watermark when they came"
         )
-        step = "if such disorder is usual, raise event_time.delay; for windows that are closed, strandline backfill"
+        name = facts.job.name
+        step = (
+            "for records to come, raise event_time.delay in the document and apply it; to count what is late already, then let "
+            f"the job begin anew: strandline job stop {name}, strandline job reset {name} --to earliest, "
+            f"strandline job start {name} (results of before are hidden, and computed again from what the log still holds)"
+        )
         return "late", sentence, step
     if rejected > totals.accepted:
         reasons = ", ".join(
