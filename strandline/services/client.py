@@ -25,6 +25,8 @@ from strandline.services.trust import Trust, certificates_for
 
 Answer = dict[str, Any]
 POLL_S = 0.2
+NO_ANSWER_MAX_S = 60.0
+"""How long a wait goes on without an answer: a control service that died is started anew within seconds."""
 TOKEN_VARIABLE = "STRANDLINE_TOKEN"  # noqa: S105  # a variable's name
 """Holds the token that a client's program is to use."""
 _CLASS_OF_STATUS: dict[int, type[StrandlineError]] = {
@@ -175,8 +177,9 @@ class ControlClient:
 
         Raises PermanentError when it failed.
         """
+        patience = Patience()
         while True:
-            audit = self.audit(name)
+            audit = patience.ask(self.audit, name)
             told(audit)
             if audit["state"] == "failed":
                 raise PermanentError(f"the audit of job {name} failed: {audit['message']}")
@@ -208,8 +211,9 @@ class ControlClient:
 
         Raises PermanentError when it has failed or was cancelled.
         """
+        patience = Patience()
         while True:
-            backfill = self.backfill(name, generation)
+            backfill = patience.ask(self.backfill, name, generation)
             told(backfill)
             if backfill["state"] == "complete":
                 return backfill
@@ -223,8 +227,9 @@ class ControlClient:
     def wait_for_job(self, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
         """Poll the job until `is_so`. Raises PermanentError when it fails meanwhile, TransientError at the deadline."""
         deadline = time.monotonic() + timeout_s
+        patience = Patience(deadline)
         while True:
-            job = self.job(name)
+            job = patience.ask(self.job, name)
             if is_so(job):
                 return job
             if job["state"] == "failed" and job["desired"] != "stopped":
@@ -260,6 +265,28 @@ class ControlClient:
         if response.is_success and isinstance(answer, dict):
             return answer
         raise error_of(response.status_code, answer if isinstance(answer, dict) else {})
+
+
+class Patience:
+    """Asks for what a loop looks at. An error that may pass is no news: it is raised once there was no answer for
+    NO_ANSWER_MAX_S, at the deadline, and before the first answer, where more likely nothing runs there."""
+
+    def __init__(self, deadline: float = float("inf")) -> None:
+        self._deadline = deadline
+        self._answered = float("-inf")
+
+    def ask(self, look: Callable[..., Answer], *arguments: str | int, **query: str | int) -> Answer:
+        """The next answer, however often it takes to ask for it. Raises what `look` raises."""
+        while True:
+            try:
+                answer = look(*arguments, **query)
+            except TransientError:
+                if time.monotonic() > min(self._answered + NO_ANSWER_MAX_S, self._deadline):
+                    raise
+                time.sleep(POLL_S)
+            else:
+                self._answered = time.monotonic()
+                return answer
 
 
 def authorization(token: str | None) -> dict[str, str]:

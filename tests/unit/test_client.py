@@ -142,6 +142,36 @@ def test_what_only_reads_is_asked_again_and_a_restart_is_not(client: Client, mon
     assert asked == ["POST /v1/jobs/power/restart"]
 
 
+def test_a_wait_outlives_a_control_service_that_is_started_anew(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an answer for longer, and before the first one, the error is raised; so is one that does not pass."""
+    client.apply(POWER)
+    looks: list[str] = []
+    control = client._control
+    real = control._http.request
+
+    def away_after_the_first(method: str, path: str, **options: object) -> httpx.Response:
+        looks.append(path)
+        if 1 < len(looks) < 4:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(503, json={"detail": "d"}) if len(looks) == 4 else real(method, path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(control._http, "request", away_after_the_first)
+    assert control.wait_for_job("power", lambda _: len(looks) > 4, "seen", 60)["name"] == "power"
+    looks[:] = [""]
+    with pytest.raises(ControlUnavailable):
+        control.wait_for_job("power", lambda _: True, "seen", 60)
+    looks.clear()
+    with pytest.raises(NotFound):
+        control.wait_for_backfill("none", 1, lambda _: None)
+    looks.clear()
+    monkeypatch.setattr("strandline.services.client.NO_ANSWER_MAX_S", -1.0)
+    with pytest.raises(ControlUnavailable):
+        control.wait_for_job("power", lambda _: False, "seen", 60)
+    assert len(looks) == 2
+
+
 def test_an_answer_of_another_program_and_no_answer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_WAIT_S", 0.001)
     with Client("http://127.0.0.1:9") as client, pytest.raises(ControlUnavailable, match="does not answer"):

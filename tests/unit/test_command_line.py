@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import typer
 
@@ -502,9 +503,18 @@ def test_a_job_is_watched_and_its_log_followed_until_interrupted(
     log.write_text("one\ntwo\nthree\n")
     api = Api(ledger, ObedientSupervisor(ledger), data_dir=tmp_path)
     looks: list[float] = []
+    failing: list[Exception] = []
+    request = httpx.Client.request
+
+    def may_fail(*arguments: Any, **options: Any) -> httpx.Response:
+        if failing:
+            raise failing.pop()
+        return request(*arguments, **options)
 
     def sleep(seconds: float) -> None:
         looks.append(seconds)
+        if len(looks) == 1:
+            failing.append(httpx.ConnectError("refused"))  # the control service is started anew
         if len(looks) == 2:
             log.write_text("one\ntwo\nthree\nfour\n")
             ledger.set_desired("power", Desired.STOPPED)
@@ -513,6 +523,7 @@ def test_a_job_is_watched_and_its_log_followed_until_interrupted(
             raise KeyboardInterrupt
 
     monkeypatch.setattr("strandline.services.cli.job_verbs.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(httpx.Client, "request", may_fail)
     with serving(api.app) as url:
         monkeypatch.setenv("STRANDLINE_URL", url)
         say("apply", farm)

@@ -79,9 +79,11 @@ def show_logs(
     as_json: AsJson = False,
 ) -> None:
     """The log of the job's runner, of its present or last run."""
-    path = f"/v1/jobs/{quote(name, safe='')}/log"
+    from strandline.services.client import Patience
+
+    path, patience = f"/v1/jobs/{quote(name, safe='')}/log", Patience()
     with connect(data_dir, url, token_file) as client, suppress(KeyboardInterrupt):
-        answer = client.get(path, lines=lines)
+        answer = patience.ask(client.get, path, lines=lines)
         if not follow:
             show(answer, as_json, lambda: [Text("\n".join(answer["lines"]))])
             return
@@ -89,7 +91,7 @@ def show_logs(
             for line in answer["lines"]:
                 print(json.dumps({"line": line}) if as_json else line, flush=True)
             time.sleep(WATCH_S)
-            answer = client.get(path, after=answer["byte_next"])
+            answer = patience.ask(client.get, path, after=answer["byte_next"])
 
 
 @job_app.command("explain", epilog="Example: strandline job explain nab")
@@ -315,16 +317,18 @@ def _open_backfill(client: ControlClient, job: str) -> int:
 
 def _watch_job(client: ControlClient, name: str, as_json: bool) -> None:
     """Show the job until Ctrl-C: in place on a terminal, elsewhere a line whenever something has changed."""
-    console = Console()
+    from strandline.services.client import Patience
+
+    console, patience = Console(), Patience()
     with suppress(KeyboardInterrupt):
         if console.is_terminal and not as_json:
             with Live(console=console, auto_refresh=False) as live:
                 while True:
-                    live.update(display.job_table(client.job(name)), refresh=True)
+                    live.update(display.job_table(patience.ask(client.job, name)), refresh=True)
                     time.sleep(WATCH_S)
         before = None
         while True:
-            job = client.job(name)
+            job = patience.ask(client.job, name)
             line = json.dumps(job) if as_json else display.job_line(job)
             shown = display.job_line(job)
             if shown != before:
