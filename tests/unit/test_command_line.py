@@ -425,6 +425,29 @@ def test_with_json_an_error_is_one_object(
     assert said.json["error"]["message"] in said.err, "and the sentence stands on stderr as ever"
 
 
+def test_what_the_operating_system_refuses_is_a_sentence(api: Api, say: Say, tmp_path: Path) -> None:
+    directory = tmp_path / "taken"
+    directory.mkdir()
+    test = ROOT / "examples" / "tests" / "nab.yaml"
+    said = say("pipeline", "test", str(test), "--junit", str(directory), "--json")
+    reason = f"{directory} can't be used: Is a directory"
+    assert said.code == 1 and said.err.startswith(reason) and said.err.count("\n") == 1
+    assert said.json["error"] == {"code": "os_error", "message": said.err.rstrip("\n")}
+
+
+@pytest.mark.parametrize(
+    "verb", [("pipeline", "test", "examples/tests/nab.yaml", "--junit"), ("results", "turbine-minute", "--html")]
+)
+def test_a_file_in_a_directory_that_is_not_there_is_refused_before_the_work(
+    api: Api, say: Say, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    said = say(*verb, "/no/such/file", "--json")
+    assert said.code == 1
+    assert said.json["error"]["message"].startswith("/no/such/file can't be written: there is no directory /no/such;")
+    assert said.err == said.json["error"]["message"] + "\n"
+
+
 def test_with_json_a_wrong_document_names_its_problems(api: Api, say: Say, tmp_path: Path) -> None:
     wrong = _file(tmp_path, "wrong.yaml", STREAM + "---\n" + PIPELINE.replace("max(power)", "max(pwer)"))
     for verb in (("apply",), ("apply", "--plan"), ("pipeline", "check")):

@@ -101,9 +101,20 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough, as in `| head`
         sys.exit(1)
+    except OSError as error:
+        print_error("os_error", _sentence(error), as_json)
+        sys.exit(1)
     except _WrongUse as error:
         print_error("wrong_use", error.format_message(), as_json)
         sys.exit(2)
+
+
+def _sentence(error: OSError) -> str:
+    """Which file the operating system refused, and why."""
+    if error.filename is None:
+        return f"the operating system refused this: {error.strerror or error}"
+    name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else error.filename
+    return f"{name} can't be used: {error.strerror}; see that it is there and that you may read and write it, or name another"
 
 
 if __name__ == "__main__":

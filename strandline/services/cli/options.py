@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.core.errors import InvalidSettings
+from strandline.core.errors import InvalidSettings, PermanentError
 
 if TYPE_CHECKING:  # the verbs that need no stack begin sooner without it
     from strandline.services.client import ControlClient
@@ -94,3 +94,11 @@ def parse_time(text: str | None, option: str) -> int | None:
         return parse_time_ms(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}") from error
+
+
+def check_directory_of(file: Path | None) -> None:
+    """Before long work: raises PermanentError where the file in which it is to end can't be made."""
+    if file is not None and not file.parent.is_dir():
+        raise PermanentError(
+            f"{file} can't be written: there is no directory {file.parent}; make it, or name another file"
+        )

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect, parse_time
+from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, check_directory_of, connect, parse_time
 from strandline.services.cli.output import show
 
 results_app = typer.Typer()
@@ -45,6 +45,7 @@ def results(
     as_json: AsJson = False,
 ) -> None:
     """Draw the results of an alias over time."""
+    check_directory_of(html)
     if records is not None:
         with connect(data_dir, url, token_file) as client:
             told = client.get(f"/v1/results/{quote(alias, safe='')}/{quote(records, safe='')}/records")

@@ -18,7 +18,7 @@ from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
 from strandline.services.cli.desk.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
 from strandline.services.cli.document_verbs import join_files, pipeline_app
-from strandline.services.cli.options import AsJson, DataDir, Url, connect
+from strandline.services.cli.options import AsJson, DataDir, Url, check_directory_of, connect
 from strandline.services.cli.output import AnsweredError, print_json, show
 
 # What computes is imported by the verbs, so that all others are quick.
@@ -142,6 +142,7 @@ def judge_pipeline(
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline over records, and compare what comes of them with what is expected. Ends with 1 where they differ."""
+    check_directory_of(junit)
     _leave_out_pandas()
     from strandline.processing.desk.case_run import CaseReport, read_cases, run_case
     from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
