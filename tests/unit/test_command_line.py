@@ -338,6 +338,21 @@ def test_every_verb_helps_with_an_example_that_parses(
     assert parse(example)[-1:] == words[-1:]
 
 
+def test_every_verb_that_asks_a_control_service_takes_a_file_with_the_token(say: Say, tmp_path: Path) -> None:
+    """But the doctor, which asks it for nothing but its health."""
+    lacking = []
+    for words in leaf_commands():
+        command = typer.main.get_command(command_line.app)
+        for word in words:
+            command = command.commands[word]
+        names = {parameter.name for parameter in command.params}
+        lacking += [words] if "url" in names and "token_file" not in names else []
+    assert lacking == [("doctor",)]
+    for verb in (("ingest", "turbines", __file__), ("pipeline", "preview", "power"), ("pipeline", "explain", "power")):
+        said = say(*verb, "--url", "http://127.0.0.1:9", "--token-file", str(tmp_path / "none"))
+        assert (said.code, "none can't be read" in said.err) == (1, True)
+
+
 def parse(line: str) -> tuple[str, ...]:
     """The verb of a command line, whose options and arguments are checked, existing files included."""
     arguments, words = shlex.split(line), []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strandline.core.errors import StackError, StrandlineError
-from strandline.services.cli.options import AsJson, DataDir, Url, connect
+from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import Tell, print_json, waiting
 
 if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every verb comes by here
@@ -45,6 +45,7 @@ def ingest(
     again: Annotated[bool, typer.Option("--again", help="Also what was taken before.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Put files into a stream: each record once, also when this is killed and started again."""
@@ -52,7 +53,7 @@ def ingest(
         raise typer.BadParameter("name files, or a folder with --watch", param_hint="FILES")
     from strandline.core.stream import StreamSpec
 
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         spec = StreamSpec.from_document(client.stream(stream)["document"])
     taken: list[dict[str, object]] = []
     failures: list[str] = []

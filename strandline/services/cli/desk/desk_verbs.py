@@ -18,7 +18,7 @@ from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
 from strandline.services.cli.desk.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
 from strandline.services.cli.document_verbs import join_files, pipeline_app
-from strandline.services.cli.options import AsJson, DataDir, Url, check_directory_of, connect
+from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, check_directory_of, connect
 from strandline.services.cli.output import AnsweredError, print_json, show
 
 # What computes is imported by the verbs, so that all others are quick.
@@ -190,6 +190,7 @@ def explain_pipeline(
     stream_file: StreamFile = None,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a pipeline does and costs: stages, state, reach, retention, when results come."""
@@ -198,7 +199,7 @@ def explain_pipeline(
 
         graph = pipeline_graph(_read(Path(what), stream_file, pipeline, None))
     else:
-        with connect(data_dir, url) as client:
+        with connect(data_dir, url, token_file) as client:
             graph = client.get(f"/v1/jobs/{quote(what, safe='')}/graph")
     show(graph, as_json, lambda: graph_tables(graph))
 
@@ -216,12 +217,13 @@ def preview_pipeline(
     pipeline: PipelineName = None,
     data_dir: DataDir = None,
     url: Url = None,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline over the newest records of the stack's stream. Writes nothing."""
     asked = {"stream": stream, "records": records, "seconds": seconds}
     query: dict[str, Any] = {name: one for name, one in asked.items() if one is not None}
-    with connect(data_dir, url) as client:
+    with connect(data_dir, url, token_file) as client:
         if Path(what).is_file():
             query |= {"pipeline": pipeline} if pipeline else {}
             text, name_source = join_files([Path(what)])
