@@ -53,14 +53,18 @@ class Journal(Part):
         with self._database.writing(f"record an event {kind}") as connection:
             return insert_event(self._database, connection, self._clock_ms(), event)
 
-    def events(self, job: str | None = None, after_id: int = 0, limit: int = 100) -> list[EventRow]:
-        """Events with an id above `after_id`, the oldest first; to follow, pass the last id that was read."""
+    def events(
+        self, job: str | None = None, after_id: int = 0, limit: int = 100, *, newest: bool = False
+    ) -> list[EventRow]:
+        """Events with an id above `after_id`, the oldest first; to follow, pass the last id that was read. `newest`: where there
+        are more than `limit`, the newest of them."""
         wanted = sa.select(events).where(events.c.id > after_id)
         if job is not None:
             wanted = wanted.where(events.c.job == job)
         with self._database.reading("read events") as connection:
-            rows = connection.execute(wanted.order_by(events.c.id).limit(limit))
-            return [EventRow(*row) for row in rows]
+            rows = connection.execute(wanted.order_by(events.c.id.desc() if newest else events.c.id).limit(limit))
+            found = [EventRow(*row) for row in rows]
+            return found[::-1] if newest else found
 
     def last_event(self, job: str, kind: str) -> EventRow | None:
         """The newest event of that kind about the job."""

@@ -493,6 +493,12 @@ def test_events_can_be_followed(api: Api) -> None:
     page = api.ask("GET", page["next"]).json()
     assert [event["message"] for event in page["events"]] == ["1", "2"]
     assert [event["kind"] for event in api.ask("GET", "/v1/events?job=power").json()["events"]] == ["job_created"]
+    newest = api.ask("GET", "/v1/events?last=2&limit=1").json()
+    assert ([event["message"] for event in newest["events"]], newest["next"]) == (["1", "2"], None)
+    assert len(api.ask("GET", f"/v1/events?last=2&after={newest['events'][0]['id']}").json()["events"]) == 1
+    assert [event["kind"] for event in api.ask("GET", "/v1/events?last=5&job=power").json()["events"]] == [
+        "job_created"
+    ]
 
 
 def test_metrics_tell_state_lag_and_totals(api: Api) -> None:

@@ -533,6 +533,22 @@ def test_dead_letters_are_listed_by_reason_and_counted(api: Api, say: Say, farm:
     assert said.code == 1 and "dead-letters list power" in said.err
 
 
+def test_a_list_that_is_cut_says_how_to_go_on(api: Api, say: Say, farm: str) -> None:
+    say("apply", farm)
+    headers = {"stream": "turbines", "partition": "0", "step": "decode", "reason": "decode"}
+    api.log.letters = [StoredDeadLetter(n, n, {**headers, "offset": str(n)}, b"x") for n in range(5)]
+    for number in range(5):
+        api.ledger.record_event("note", str(number), "power")
+    said = say("dead-letters", "list", "power", "--limit", "2")
+    assert said.err.startswith("the list is cut here, and there may be more; go on with: --after 1;")
+    assert say("dead-letters", "list", "power").err == ""
+    said = say("job", "events", "power", "--limit", "2", "--json")
+    last = said.json["events"][-1]["id"]
+    assert f"--after {last}; the newest: --last N" in said.err
+    said = say("job", "events", "power", "--last", "2", "--json")
+    assert ([one["message"] for one in said.json["events"]], said.err) == (["3", "4"], "")
+
+
 def test_a_job_is_watched_and_its_log_followed_until_interrupted(
     ledger: Ledger, say: Say, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, Name, TokenFile, Url, connect, parse_time
-from strandline.services.cli.output import show, waiting
+from strandline.services.cli.output import after_of, show, tell_next, waiting
 
 if TYPE_CHECKING:  # its httpx takes a tenth of a second to import
     from strandline.services.client import Answer
@@ -37,7 +37,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would bec
 def list_dead_letters(
     job: Name,
     after: Annotated[int, typer.Option(min=-1, help="Only those with a higher number.")] = -1,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many at most, the oldest first.")] = 100,
     reason: Reason = None,
     step: Step = None,
     since: Since = None,
@@ -60,10 +60,11 @@ def list_dead_letters(
             return
         answer = client.dead_letters(job, after, limit, **wanted)
         while answer["next"] and len(answer["dead_letters"]) < limit:  # so many were looked at, and few were wanted
-            after = int(answer["next"].partition("after=")[2].partition("&")[0])
+            after = int(after_of(answer["next"]))
             more = client.dead_letters(job, after, limit - len(answer["dead_letters"]), **wanted)
             answer = {**more, "dead_letters": [*answer["dead_letters"], *more["dead_letters"]]}
     show(answer, as_json, lambda: [display.dead_letters_table(answer["dead_letters"])])
+    tell_next(answer, "how many there are: --counts", "only later ones: --since TIME")
 
 
 @dead_letters_app.command("show", epilog="Example: strandline dead-letters show nab 0")

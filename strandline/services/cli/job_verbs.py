@@ -29,7 +29,7 @@ from strandline.services.cli.options import (
     connect,
     parse_time,
 )
-from strandline.services.cli.output import Answer, AnsweredError, show, waiting
+from strandline.services.cli.output import Answer, AnsweredError, show, tell_next, waiting
 
 if TYPE_CHECKING:
     from strandline.services.client import ControlClient
@@ -278,11 +278,14 @@ def list_backfills(
     show({"backfills": answer}, as_json, lambda: [display.backfills_table(answer)])
 
 
-@job_app.command("events", epilog="Example: strandline job events nab --limit 20")
+@job_app.command("events", epilog="Example: strandline job events nab --last 20")
 def list_events(
     name: Annotated[str | None, typer.Argument(help="The job's name; default: all that happened.")] = None,
     after: Annotated[int, typer.Option(min=0, help="Only events with a higher id.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="So many at most, the oldest first.")] = 1000,
+    last: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Only the newest, so many at most; without --limit.")
+    ] = None,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
@@ -290,9 +293,11 @@ def list_events(
 ) -> None:
     """What happened, the oldest first, and who caused it."""
     query = {"after": after, "limit": limit} | ({} if name is None else {"job": name})
+    query |= {} if last is None else {"last": last}
     with connect(data_dir, url, token_file) as client:
         answer = client.get("/v1/events", **query)
     show(answer, as_json, lambda: [display.events_table(answer["events"])])
+    tell_next(answer, "the newest: --last N")
 
 
 def _wait(client: ControlClient, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:

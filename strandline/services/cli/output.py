@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
 
 from rich.console import Console
 from rich.markup import escape
@@ -38,6 +39,18 @@ def show(answer: Answer, as_json: bool, tables: Callable[[], list[Any]]) -> None
     console = Console()
     for table in tables():
         console.print(table, soft_wrap=isinstance(table, Text))
+
+
+def after_of(path: str) -> str:
+    """Behind which one the next page begins, as the path of it says."""
+    return parse_qs(urlsplit(path).query)["after"][0]
+
+
+def tell_next(answer: Answer, *others: str) -> None:
+    """Say on stderr how a list goes on that was not shown to its end. `others`: what else one may want of it."""
+    if answer["next"]:
+        ways = [f"go on with: --after {after_of(answer['next'])}", *others]
+        print(f"the list is cut here, and there may be more; {'; '.join(ways)}", file=sys.stderr)
 
 
 def print_json(answer: Any) -> None:

@@ -187,11 +187,19 @@ def list_slices(
 
 @router.get("/v1/events")
 def list_events(
-    control: Control, job: str | None = None, after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0, limit: Limit = 100
+    control: Control,
+    job: str | None = None,
+    after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0,
+    limit: Limit = 100,
+    last: Annotated[
+        int | None, Query(ge=1, le=1000, description="Only the newest, so many; `limit` is not read.")
+    ] = None,
 ) -> EventList:
     """What happened, the oldest first; to follow, pass the last id as `after`."""
     if job is not None:
         control.ledger.job(job)
+    if last is not None:
+        return EventList(events=control.ledger.events(job, after, last, newest=True))
     rows = control.ledger.events(job, after, limit)
     about = f"&job={job}" if job else ""
     following = f"/v1/events?after={rows[-1].id}&limit={limit}{about}" if len(rows) == limit else None
