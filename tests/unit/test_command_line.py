@@ -27,6 +27,7 @@ from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.cli import commands as command_line
 from strandline.services.cli.output import waiting
+from strandline.services.doctor.finding import ok, wrong
 from strandline.services.embedded.addresses import StackAddresses
 from strandline.services.rest import result_records
 from strandline.services.rest.explanation import JobFacts, explain
@@ -438,6 +439,20 @@ def test_with_json_an_error_is_one_object(
     assert said.code == code
     assert said.json["error"]["code"] == error
     assert said.json["error"]["message"] in said.err, "and the sentence stands on stderr as ever"
+
+
+def test_the_doctor_says_on_stderr_that_something_is_wrong(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [ok("Kafka", "answers"), wrong("ledger", "it is [gone]", "mend it")]
+    monkeypatch.setattr("strandline.services.doctor.finding.examine", lambda *_: found)
+    said = say("doctor")
+    assert (said.code, said.out) == (1, "✓ Kafka: answers\n✗ ledger: it is [gone]\n    mend it\n")
+    assert said.err.endswith("1 wrong, 0 to look at; do what stands below each of them, and look again\n")
+    told = say("doctor", "--json").json
+    assert told["error"] == {"code": "doctor_found_wrong", "message": said.err.splitlines()[-1]}
+    assert [one["subject"] for one in told["findings"]] == ["Kafka", "ledger"]
+    found.pop()
+    said = say("doctor")
+    assert (said.code, said.out, "wrong" in said.err) == (0, "✓ Kafka: answers\nall is well\n", False)
 
 
 def test_what_the_operating_system_refuses_is_a_sentence(api: Api, say: Say, tmp_path: Path) -> None:

@@ -63,6 +63,16 @@ def test_a_check_that_hangs_is_one_finding_and_holds_up_no_other() -> None:
     assert "did not end within 0.05 s" in found[1].sentence
 
 
+def test_checks_that_hang_have_one_deadline() -> None:
+    over = threading.Event()
+    began = time.monotonic()
+    found = examine({name: lambda: over.wait(30) for name in "abcd"}, 0.5, Settings())  # type: ignore[dict-item]
+    took_s = time.monotonic() - began
+    over.set()
+    assert [one.subject for one in found] == list("abcd")
+    assert took_s < 1.0
+
+
 def test_what_a_check_raises_is_its_finding_and_a_fault_of_the_check_hides_no_other() -> None:
     def refuses() -> Any:
         raise StackError("it is broken; mend it")

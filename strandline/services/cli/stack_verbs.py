@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from strandline.core.errors import StrandlineError
 from strandline.services.cli.options import AsJson, DataDir, Url, connect
-from strandline.services.cli.output import print_json, progress_console, show, waiting
+from strandline.services.cli.output import AnsweredError, print_json, progress_console, show, waiting
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
@@ -115,9 +116,14 @@ def doctor(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -
     wrong = sum(one.state is State.WRONG for one in found)
     warnings = sum(one.state is State.WARNING for one in found)
     answer = {"findings": [asdict(one) for one in found], "wrong": wrong, "warnings": warnings}
-    show(answer, as_json, lambda: [_text(found, _summary(wrong, warnings))])
-    if wrong:
-        raise typer.Exit(1)
+    if not wrong:
+        show(answer, as_json, lambda: [_text([*_lines(found), _summary(wrong, warnings)])])
+        return
+    if not as_json:
+        show(answer, as_json, lambda: [_text(_lines(found))])
+    error = StrandlineError(f"{_summary(wrong, warnings)}; do what stands below each of them, and look again")
+    error.code = "doctor_found_wrong"
+    raise AnsweredError(answer, error)
 
 
 def _whose(data_dir: Path | None, url: str | None) -> tuple[Settings, StackAddresses | None]:
@@ -179,13 +185,18 @@ def _summary(wrong: int, warnings: int) -> str:
     return f"{wrong} wrong, {warnings} to look at"
 
 
-def _text(found: list[Finding], summary: str) -> Any:
+def _lines(found: list[Finding]) -> list[str]:
     from rich.markup import escape
-    from rich.text import Text
 
     lines = []
     for one in found:
         lines.append(f"{_SIGNS[one.state]} {escape(f'{one.subject}: {one.sentence}')}")
         if one.remedy:
             lines.append(f"    {escape(one.remedy)}")
-    return Text.from_markup("\n".join([*lines, summary]))
+    return lines
+
+
+def _text(lines: list[str]) -> Any:
+    from rich.text import Text
+
+    return Text.from_markup("\n".join(lines))

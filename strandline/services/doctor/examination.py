@@ -17,7 +17,7 @@ from strandline.services.doctor.sql_sink import check_sql_sink
 from strandline.services.doctor.sql_sources import check_sql_sources
 
 DEADLINE_S = 60.0
-"""Of all checks of one subject together. Each request has a shorter one."""
+"""Of all checks of all subjects, which are done at once. Each request has a shorter one."""
 
 
 def server_checks(settings: Settings, mqtt: MqttBridgeSettings | None) -> Mapping[str, Check]:

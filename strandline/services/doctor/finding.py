@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -51,12 +52,13 @@ def wrong(subject: str, sentence: str, remedy: str) -> Finding:
 
 
 def examine(checks: Mapping[str, Check], deadline_s: float, settings: Settings) -> list[Finding]:
-    """Do all checks at once, and return their findings in the order of the checks. What a check has not said by the deadline is
-    one finding of its own; no secret of the settings is in any."""
+    """Do all checks at once, and return their findings in the order of the checks. What a check has not said by the deadline,
+    which is one for all of them, is one finding of its own; no secret of the settings is in any."""
     patients = [_Patient(subject, check) for subject, check in checks.items()]
     for patient in patients:
         patient.thread.start()
-    found = [finding for patient in patients for finding in patient.findings(deadline_s)]
+    deadline = time.monotonic() + deadline_s
+    found = [finding for patient in patients for finding in patient.findings(deadline, deadline_s)]
     return [_without_secrets(one, settings) for one in found]
 
 
@@ -69,8 +71,8 @@ class _Patient:
         self._found: list[Finding] = []
         self.thread = threading.Thread(target=self._run, name=f"doctor-{subject}", daemon=True)
 
-    def findings(self, deadline_s: float) -> list[Finding]:
-        self.thread.join(deadline_s)
+    def findings(self, deadline: float, deadline_s: float) -> list[Finding]:
+        self.thread.join(max(0.0, deadline - time.monotonic()))
         found = list(self._found)
         if self.thread.is_alive():
             remedy = "look whether a firewall drops what is sent to it, and whether it is overloaded"
