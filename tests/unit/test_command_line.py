@@ -339,6 +339,12 @@ def test_every_verb_helps_with_an_example_that_parses(
     assert parse(example)[-1:] == words[-1:]
 
 
+def test_every_verb_is_in_the_docs() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| verb \|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert [words for words in leaf_commands() if not re.search(rf"`{' '.join(words)}\b", table)] == []
+
+
 def test_every_verb_that_asks_a_control_service_takes_a_file_with_the_token(say: Say, tmp_path: Path) -> None:
     """But the doctor, which asks it for nothing but its health."""
     lacking = []

@@ -90,6 +90,16 @@ def test_memory_is_limited_and_several_stacks_can_run_side_by_side(service):
     assert "container_name" not in service
 
 
+def test_the_docs_tell_the_sum_of_the_limits():
+    """Of what stays up; what runs to its end gives its memory back."""
+    gibibytes = 0.0
+    for service in LASTING.values():
+        number, unit = re.fullmatch(r"(?:\$\{\w+:-)?(\d+)([mg])\}?", service["mem_limit"]).groups()
+        gibibytes += int(number) / {"m": 1024, "g": 1}[unit]
+    (told,) = re.findall(r"add up to ([\d.]+) GiB", (ROOT / "docs/compose.md").read_text(encoding="utf-8"))
+    assert told == f"{gibibytes:.1f}"
+
+
 @each_service
 def test_what_a_service_needs_is_ready_before_it_starts(service):
     for needed, how in service.get("depends_on", {}).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -110,6 +111,13 @@ def test_the_first_cause_that_holds_is_told(facts: JobFacts, cause: str, part: s
     assert found.cause == cause
     assert part in found.sentence
     assert found.next
+
+
+def test_every_cause_is_in_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    told = text.partition("## Why is there no output?")[2].partition("## ")[0]
+    causes = {cause for _, cause, _ in CASES} | {"completed"}
+    assert {cause for cause in causes if f"`{cause}`" not in told} == set()
 
 
 def test_an_idle_partition_holds_nobody_back() -> None:

@@ -1,5 +1,4 @@
-"""The command line: `strandline`. Everything but `up`, `down`, `example`, `doctor` and `ingest`, which
-writes to Kafka itself, goes through the REST API.
+"""The command line: `strandline`. Most verbs go through the REST API; docs/api.md names those that don't.
 
 Exit codes: 0 done; 1 failed, with a sentence on stderr that says what, why and what to do; 2 wrong use; 3 an audit found
 differences.
