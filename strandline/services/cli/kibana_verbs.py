@@ -49,7 +49,7 @@ def export_objects(
 def import_into_kibana(
     job: JobOrFile,
     kibana: KibanaUrl = "http://127.0.0.1:5601",
-    space: Annotated[str, typer.Option(help="The id of one of Kibana's spaces; default: the default one.")] = "",
+    space: Annotated[str, typer.Option(help="The id of one of Kibana's spaces; default: Kibana's default space.")] = "",
     links: Links = "",
     data_dir: DataDir = None,
     url: Url = None,

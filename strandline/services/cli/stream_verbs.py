@@ -74,7 +74,7 @@ def infer(
 ) -> None:
     """Propose a stream's document from a sample of its records: format, fields, types, units."""
     if (sample is None) == (from_topic is None):
-        raise typer.BadParameter("give one of them", param_hint="--sample / --from-topic")
+        raise typer.BadParameter("give either --sample or --from-topic", param_hint="--sample / --from-topic")
     if from_topic is not None:
         with connect(data_dir, url, token_file) as client:
             proposal = client.proposal(from_topic)

@@ -86,11 +86,11 @@ def _of_privileges(rights: Mapping[str, Any]) -> Iterator[Finding]:
     lacking = [name for name in _INDEX_RIGHTS if not on_all.get(name)]
     if lacking:
         remedy = f"see that they are granted on the names that jobs emit under; {_SEE_RIGHTS}"
-        yield warning(SUBJECT, f"the user has not on all indices: {', '.join(lacking)}", remedy)
+        yield warning(SUBJECT, f"the user lacks these rights on some indices: {', '.join(lacking)}", remedy)
     elif not on_all.get(_REVISE_RIGHT):
         remedy = f"if a job has it, see that {_REVISE_RIGHT} is granted on the names that it emits under; {_SEE_RIGHTS}"
         sentence = (
-            f"the user has not on all indices: {_REVISE_RIGHT}, which jobs need whose late records revise results "
+            f"the user lacks this right on some indices: {_REVISE_RIGHT}; jobs need it if late records revise their results "
             "(late: {revise: ...})"
         )
         yield warning(SUBJECT, sentence, remedy)
