@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
 from strandline.ingest.append.outcome import Accepted
@@ -34,11 +35,14 @@ class HoldingWriter:
     def __init__(self) -> None:
         self.may_go_on = asyncio.Event()
         self.appended: list[bytes] = []
+        self.fails_with: bytes | None = None
 
     async def append(self, topic: str, records: Sequence[Record], **about: Any) -> Accepted:
         values = [value for value, _ in records]
         if HOG in values:
             await self.may_go_on.wait()
+        if self.fails_with in values:
+            raise LogUnavailable("Kafka confirms nothing")
         self.appended += values
         return Accepted.LOG
 
@@ -161,6 +165,23 @@ def test_a_connection_is_read_no_further_than_its_records_may_cost() -> None:
         assert len(door.writer.appended) == 300_100
         for _, one in (*hogs, (reader, writer)):
             one.close()
+
+    play(script)
+
+
+def test_ok_counts_no_refused_line_behind_records_that_are_still_queued() -> None:
+    async def script(door: Door) -> None:
+        door.writer.fails_with = b"last"
+        reader, writer = await door.connect()
+        writer.write(b"h\n")
+        await door.until(lambda: any(one._settling is not None for one in door.room.connections))
+        writer.write(b"a\n" * 10_004 + b"last\n" + (LONG + b"\n") * 3)  # in appends of 10,000 and of 5
+        await door.until(lambda: any(one._counted == 10_009 for one in door.room.connections))
+        door.writer.may_go_on.set()
+        answers = (await reader.read()).split(b"\n")
+        assert [answer for answer in answers if answer.startswith(b"ok")] == [b"ok 1", b"ok 10001"]
+        assert answers[-2].startswith(b"error log_unavailable")
+        assert len(door.writer.appended) == 10_001
 
     play(script)
 
