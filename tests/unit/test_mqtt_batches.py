@@ -203,6 +203,42 @@ def test_what_a_message_says_of_itself_is_in_its_headers():
     run(test)
 
 
+def test_messages_of_different_content_types_keep_their_order():
+    async def test(bench):
+        for number, said in enumerate(["text/csv", None, "text/csv", "text/csv", "application/json", None], 1):
+            bench.add(b"%d" % number, number, properties=PublishProperties(said, ()) if said else None)
+        await turns()
+        assert [(more["content_type"], values) for _, values, more in bench.log.appended] == [
+            (b"text/csv", [b"1"]),
+            (b"application/json", [b"2"]),
+            (b"text/csv", [b"3", b"4"]),
+            (b"application/json", [b"5", b"6"]),
+        ]
+        bench.log.confirm()
+        await turns()
+        assert bench.sensor.acknowledged == [1, 2, 3, 4, 5, 6]
+        assert bench.add_up()
+
+    run(test)
+
+
+def test_a_changed_document_counts_for_the_next_message():
+    async def test(bench):
+        spooled = Route("s", True, ROUTE.headers, ROUTE.find_key, b"text/csv")
+        bench.log.refusals = [LogBusy("full")]
+        bench.add(b"1", 1, route=spooled)
+        await turns()
+        bench.add(b"2", 2, route=ROUTE)  # while the one before it is held
+        bench.add(b"3", 3, route=ROUTE)
+        await until(lambda: bench.log.values() == [b"1", b"2", b"3"])
+        assert [(more["may_spool"], more["content_type"], values) for _, values, more in bench.log.appended] == [
+            (True, b"text/csv", [b"1"]),
+            (False, b"application/json", [b"2", b"3"]),
+        ]
+
+    run(test)
+
+
 def test_settling_waits_for_all():
     async def test(bench):
         bench.add(b"1", 1)

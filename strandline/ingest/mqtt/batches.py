@@ -3,7 +3,7 @@
 The way of a message:
 
 1. `add` puts it into its stream's batch. The messages of one stream that arrive in one turn of the event loop, from all
-   connections, are one append.
+   connections, are one append; another one begins where content type or durability differ from the message before.
 2. When the append returns, every QoS 1 message of the batch is acknowledged to its client.
 3. On LogBusy nothing was sent. No connection is read, and the batch is tried again for a while, before the stream's later
    messages.
@@ -52,9 +52,11 @@ class Sender(Protocol):
 class _StreamBatch:
     """The messages of one append."""
 
-    __slots__ = ("began_s", "bytes_waiting", "headers_each", "records", "waiting")
+    __slots__ = ("began_s", "bytes_waiting", "content_type", "headers_each", "may_spool", "records", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, content_type: bytes, may_spool: bool) -> None:
+        self.content_type = content_type
+        self.may_spool = may_spool
         self.began_s = 0.0
         """When it was tried first; 0 before that."""
         self.records: list[Record] = []
@@ -65,13 +67,12 @@ class _StreamBatch:
 
 
 class _StreamQueue:
-    """The batches of one stream and content type, in order."""
+    """The batches of one stream, in order."""
 
-    __slots__ = ("batches", "content_type", "held", "is_blocked", "route")
+    __slots__ = ("batches", "held", "is_blocked", "stream")
 
-    def __init__(self, route: Route, content_type: bytes) -> None:
-        self.route = route
-        self.content_type = content_type
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
         self.batches: list[_StreamBatch] = []
         """Not handed to the writer yet; the last one is being filled."""
         self.held: list[_StreamBatch] = []
@@ -101,7 +102,7 @@ class Batches:
         self._busy_patience_s = busy_patience_s
         self._clock_ms = clock_ms
         self._loop = asyncio.get_running_loop()
-        self._queues: dict[tuple[str, str | None], _StreamQueue] = {}
+        self._queues: dict[str, _StreamQueue] = {}
         self._appending: set[asyncio.Task[None]] = set()
         self._is_flushing = False
         self._is_reading = True
@@ -111,12 +112,7 @@ class Batches:
 
     def add(self, sender: Sender, publish: Publish, route: Route) -> None:
         """Queue a message. If it has QoS 1, its sender will get `acknowledge` or `withhold`."""
-        properties = publish.properties
-        content_type = properties.content_type if properties else None
-        queue = self._queues.get((route.stream, content_type)) or self._open_queue(route, content_type)
-        if not queue.batches or len(queue.batches[-1].records) >= RECORDS_PER_TURN:
-            queue.batches.append(_StreamBatch())
-        batch = queue.batches[-1]
+        batch = self._batch_for(publish, route)
         payload = publish.payload
         batch.records.append((payload, route.find_key(payload)))
         batch.headers_each.append(headers_of(publish, route.headers))
@@ -144,12 +140,22 @@ class Batches:
                 BUSY_RETRY_S
             )
 
-    def _open_queue(self, route: Route, content_type: str | None) -> _StreamQueue:
-        if len(self._queues) > 10_000:  # clients choose the content types
-            self._queues = {key: queue for key, queue in self._queues.items() if queue.batches or queue.held}
-        queue = _StreamQueue(route, content_type.encode() if content_type else route.content_type)
-        self._queues[route.stream, content_type] = queue
-        return queue
+    def _batch_for(self, publish: Publish, route: Route) -> _StreamBatch:
+        """The stream's last batch, or a new one where it is full or its append would not suit the message."""
+        properties = publish.properties
+        said = properties.content_type if properties else None
+        content_type = said.encode() if said else route.content_type
+        queue = self._queues.get(route.stream)
+        if queue is None:
+            queue = self._queues[route.stream] = _StreamQueue(route.stream)
+        if queue.batches:
+            last = queue.batches[-1]
+            is_alike = last.content_type == content_type and last.may_spool == route.may_spool
+            if is_alike and len(last.records) < RECORDS_PER_TURN:
+                return last
+        batch = _StreamBatch(content_type, route.may_spool)
+        queue.batches.append(batch)
+        return batch
 
     def _flush(self) -> None:
         self._is_flushing = False
@@ -165,7 +171,7 @@ class Batches:
         if queue.is_blocked:
             queue.held.append(batch)
             return
-        stream, count = queue.route.stream, len(batch.records)
+        stream, count = queue.stream, len(batch.records)
         metrics = self._metrics.of(stream)
         if not batch.began_s:
             batch.began_s = self._loop.time()
@@ -177,9 +183,9 @@ class Batches:
                 batch.records,
                 received_ms=self._clock_ms(),
                 source=None,
-                content_type=queue.content_type,
+                content_type=batch.content_type,
                 headers_each=batch.headers_each,
-                may_spool=queue.route.may_spool,
+                may_spool=batch.may_spool,
             )
         except NOT_CONFIRMED as error:
             if isinstance(error, LogBusy) and self._loop.time() - batch.began_s < self._busy_patience_s:
