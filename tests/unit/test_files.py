@@ -21,6 +21,7 @@ from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files import file_ingest
+from strandline.ingest.files import rows as file_rows
 from strandline.ingest.files.file_ingest import FileIngest, Taken
 from strandline.ingest.files.journal import FileAttempt, Journal
 from strandline.ingest.files.rows import TOO_LONG, UnreadableFile, rows_of
@@ -85,6 +86,11 @@ CSV = {"format": "csv", "csv": {"delimiter": ";", "columns": ["b", "a"]}}
         (b"\xef\xbb\xbfb; a\n1;x", [b"1;x"]),
         (b"1;x\n2;y", [b"1;x", b"2;y"]),
         (b'b;a\n1;"x\ny"\n2;z', [b'1;"x\ny"', b"2;z"]),
+        (b'1;"x"";\ny"\n2;z', [b'1;"x"";\ny"', b"2;z"]),
+        (b'"1\n"";2";"x\n"\n2;z', [b'"1\n"";2";"x\n"', b"2;z"]),
+        (b'1;12" pipe\n2;"9"" pipe"\n3;x"y"z"\n4;""\n', [b'1;12" pipe', b'2;"9"" pipe"', b'3;x"y"z"', b'4;""']),
+        (b'1;"x"y"\n2;z', [b'1;"x"y"', b"2;z"]),
+        (b'1;x\n2;"y\n3', [b"1;x", b'2;"y\n3']),
         (b"", []),
         (b"b;a\n", []),
     ],
@@ -92,6 +98,40 @@ CSV = {"format": "csv", "csv": {"delimiter": ";", "columns": ["b", "a"]}}
 def test_lines_of_csv_stand_behind_their_header(tmp_path: Path, text: bytes, found: list[bytes]) -> None:
     (tmp_path / "f.csv").write_bytes(text)
     assert rows(tmp_path / "f.csv", spec(**CSV)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b'1;"open\n2;x\n3;yy\n4;zzzzzzz\n', [b'1;"open', b"2;x", b"3;yy", b"4;zzzzzzz"]),
+        (b'1;"open\nx;x\n2";"yyyyy\ny"\n4;z\n', [b'1;"open', b"x;x", b'2";"yyyyy\ny"', b"4;z"]),
+        (b'1;"open\nxxxxxxxxxxxx"\n4;z\n', [b'1;"open', b'xxxxxxxxxxxx"', b"4;z"]),
+        (b'1;"' + b"x" * 30 + b'\n2;y\n"', [TOO_LONG, b"2;y", b'"']),
+        (b'1;"open\n2;y\n' + b"x" * 99 + b"\n3;z", [b'1;"open', b"2;y", TOO_LONG, b"3;z"]),
+        (b'x";"\n' * 40, [b'x";"'] * 36 + [b"\n".join([b'x";"'] * 4)]),
+    ],
+)
+def test_a_quote_that_is_not_closed_within_a_record_costs_no_other_row(
+    tmp_path: Path, text: bytes, found: list[bytes]
+) -> None:
+    (tmp_path / "f.csv").write_bytes(text)
+    assert rows(tmp_path / "f.csv", spec(**CSV), record_bytes_max=20) == found
+
+
+@pytest.mark.parametrize("line", [b'x";"', b'1;"', b"1;x"])
+def test_each_line_of_a_long_row_is_looked_at_no_more_than_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    looked_at = []
+    ends_in_quotes = file_rows._ends_in_quotes
+    monkeypatch.setattr(
+        file_rows,
+        "_ends_in_quotes",
+        lambda line, *at, **more: looked_at.append(line) or ends_in_quotes(line, *at, **more),
+    )
+    (tmp_path / "f.csv").write_bytes(b'0;"\n' + (line + b"\n") * 3_000)
+    rows(tmp_path / "f.csv", spec(**CSV), record_bytes_max=2_000)
+    assert len(looked_at) <= 2 * 3_001
 
 
 @pytest.mark.parametrize(

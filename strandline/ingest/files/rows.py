@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import datetime
+import re
 import sys
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -31,6 +33,8 @@ _READ_BYTES = 1 << 18
 _PARQUET_ROWS = 1_000
 COMPRESSIONS = (".gz", ".zst", ".zstd")
 PARQUET = (".parquet", ".pq")
+_CLOSING = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
+"""Up to the end of a quoted value, in which a quote is doubled."""
 
 
 class UnreadableFile(PermanentError):
@@ -67,7 +71,8 @@ def rows_of(
     with path.open("rb") as file:
         lines = _lines(_blocks(file, compression, bytes_max, on_read, path), record_bytes_max)
         if spec.format == "csv":
-            lines = _without_header(_whole_csv_rows(lines, record_bytes_max), spec, path)
+            delimiter = (spec.csv.delimiter if spec.csv else ",").encode()
+            lines = _without_header(_whole_csv_rows(lines, delimiter, record_bytes_max), spec, delimiter, path)
         yield from lines
 
 
@@ -147,29 +152,53 @@ def _lines(blocks: Iterator[bytes], record_bytes_max: int) -> Iterator[Row]:
         yield rest.removesuffix(b"\r")
 
 
-def _whole_csv_rows(lines: Iterator[Row], record_bytes_max: int) -> Iterator[Row]:
-    """Join lines that a quoted value runs over."""
-    open_row: bytes | None = None
+def _whole_csv_rows(lines: Iterator[Row], delimiter: bytes, record_bytes_max: int) -> Iterator[Row]:
+    """Join lines that a quoted value runs over. Where that exceeds a record, the first line stands alone and the others are read
+    anew: a quote that nobody closes costs no other row.
+
+    A line that ends within a quoted value when it is read anew did so before, too; so none is looked at a third time.
+    """
+    opening = re.compile(b"(?:^|" + re.escape(delimiter) + b')"')
+    held: deque[bytes] = deque()  # the first one opens a quoted value, which is not closed yet
+    size = -1  # of the held lines and the line ends between them
     for line in lines:
         if isinstance(line, TooLong):
-            open_row = None
+            yield from held
+            held.clear()
+            size = -1
             yield line
             continue
-        row = line if open_row is None else open_row + b"\n" + line
-        if row.count(b'"') % 2 and len(row) <= record_bytes_max:
-            open_row = row
-            continue
-        open_row = None
-        yield row if len(row) <= record_bytes_max else TOO_LONG
-    if open_row is not None:
-        yield open_row
+        is_open = _ends_in_quotes(line, opening, is_quoted=bool(held))
+        held.append(line)
+        size += len(line) + 1
+        goes_on = True
+        while held and (size > record_bytes_max or not goes_on):
+            first = held.popleft()
+            size -= len(first) + 1
+            yield first if len(first) <= record_bytes_max else TOO_LONG
+            goes_on = bool(held) and _ends_in_quotes(held[0], opening, is_quoted=False)
+            is_open |= len(held) == 1  # if it does not go on, it goes out, too
+        if held and not is_open:
+            yield b"\n".join(held)
+            held.clear()
+            size = -1
+    if held:
+        yield b"\n".join(held)
 
 
-def _without_header(rows: Iterator[Row], spec: StreamSpec, path: Path) -> Iterator[Row]:
+def _ends_in_quotes(line: bytes, opening: re.Pattern[bytes], *, is_quoted: bool) -> bool:
+    """Whether a quoted value goes on behind the line; `is_quoted`: one goes on from the line before. A quote opens only at the
+    beginning of a value (RFC 4180)."""
+    at = 0
+    while found := _CLOSING.match(line, at) if is_quoted else opening.search(line, at):
+        at, is_quoted = found.end(), not is_quoted
+    return is_quoted
+
+
+def _without_header(rows: Iterator[Row], spec: StreamSpec, delimiter: bytes, path: Path) -> Iterator[Row]:
     """The first row is left out if it names the columns. If it names them otherwise, the file doesn't fit: raises
     UnreadableFile."""
     columns = [name.lower() for name in (spec.csv.columns if spec.csv and spec.csv.columns else spec.fields)]
-    delimiter = (spec.csv.delimiter if spec.csv else ",").encode()
     first = next(rows, None)
     if first is None:
         return
