@@ -294,8 +294,11 @@ def test_a_will_is_left_by_who_goes_without_a_word():
     run(test)
 
 
-@pytest.mark.parametrize(("version", "reason", "does_leave"), [(4, 0, False), (5, 0, False), (5, 4, True)])
-def test_disconnect_takes_the_will_back_unless_it_says_so(version, reason, does_leave):
+@pytest.mark.parametrize(
+    ("version", "reason", "does_leave"),
+    [(4, 0, False), (5, 0, False), (5, 0x04, True), (5, 0x80, True), (5, 0x93, True)],
+)
+def test_only_a_normal_disconnection_takes_the_will_back(version, reason, does_leave):
     async def test(bench):
         await bench.connect(version, will=("a", b"gone", b""))
         bench.send(client.disconnect(version, reason), client.publish(version, "a", b"after"))

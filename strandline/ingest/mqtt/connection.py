@@ -57,7 +57,8 @@ KEEP_ALIVE_FACTOR = 1.5
 """[MQTT-3.1.2-22]"""
 WITHHELD_S = (2.0, 5.0)
 """How long after a withheld PUBACK the connection is closed; random, so that clients don't return all at once."""
-_DISCONNECT_WITH_WILL = 0x04
+_NORMAL_DISCONNECTION = 0x00
+"""Takes the will back; DISCONNECT with any other reason leaves it [MQTT-3.1.2-10]."""
 
 
 class State(Enum):
@@ -282,7 +283,7 @@ class Connection(asyncio.Protocol):
                 self.pause(Pause.ADMITTING)
                 self._admitting = self._loop.create_task(self._admit(packet))
             case Disconnect():
-                if packet.reason != _DISCONNECT_WITH_WILL:
+                if packet.reason == _NORMAL_DISCONNECTION:
                     self._will = None
                 if packet.session_expiry_s is not None:
                     self.session_expiry_s = packet.session_expiry_s

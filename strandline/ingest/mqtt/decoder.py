@@ -47,7 +47,7 @@ _ANSWERS = frozenset({4, 5, 6, 7, 15})
 
 
 class Will(msgspec.Struct, frozen=True):
-    """The message to publish when the client goes without DISCONNECT."""
+    """The message to publish when the client goes without a DISCONNECT that takes it back."""
 
     topic: bytes
     payload: bytes
@@ -100,7 +100,7 @@ class PingRequest(msgspec.Struct, frozen=True):
 
 class Disconnect(msgspec.Struct, frozen=True):
     reason: int
-    """0x04 asks for the will all the same."""
+    """0x00, a normal disconnection, takes the will back. Always 0x00 in 3.1.1."""
     session_expiry_s: int | None
     """None: as CONNECT said."""
 
