@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
 from strandline.core.stream import StreamSpec
@@ -11,6 +12,7 @@ from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
+from strandline.ingest.sockets.udp_gateway import UdpSettings, open_sockets
 
 METRICS = IngestMetrics("tcp")
 
@@ -40,6 +42,8 @@ class Bench:
     def _open(self, number, appender):
         if number in self.taken:
             raise OSError(98, "Address already in use")
+        if number > 65_535:
+            raise OverflowError("bind(): port must be 0-65535.")
         self.opened.append(RecordingPort(number, appender))
         return self.opened[-1]
 
@@ -95,3 +99,21 @@ def test_a_port_that_is_taken_is_tried_again_and_logged_once():
         assert [one.number for one in bench.opened] == [1_001]
 
     run(story)
+
+
+def test_a_port_that_the_offset_makes_too_high_is_refused_and_keeps_no_other_closed():
+    async def story(bench):
+        with capture_logs() as logs:
+            for _ in range(3):
+                bench.ports.update([stream("a", 65_000), stream("b", 2)])
+        refused, opened = logs
+        assert (refused["action"], refused["port"], refused["stream"]) == ("port_refused", 66_000, "a")
+        assert refused["reason"].startswith("65000 plus the offset of 1000 is 66000, and ports go from 1 to 65535")
+        assert (opened["action"], opened["port"]) == ("port_opened", 1_002)
+
+    run(story)
+
+
+def test_sockets_of_a_port_that_is_none_are_closed():
+    with pytest.raises(OverflowError):  # a socket that is left open is a warning, and so an error
+        open_sockets(UdpSettings(udp_receive_buffer_bytes=4_096), 70_000)

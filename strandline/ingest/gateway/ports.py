@@ -27,6 +27,7 @@ class Port(Protocol):
 
 
 P = TypeVar("P", bound=Port)
+_PORT_MAX = 65_535
 
 
 class Ports(Generic[P]):
@@ -83,6 +84,11 @@ class Ports(Generic[P]):
 
     def _open(self, number: int, spec: StreamSpec) -> None:
         try:
+            if not 0 < number <= _PORT_MAX:
+                raise OSError(
+                    f"{number - self._port_offset} plus the offset of {self._port_offset} is {number}, and ports go from 1 to "
+                    f"{_PORT_MAX}; start with a smaller --port-offset, or name another port in the stream's document"
+                )
             port = self._open_port(number, self._make_appender(spec))
         except OSError as error:
             if self._failed.get(number) != str(error):

@@ -275,7 +275,7 @@ def _port_of(spec: StreamSpec) -> int | None:
 
 
 def open_sockets(settings: UdpSettings, port: int) -> list[socket.socket]:
-    """The sockets of one port, bound and not blocking. Raises OSError."""
+    """The sockets of one port, bound and not blocking. Raises OSError, and OverflowError if there is no such port."""
     family = socket.AF_INET6 if ":" in settings.udp_host else socket.AF_INET
     sockets: list[socket.socket] = []
     try:
@@ -291,7 +291,7 @@ def open_sockets(settings: UdpSettings, port: int) -> list[socket.socket]:
             except PermissionError:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
             one.bind((settings.udp_host, port))
-    except OSError:
+    except (OSError, OverflowError):
         for one in sockets:
             one.close()
         raise
