@@ -49,7 +49,7 @@ QoS 1 messages anyway."""
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 1.0
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 UNKNOWN_STREAM = "(unknown)"
-"""Stands in the metrics for messages that no stream takes."""
+"""Stands in the metrics for messages that no stream takes, or that are malformed."""
 
 
 class MqttBridgeSettings(Settings):
@@ -277,8 +277,8 @@ class MqttBridge:
     def _batches(self, messages: list[Message]) -> list[_StreamBatch]:
         """Sort messages by stream, in order, into batches of at most RECORDS_PER_TURN records.
 
-        Messages that no stream takes, or that are too large, are refused and counted here. They are acknowledged with the
-        others, because the broker would only send them again.
+        Messages that no stream takes, or that are too large or malformed, are refused and counted here. They are acknowledged
+        with the others, because the broker would only send them again.
         """
         batches: dict[str, _StreamBatch] = {}
         found: list[_StreamBatch] = []
@@ -286,6 +286,9 @@ class MqttBridge:
             publish = message.publish
             if message.is_redelivered:
                 self._redelivered.inc()
+            if message.malformed is not None:
+                self._refuse_malformed(message)
+                continue
             route = self._routes.find(publish.topic)
             if route is None:
                 self._refuse_unknown(message)
@@ -314,14 +317,24 @@ class MqttBridge:
             bytes=len(message.publish.payload),
         )
 
+    def _refuse_malformed(self, message: Message) -> None:
+        self._count_refused("malformed")
+        logger.error(
+            "a message is not as MQTT has it, and it is not persisted; look at its publisher",
+            action="message_refused", topic=shown(message), reason=message.malformed,
+        )  # fmt: skip
+
     def _refuse_unknown(self, message: Message) -> None:
-        metrics = self._resources.metrics.of(UNKNOWN_STREAM)
-        metrics.received.inc()
-        metrics.refuse("unknown_stream", 1)
+        self._count_refused("unknown_stream")
         logger.error(
             "no stream takes this topic; the broker's session may have a subscription from an earlier document",
             action="message_refused", topic=shown(message),
         )  # fmt: skip
+
+    def _count_refused(self, reason: str) -> None:
+        metrics = self._resources.metrics.of(UNKNOWN_STREAM)
+        metrics.received.inc()
+        metrics.refuse(reason, 1)
 
 
 class _StreamBatch:
@@ -338,7 +351,7 @@ class _StreamBatch:
 
 def shown(message: Message) -> str:
     """The topic, for a log line."""
-    return message.publish.topic.decode()[:200]
+    return message.publish.topic.decode(errors="backslashreplace")[:200]
 
 
 def widest(filters: Iterable[str]) -> set[str]:

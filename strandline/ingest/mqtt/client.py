@@ -26,7 +26,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from strandline.core.errors import TransientError
-from strandline.ingest.mqtt.decoder import Publish, read_publish
+from strandline.ingest.mqtt.decoder import Publish, read_publish, read_publish_head
 from strandline.ingest.mqtt.wire import PacketError
 
 CONNECT_TIMEOUT_S = 10.0
@@ -124,6 +124,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     publish: Publish
     is_redelivered: bool
     """DUP: the broker has sent it before."""
+    malformed: str | None = None
+    """Why it is no message of MQTT. Then it holds only what names and acknowledges it."""
 
 
 class _PahoClient(paho.Client):
@@ -152,11 +154,16 @@ class _PahoClient(paho.Client):
     def _handle_publish(self) -> MQTTErrorCode:
         packet = bytes(self._in_packet["packet"])
         first = self._in_packet["command"]
+        malformed = None
         try:
             publish = read_publish(first, packet, 0, len(packet), self._version)
-        except PacketError:
-            return MQTTErrorCode.MQTT_ERR_PROTOCOL
-        self._deliver(Message(publish, bool(first & 8)))
+        except PacketError as error:
+            malformed = str(error)
+            try:
+                publish = read_publish_head(first, packet)  # not acknowledged, it would come first on each connection
+            except PacketError:
+                return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        self._deliver(Message(publish, bool(first & 8), malformed))
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 

@@ -234,6 +234,17 @@ def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Pu
     return Publish(topic, data[payload:end], qos, bool(first & 1), packet_id, properties)
 
 
+def read_publish_head(first: int, data: bytes) -> Publish:
+    """A PUBLISH that `read_publish` refuses, with what names and acknowledges it: the topic, which may be no UTF-8, and the
+    packet identifier. Raises PacketError if even these can't be read."""
+    qos = first >> 1 & 3
+    if qos == 3:
+        raise malformed(f"the flags of PUBLISH are 0x{first & 0x0F:x}")
+    body = Body(data, 0, len(data), V5)
+    topic = body.binary()
+    return Publish(topic, b"", qos, bool(first & 1), _read_packet_id(body) if qos else 0, None)
+
+
 def _read_connect(body: Body) -> Connect:
     name = body.binary()
     level = body.number(1)

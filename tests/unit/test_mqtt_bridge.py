@@ -1,0 +1,187 @@
+"""The bridge and a broker that does what the test says: what it sends that MQTT forbids, and what it doesn't grant."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from strandline.core.stream import StreamSpec
+from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.gateway.health_pages import HostNames
+from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.mqtt.bridge import MqttBridge, MqttBridgeSettings
+from strandline.log.record_key import Record
+from tests.support import mqtt_client_packets as packets
+
+
+class ListWriter:
+    def __init__(self) -> None:
+        self.appended: list[tuple[str, bytes]] = []
+
+    async def check(self, timeout_s: float) -> None:
+        pass
+
+    async def append(self, topic: str, records: Sequence[Record], **about: Any) -> Accepted:
+        self.appended += [(topic, value) for value, _ in records]
+        return Accepted.LOG
+
+
+class Broker:
+    """Sends its messages on each connection until they are acknowledged, after a SUBACK that refuses some filters."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.messages: dict[int, bytes] = {}
+        """Packet identifier -> PUBLISH."""
+        self.refused: set[str] = set()
+        self.acknowledged: list[int] = []
+        self.connections = self.open = 0
+        self.asked: list[list[str]] = []
+        """The filters of each SUBSCRIBE."""
+        self.given_up: list[str] = []
+        """The filters of each UNSUBSCRIBE."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.open += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                kind, body = await self._packet(reader)
+                if kind == 1:
+                    writer.write(packets.packet(0x20, b"\0\0" + packets.properties(self.version)))
+                elif kind in (8, 10):
+                    self._answer(kind, body, writer)
+                elif kind == 4:
+                    number = int.from_bytes(body[:2], "big")
+                    self.acknowledged.append(number)
+                    del self.messages[number]
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        self.open -= 1
+
+    def _answer(self, kind: int, body: bytes, writer: asyncio.StreamWriter) -> None:
+        filters, at = [], 2 + len(packets.properties(self.version))
+        while at < len(body):
+            end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+            filters.append(body[at + 2 : end].decode())
+            at = end + (kind == 8)
+        head = body[:2] + packets.properties(self.version)
+        if kind == 10:
+            self.given_up += filters
+            writer.write(packets.packet(0xB0, head + (b"\0" * len(filters) if self.version == 5 else b"")))
+            return
+        self.asked.append(filters)
+        no = 0x87 if self.version == 5 else 0x80
+        writer.write(packets.packet(0x90, head + bytes(no if one in self.refused else 1 for one in filters)))
+        writer.write(b"".join(self.messages.values()))
+
+    @staticmethod
+    async def _packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+        first = (await reader.readexactly(1))[0]
+        length = shift = 0
+        while True:
+            (byte,) = await reader.readexactly(1)
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return first >> 4, await reader.readexactly(length)
+
+
+class Bench:
+    """A bridge that is connected to its broker."""
+
+    def __init__(self, broker: Broker, port: int) -> None:
+        self.broker = broker
+        self.writer = ListWriter()
+        self.metrics = IngestMetrics("mqtt")
+        resources = GatewayResources(
+            self.writer,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            self.metrics,
+            HostNames(),
+            1_000,
+            asyncio.Event(),
+        )
+        version = "5" if broker.version == 5 else "3.1.1"
+        self.bridge = MqttBridge(
+            MqttBridgeSettings(mqtt_url=f"mqtt://127.0.0.1:{port}", mqtt_version=version),  # type: ignore[arg-type]
+            resources,
+        )
+
+    def follow(self, **topics: list[str]) -> None:
+        self.bridge.update_streams(
+            [
+                StreamSpec.from_document({"stream": name, "schema": {"n": "long"}, "mqtt": {"topics": filters}})
+                for name, filters in topics.items()
+            ]
+        )
+
+    def is_open(self, stream: str) -> bool:
+        return self.metrics.of(stream).is_open.value == 1
+
+    async def until(self, is_so: Callable[[], object]) -> None:
+        async with asyncio.timeout(20):
+            while not is_so():  # noqa: ASYNC110  # what is waited for knows of no event
+                await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def running(version: int) -> AsyncIterator[Bench]:
+    broker = Broker(version)
+    async with await asyncio.start_server(broker.serve, "127.0.0.1", 0) as server:
+        bench = Bench(broker, server.sockets[0].getsockname()[1])
+        task = asyncio.create_task(bench.bridge.run())
+        try:
+            yield bench
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await bench.until(lambda: not broker.open)
+
+
+def play(version: int, script: Callable[[Bench], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with running(version) as bench:
+            await script(bench)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("version", "bad", "topic"),
+    [
+        (5, {"topic": b"a/\xff"}, "a/\\xff"),
+        (4, {"topic": b"a/\xff"}, "a/\\xff"),
+        (5, {"topic": "a/b", "content": b"\x03" + packets.text(b"\xff")}, "a/b"),
+        (5, {"topic": "a/b", "content": b"\x26" + packets.text("unit") + packets.text(b"\xff")}, "a/b"),
+    ],
+)
+def test_a_malformed_message_is_refused_by_name_and_the_rest_goes_on(
+    version: int, bad: dict[str, Any], topic: str
+) -> None:
+    async def script(bench: Bench) -> None:
+        bench.broker.messages = {
+            1: packets.publish(version, "a/b", b"1", packet_id=1),
+            2: packets.publish(version, **bad, payload=b"2", packet_id=2),
+            3: packets.publish(version, "a/b", b"3", packet_id=3),
+        }
+        with capture_logs() as logs:
+            bench.follow(s=["a/+"])
+            await bench.until(lambda: len(bench.broker.acknowledged) == 3)
+        assert bench.broker.acknowledged == [1, 2, 3]
+        assert bench.broker.connections == 1
+        assert bench.writer.appended == [("s", b"1"), ("s", b"3")]
+        (refused,) = [line for line in logs if line["action"] == "message_refused"]
+        assert (refused["topic"], "is not UTF-8" in refused["reason"]) == (topic, True)
+        labels = {"protocol": "mqtt", "stream": "(unknown)", "reason": "malformed"}
+        assert bench.metrics.registry.get_sample_value("strandline_ingest_refused_total", labels) == 1
+
+    play(version, script)
