@@ -97,8 +97,6 @@ class DecodedChunk:
     """What the dead letter of a row holds."""
     elements: Sequence[int | None] | None = None
     """The place of each row's element in the array that was exploded; None where each record is a row."""
-    sessions: Sessions | None = None
-    """What the records of the partition have declared, where the format keeps that. It goes on with the chunks that follow."""
     tables: Mapping[str, LookupTable] = field(default_factory=dict)
     """Lookup -> the version of its rows by which these rows are enriched."""
 
@@ -136,12 +134,19 @@ class DecodedChunk:
         return None if self.elements is None else self.elements[at]
 
 
-def decode_pieces(config: DecodingConfig, pieces: Sequence[Piece], *, is_new: bool = False) -> Iterator[DecodedChunk]:
+SessionsRead = dict[tuple[str, int], Sessions]
+"""(stream, partition) -> what its records have declared, where the format keeps that."""
+
+
+def decode_pieces(
+    config: DecodingConfig, pieces: Sequence[Piece], *, is_new: bool = False, sessions: SessionsRead | None = None
+) -> Iterator[DecodedChunk]:
     """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own. All
     rows of a chunk are of one stream, and enriched by the same versions of lookups.
 
     Pieces of another format come as columns of the types of their stream's config, too. `is_new`: whether
     they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
+    `sessions` takes what the records declare: once all chunks are read it is that of all records, also of those without rows.
     Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
     decoders: dict[str, Decoder] = {}
@@ -162,10 +167,11 @@ def decode_pieces(config: DecodingConfig, pieces: Sequence[Piece], *, is_new: bo
             tables = tables_of_process(config.ledger_url, refs)
         if other is None:
             decoder = decoders[config.stream]
-            yield from _decode_runs(config, RowReader(config.format, schemas), decoder.decode, runs, tables, place)
+            reader = RowReader(config.format, schemas)
+            yield from _decode_runs(config, reader, decoder.decode, runs, tables, place, sessions)
         else:
             decode = conforming_decoder(config, other)
-            yield from _decode_runs(config, RowReader(other, schemas), decode, runs, tables, place)
+            yield from _decode_runs(config, RowReader(other, schemas), decode, runs, tables, place, sessions)
 
 
 def _decoded_alike(run: Sequence[Piece]) -> tuple[str, RecordFormat | None, tuple[LookupRef, ...]]:
@@ -207,6 +213,7 @@ def _decode_runs(
     adjoining: Iterable[list[Piece]],
     tables: Mapping[str, LookupTable],
     place: int,
+    sessions: SessionsRead | None,
 ) -> Iterator[DecodedChunk]:
     reader = reader_of_process(config.kafka_bootstrap)
     runs = {_whole(run): run for run in adjoining}
@@ -216,7 +223,10 @@ def _decode_runs(
         if whole != begun and row_reader.sessions is not None:
             from strandline.processing.source.kept_sessions import sessions_of_process  # only where a stream needs it
 
-            row_reader.begin(sessions_of_process(config.ledger_url).unpack(run[0].sessions))
+            begun_with = sessions_of_process(config.ledger_url).unpack(run[0].sessions)
+            row_reader.begin(begun_with)
+            if sessions is not None:
+                sessions[whole.stream, whole.partition] = begun_with  # the reader writes on in it
         begun = whole
         ends = np.array([piece.offsets.offset_next for piece in run])
         watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
@@ -237,7 +247,6 @@ def _decode_runs(
                 decoded,
                 value_at,
                 rows.elements,
-                row_reader.sessions,
                 tables,
                 place,
             )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from strandline.processing.operators.dedupe.repeats import seen_of
 from strandline.processing.operators.record_chain import RecordsAtStage, RecordsAtWindow, SteppedRecords
 from strandline.processing.operators.record_rows import pack_record_rows
 from strandline.processing.pipelines.stages import JoinStage
-from strandline.processing.source.decoding import DecodedChunk, decode_pieces
+from strandline.processing.source.decoding import DecodedChunk, SessionsRead, decode_pieces
 from strandline.processing.source.slice_rows import (
     FACTS,
     RECORD_ROWS,
@@ -73,13 +74,20 @@ class SourceTask:
         begins with the buckets when all tasks have read.
         """
         decoding = self._config.decoding
-        chunks = decode_pieces(decoding, pieces, is_new=is_new)
-        return batches_of(self.rows(chunks, is_new=is_new, work=work))
+        sessions: SessionsRead = {}
+        chunks = decode_pieces(decoding, pieces, is_new=is_new, sessions=sessions)
+        return batches_of(self.rows(chunks, is_new=is_new, work=work, sessions=sessions))
 
-    def rows(self, chunks: Iterable[DecodedChunk], *, is_new: bool, work: bytes | None) -> Iterator[SliceRowBlob]:
-        """As `read`, of chunks that are decoded."""
+    def rows(
+        self,
+        chunks: Iterable[DecodedChunk],
+        *,
+        is_new: bool,
+        work: bytes | None,
+        sessions: Mapping[tuple[str, int], Sessions] = MappingProxyType({}),
+    ) -> Iterator[SliceRowBlob]:
+        """As `read`, of chunks that are decoded. `sessions`: what their records have declared, once all chunks are read."""
         config, facts = self._config, list[SourceFacts]()
-        sessions = dict[tuple[str, int], Sessions]()
         keys = config.bucket_keys
         if work is not None:
             yield from to_every_bucket(keys, WORK, work)
@@ -95,8 +103,6 @@ class SourceTask:
                 ]
                 rejects.sort(key=lambda reject: reject.index)
             facts.append(_facts_of(chunk, rejects))
-            if chunk.sessions is not None:
-                sessions[chunk.stream, chunk.partition] = chunk.sessions
             event_us = decoded.event_time.cast(pa.int64())
             if is_new and stepped.at_stages:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
