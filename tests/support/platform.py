@@ -16,6 +16,9 @@ from strandline.services.embedded.stack import Stack
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import pause_s
 
+_STARTED: list[Platform] = []
+"""The platform of this run, once a test has asked for it."""
+
 
 class Platform:
     """A running stack from a user's side: documents in, records in, results out."""
@@ -75,6 +78,12 @@ class Platform:
         end = "drained" if drain else "stopped"
         return self.wait_for(job, lambda state: state["state"] == end, end)
 
+    def stop_all(self) -> None:
+        """Let all jobs come to rest; returns at once."""
+        for job in self.control.get("/v1/jobs")["jobs"]:
+            if job["desired"] == "running" and job["state"] not in ("failed", "completed"):
+                self.control.order(job["name"], "stop")
+
     def audit(self, job: str, after_ms: int | None = None, up_to_ms: int | None = None) -> dict[str, Any]:
         """Audit the job; the report."""
         self.control.start_audit(job, after_ms, up_to_ms)
@@ -116,5 +125,15 @@ def platform(servers: Stack, kafka: str, elasticsearch: str, class_archive: None
     servers.start_control()
     servers.start_http_gateway()
     platform = Platform(servers)
+    _STARTED.append(platform)
     yield platform
+    _STARTED.remove(platform)
     platform.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def jobs_end_with_their_module() -> Iterator[None]:
+    """Stop the jobs that the tests of a module left running: they would take time from all tests that follow."""
+    yield
+    for platform in _STARTED:
+        platform.stop_all()
