@@ -15,6 +15,7 @@ from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.mqtt import bridge
 from strandline.ingest.mqtt.bridge import MqttBridge, MqttBridgeSettings
 from strandline.log.record_key import Record
 from tests.support import mqtt_client_packets as packets
@@ -33,7 +34,7 @@ class ListWriter:
 
 
 class Broker:
-    """Sends its messages on each connection until they are acknowledged, after a SUBACK that refuses some filters."""
+    """Has a session, whose messages it sends on each connection until they are acknowledged, and refuses some filters."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -54,7 +55,8 @@ class Broker:
             while True:
                 kind, body = await self._packet(reader)
                 if kind == 1:
-                    writer.write(packets.packet(0x20, b"\0\0" + packets.properties(self.version)))
+                    writer.write(packets.packet(0x20, b"\1\0" + packets.properties(self.version)))
+                    writer.write(b"".join(self.messages.values()))
                 elif kind in (8, 10):
                     self._answer(kind, body, writer)
                 elif kind == 4:
@@ -80,7 +82,6 @@ class Broker:
         self.asked.append(filters)
         no = 0x87 if self.version == 5 else 0x80
         writer.write(packets.packet(0x90, head + bytes(no if one in self.refused else 1 for one in filters)))
-        writer.write(b"".join(self.messages.values()))
 
     @staticmethod
     async def _packet(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -183,5 +184,30 @@ def test_a_malformed_message_is_refused_by_name_and_the_rest_goes_on(
         assert (refused["topic"], "is not UTF-8" in refused["reason"]) == (topic, True)
         labels = {"protocol": "mqtt", "stream": "(unknown)", "reason": "malformed"}
         assert bench.metrics.registry.get_sample_value("strandline_ingest_refused_total", labels) == 1
+
+    play(version, script)
+
+
+@pytest.mark.parametrize("version", [5, 4])
+def test_a_refused_filter_is_logged_once_and_the_others_are_open(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "REFUSED_AGAIN_S", 0.01)
+
+    async def script(bench: Bench) -> None:
+        broker = bench.broker
+        broker.refused = {"a/#", "d"}
+        broker.messages = {1: packets.publish(version, "b/1", b"1")}
+        with capture_logs() as logs:
+            bench.follow(all_of_a=["a/#"], one_of_a=["a/1"], b=["b/+"], half=["c", "d"])
+            await bench.until(lambda: len(broker.asked) >= 4 and broker.acknowledged)
+        assert [bench.is_open(stream) for stream in ("all_of_a", "one_of_a", "b", "half")] == [False, True, True, False]
+        assert broker.asked[:4] == [["a/#", "b/+", "c", "d"], ["a/1"], ["a/#", "d"], ["a/#", "d"]]
+        assert (broker.connections, broker.given_up) == (1, [])
+        assert bench.writer.appended == [("b", b"1")]
+        refusals = {line["filter"]: line["streams"] for line in logs if line["action"] == "filter_refused"}
+        assert refusals == {"a/#": ["all_of_a"], "d": ["half"]}
+        assert len([line for line in logs if line["action"] == "filter_refused"]) == 2
+        broker.refused = set()
+        await bench.until(lambda: all(bench.is_open(stream) for stream in ("all_of_a", "one_of_a", "b", "half")))
+        await bench.until(lambda: broker.given_up == ["a/1"])
 
     play(version, script)

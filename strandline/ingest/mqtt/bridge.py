@@ -47,6 +47,8 @@ HELD_MESSAGES_MAX = 20_000
 """Payloads that wait for confirmation; over either limit the connection isn't read. The window of messages in flight limits
 QoS 1 messages anyway."""
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 1.0
+REFUSED_AGAIN_S = 60.0
+"""How soon the broker is asked again for filters that it has refused."""
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 UNKNOWN_STREAM = "(unknown)"
 """Stands in the metrics for messages that no stream takes, or that are malformed."""
@@ -114,6 +116,8 @@ class MqttBridge:
         """Set when the connection is to end, as after a failed append: read no more."""
         self._subscribed: set[str] = set()
         """The filters that the broker has granted to the session, as far as this process knows."""
+        self._refused: dict[str, str] = {}
+        """Filter -> why the broker refuses it, as it was logged."""
         self._was_connected = False
         """The last attempt to connect succeeded."""
         self._turns: deque[_Turn] = deque()
@@ -163,7 +167,7 @@ class MqttBridge:
         """Serve one connection to the broker until it ends.
 
         1. Connect, with the session that the broker has kept; its messages arrive at once.
-        2. Subscribe, and again whenever streams have changed.
+        2. Subscribe, and again whenever streams have changed, or after a while if the broker has refused a filter.
         3. End when the connection is lost, an append has failed, or the bridge stops: read no more, wait for the appends
            under way, acknowledge what is confirmed, close.
 
@@ -180,9 +184,10 @@ class MqttBridge:
             while not connection.lost.done() and not self._is_failing.is_set():
                 self._changed.clear()
                 appenders = self._appenders
-                await self._subscribe(connection)
-                self._show_open(appenders)
-                await _first_of(connection.lost, self._changed, self._is_failing)
+                taken = await self._subscribe(connection)
+                self._show_open({stream: one for stream, one in appenders.items() if stream in taken})
+                again_s = REFUSED_AGAIN_S if self._refused else None
+                await _first_of(connection.lost, self._changed, self._is_failing, timeout_s=again_s)
             if connection.lost.done():
                 raise BrokerUnavailable(f"the connection to the MQTT broker was lost: {connection.lost.result()}")
         finally:
@@ -194,20 +199,45 @@ class MqttBridge:
             await self._tasks.settle(2 * self._settings.mqtt_confirm_timeout_s + 2)
             connection.close()
 
-    async def _subscribe(self, connection: MqttClient) -> None:
-        """Subscribe and unsubscribe until the session has what the streams ask for. A subscription that exists is not made
-        again: with MQTT 3.1.1 every retained message would come again."""
+    async def _subscribe(self, connection: MqttClient) -> set[str]:
+        """Subscribe and unsubscribe until the session has what the streams ask for and the broker grants. Return the streams that
+        have all of their filters. A subscription that exists is not made again: with MQTT 3.1.1 every retained message would
+        come again.
+
+        What a refused filter would have covered is subscribed by itself.
+        """
         group = self._settings.mqtt_share_group
-        filters = widest(one for spec in self._specs or [] if spec.mqtt is not None for one in spec.mqtt.topics)
-        wanted = {f"$share/{group}/{one}" if group else one for one in filters}
-        if added := sorted(wanted - self._subscribed):
-            await connection.subscribe(added)
-            self._subscribed |= wanted
-            logger.info("subscribed", action="subscribed", filters=added)
+        prefix = f"$share/{group}/" if group else ""
+        topics = {spec.stream: spec.mqtt.topics for spec in self._specs or [] if spec.mqtt is not None}
+        asked = {one for filters in topics.values() for one in filters}
+        refused: dict[str, str] = {}
+        while added := sorted((wanted := widest(asked - refused.keys())) - self._subscribed):
+            answers = await connection.subscribe([prefix + one for one in added])
+            refused |= {one.removeprefix(prefix): reason for one, reason in answers.items()}
+            if granted := [one for one in added if one not in refused]:
+                self._subscribed.update(granted)
+                logger.info("subscribed", action="subscribed", filters=granted)
+        self._note_refused(refused, topics)
         if removed := sorted(self._subscribed - wanted):
-            await connection.unsubscribe(removed)
+            await connection.unsubscribe([prefix + one for one in removed])
             self._subscribed = wanted
             logger.info("unsubscribed", action="unsubscribed", filters=removed)
+        return {
+            stream
+            for stream, filters in topics.items()
+            if all(any(covers(wide, one) for wide in wanted) for one in filters)
+        }
+
+    def _note_refused(self, refused: dict[str, str], topics: dict[str, list[str]]) -> None:
+        """Log each refusal once."""
+        for topic_filter, reason in refused.items():
+            if self._refused.get(topic_filter) != reason:
+                logger.error(
+                    "the broker refuses a topic filter, so its stream gets none of these messages; allow it to the bridge's user",
+                    action="filter_refused", filter=topic_filter,
+                    streams=[stream for stream, filters in topics.items() if topic_filter in filters], reason=reason,
+                )  # fmt: skip
+        self._refused = refused
 
     def _show_open(self, appenders: dict[str, StreamAppender]) -> None:
         for stream in self._open - appenders.keys():
@@ -395,11 +425,11 @@ def client_options(settings: MqttBridgeSettings) -> MqttClientOptions:
     )
 
 
-async def _first_of(lost: asyncio.Future[str], *events: asyncio.Event) -> None:
-    """Return when the future is done or an event is set."""
+async def _first_of(lost: asyncio.Future[str], *events: asyncio.Event, timeout_s: float | None) -> None:
+    """Return when the future is done, an event is set, or the time is up."""
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        await asyncio.wait([lost, *waits], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([lost, *waits], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for one in waits:
             one.cancel()

@@ -176,7 +176,7 @@ class MqttClient:
         self._loop = asyncio.get_running_loop()
         self._arrived: list[Message] = []
         self._connected: asyncio.Future[bool] = self._loop.create_future()
-        self._subscribing: dict[int, asyncio.Future[None]] = {}
+        self._subscribing: dict[int, asyncio.Future[list[ReasonCode]]] = {}
         self.lost: asyncio.Future[str] = self._loop.create_future()
         """Done when the connection has ended; its result is the reason."""
         self._fd = -1
@@ -206,14 +206,15 @@ class MqttClient:
         """Whether the broker still had the session. If not, the messages published meanwhile are lost."""
         return self._connected.result()
 
-    async def subscribe(self, filters: list[str]) -> None:
-        """Subscribe with QoS 1, and return when the broker has granted every filter. Raises BrokerUnavailable."""
+    async def subscribe(self, filters: list[str]) -> dict[str, str]:
+        """Subscribe with QoS 1. Return the filters that the broker refuses, each with its reason. Raises BrokerUnavailable."""
         if self._options.is_5:
             # Retained messages come once per session, not with each connection.
             subscriptions: Any = [(one, SubscribeOptions(qos=1, retainHandling=1)) for one in filters]
         else:
             subscriptions = [(one, 1) for one in filters]
-        await self._await_answer(self._client.subscribe(subscriptions), "subscribe to " + ", ".join(filters))
+        codes = await self._await_answer(self._client.subscribe(subscriptions), "subscribe to " + ", ".join(filters))
+        return {one: str(code) for one, code in zip(filters, codes, strict=False) if code.is_failure}
 
     async def unsubscribe(self, filters: list[str]) -> None:
         """Raises BrokerUnavailable."""
@@ -302,11 +303,12 @@ class MqttClient:
             remedy = "; look at STRANDLINE_MQTT_USERNAME and STRANDLINE_MQTT_PASSWORD" if is_login else ""
             raise BrokerUnavailable(f"{where} refused the connection: {reason}{remedy}")
 
-    async def _await_answer(self, sent: tuple[MQTTErrorCode, int | None], what: str) -> None:
+    async def _await_answer(self, sent: tuple[MQTTErrorCode, int | None], what: str) -> list[ReasonCode]:
         code, number = sent
         if code is not MQTTErrorCode.MQTT_ERR_SUCCESS or number is None:
             raise BrokerUnavailable(f"could not {what}: {paho.error_string(code)}")
-        answered = self._subscribing[number] = self._loop.create_future()
+        answered: asyncio.Future[list[ReasonCode]] = self._loop.create_future()
+        self._subscribing[number] = answered
         self._write()
         done, _ = await asyncio.wait(
             (answered, self.lost), timeout=CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
@@ -314,7 +316,7 @@ class MqttClient:
         self._subscribing.pop(number, None)
         if answered not in done:
             raise BrokerUnavailable(f"the MQTT broker did not answer the request to {what}")
-        answered.result()
+        return answered.result()
 
     def _read(self) -> None:
         """Let paho read what has arrived, and hand its messages on."""
@@ -396,19 +398,15 @@ class MqttClient:
         self, _client: object, _userdata: object, number: int, codes: list[ReasonCode], _properties: object
     ) -> None:
         answered = self._subscribing.get(number)
-        if answered is None or answered.done():
-            return
-        if refused := [str(code) for code in codes if code.is_failure]:
-            answered.set_exception(BrokerUnavailable(f"the MQTT broker refused a subscription: {', '.join(refused)}"))
-        else:
-            answered.set_result(None)
+        if answered is not None and not answered.done():
+            answered.set_result(codes)
 
     def _note_unsubscribed(
         self, _client: object, _userdata: object, number: int, _codes: object, _properties: object
     ) -> None:
         answered = self._subscribing.get(number)
         if answered is not None and not answered.done():
-            answered.set_result(None)
+            answered.set_result([])
 
     def _note_disconnected(
         self, _client: object, _userdata: object, _flags: object, code: ReasonCode, _properties: object
