@@ -82,7 +82,7 @@ def serve(settings: ControlSettings) -> None:
         doorkeeper = open_doorkeeper(settings, ledger)
         try:
             names = (settings.control_host, *settings.control_names)
-            app = create_app(_dependencies(settings, ledger, name), names, doorkeeper)
+            app = create_app(_dependencies(settings, ledger, name), names, doorkeeper, settings.record_bytes_max)
             config = uvicorn.Config(
                 app,
                 http=_protocols(settings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import InvalidSettings, LogUnavailable, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
+from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.rest.api import create_app
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
@@ -245,6 +247,41 @@ def test_undeclared_body_over_the_limit_is_refused(api: Api) -> None:
             yield b"#" * 100_000
 
     problem_of(api.ask("POST", "/v1/documents", content=chunks()), 413, "too_large")
+
+
+def test_a_payload_may_be_as_large_as_a_record(api: Api) -> None:
+    """And who sends a larger one is not told to cut documents up."""
+    app = create_app(api.app.state.dependencies, record_bytes_max=BODY_BYTES_MAX + 10)
+
+    async def ask(path: str, size: int) -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+            return await client.post(path, content=b"#" * size)
+
+    repair = "/v1/jobs/none/dead-letters/repair?letter=0"
+    problem_of(asyncio.run(ask(repair, BODY_BYTES_MAX + 10)), 404, "not_found")
+    detail = problem_of(asyncio.run(ask(repair, BODY_BYTES_MAX + 11)), 413, "too_large")["detail"]
+    assert "STRANDLINE_RECORD_BYTES_MAX" in detail and "documents" not in detail
+    detail = problem_of(asyncio.run(ask("/v1/documents", BODY_BYTES_MAX + 10)), 413, "too_large")["detail"]
+    assert "several requests" in detail
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (InvalidSettings("STRANDLINE_ELASTICSEARCH_URL can't be read; mend it"), 409, "invalid_settings"),
+        (RequestRefused("Elasticsearch refused it: too many shards", 400, "x"), 502, "index_request_refused"),
+    ],
+    ids=["settings", "elasticsearch"],
+)
+def test_what_an_operator_has_to_mend_is_no_failure_of_the_service(
+    api: Api, monkeypatch: pytest.MonkeyPatch, error: StrandlineError, status: int, code: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(api.ledger, "job", fail)
+    assert problem_of(api.ask("GET", "/v1/jobs/power"), status, code)["detail"] == str(error)
 
 
 def test_other_media_type_is_refused(api: Api) -> None:

@@ -174,7 +174,7 @@ def test_the_ledger_s_address_holds_no_password() -> None:
 def test_the_api_s_answers(tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     try:
-        for url, status in ((NOBODY, 503), (f"http://{LOGIN}/@index:9200", 500)):
+        for url, status in ((NOBODY, 503), (f"http://{LOGIN}/@index:9200", 409)):
             api = Api(ledger, ensure_templates=lambda pipeline, url=url: ensure_templates(url, pipeline))  # type: ignore[misc]
             answer = api.apply(BOTH)
             assert answer.status_code == status

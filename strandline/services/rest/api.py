@@ -19,7 +19,7 @@ from strandline import __version__
 from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.rights import REST_OPERATIONS, Need
 from strandline.services.rest.dependencies import Dependencies
-from strandline.services.rest.guards.host_guard import HostGuard
+from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX, HostGuard
 from strandline.services.rest.guards.token_guard import TokenGuard, methods_of
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
 from strandline.services.rest.routes import (
@@ -45,13 +45,17 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(
-    dependencies: Dependencies | None, names: Collection[str] = (), doorkeeper: Doorkeeper | None = None
+    dependencies: Dependencies | None,
+    names: Collection[str] = (),
+    doorkeeper: Doorkeeper | None = None,
+    record_bytes_max: int = BODY_BYTES_MAX,
 ) -> FastAPI:
     """The app over `dependencies`. It starts the supervisor, the backfills, the removal of old slices, the copying of dead
     letters and the following of lookups when it starts, and closes them when it ends.
 
     `names` are the host names under which it answers, beside loopback's. `doorkeeper` asks for tokens; without one whoever
-    reaches the service may do everything. The caller closes it. Without dependencies it can only describe itself.
+    reaches the service may do everything. The caller closes it. `record_bytes_max` is the largest record that gateways
+    take. Without dependencies it can only describe itself.
     """
 
     @asynccontextmanager
@@ -89,7 +93,7 @@ def create_app(
     for one in (documents, streams, lookups, jobs, dead_letters, results, audits, backfills, tokens, health):
         app.include_router(one.router)
     install_problem_handlers(app, methods_of)
-    app.add_middleware(HostGuard, names=names)
+    app.add_middleware(HostGuard, names=names, record_bytes_max=record_bytes_max)
     app.add_middleware(TokenGuard, doorkeeper=doorkeeper)  # the last one that is added is asked first
     _describe_problems(app)
     return app

@@ -20,6 +20,7 @@ from strandline.core.errors import (
     Fenced,
     Forbidden,
     InvalidDocument,
+    InvalidSettings,
     LogTruncated,
     NotFound,
     Problem,
@@ -27,6 +28,7 @@ from strandline.core.errors import (
     TransientError,
     Unauthenticated,
 )
+from strandline.results.elasticsearch_client import RequestRefused
 
 logger = structlog.get_logger()
 
@@ -40,6 +42,8 @@ _STATUS_OF_CLASS: tuple[tuple[type[StrandlineError], int], ...] = (
     (Conflict, 409),
     (Fenced, 409),
     (LogTruncated, 409),
+    (InvalidSettings, 409),
+    (RequestRefused, 502),
     (TransientError, 503),
 )
 _CODE_OF_STATUS = {
@@ -119,7 +123,7 @@ def _answer_own_error(request: Request, error: Exception) -> Response:
         detail = str(error.problems[0]) if count == 1 else f"{count} problems; the first: {error.problems[0]}"
         return problem_response(path, status, error.code, detail, errors=problem_errors(error.problems))
     headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TransientError) else None
-    if status == 500:
+    if status in (500, 502):
         logger.error("request failed", path=path, code=error.code, error=str(error))
     return problem_response(path, status, error.code, str(error), headers=headers)
 

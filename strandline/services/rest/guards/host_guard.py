@@ -8,6 +8,7 @@ A web page in a browser on this machine reaches loopback, too, where the API may
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,13 +18,17 @@ from strandline.services.rest.problems import problem_response
 
 BODY_BYTES_MAX = 1_000_000
 """A larger request body is refused with 413 before it is read whole."""
+_REPAIR = re.compile(r"/v1/jobs/[^/]+/dead-letters/repair")
+"""Its body is the payload of a record, and may be as large as one."""
 
 
 class HostGuard:
     """ASGI middleware: answers 421, 403 or 413 itself, and lets everything else through."""
 
-    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, names: Collection[str], record_bytes_max: int = BODY_BYTES_MAX) -> None:
+        """`record_bytes_max`: the largest record that gateways take."""
         self._app = app
+        self._payload_bytes_max = max(record_bytes_max, BODY_BYTES_MAX)
         self._names = LOOPBACK_NAMES | {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,20 +50,27 @@ class HostGuard:
                 detail = f"pages of {origin!r} may not use this service"
                 await problem_response(path, 403, "forbidden", detail)(scope, receive, send)
                 return
+        bytes_max, remedy = BODY_BYTES_MAX, "send the documents in several requests"
+        if _REPAIR.fullmatch(path):
+            bytes_max, remedy = (
+                self._payload_bytes_max,
+                "a record may not be so large: shorten it, or raise STRANDLINE_RECORD_BYTES_MAX",
+            )
+        too_large = f"the body is larger than {bytes_max} bytes; {remedy}"
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length[:20]) > BODY_BYTES_MAX:
-            await _refuse_too_large(scope, receive, send)
+        if not length.isdigit() or int(length[:20]) > bytes_max:
+            await _refuse_too_large(scope, receive, send, too_large)
             return
-        body = await _read_body(receive)
+        body = await _read_body(receive, bytes_max)
         if body is None:
             return
-        if len(body) > BODY_BYTES_MAX:
-            await _refuse_too_large(scope, receive, send)
+        if len(body) > bytes_max:
+            await _refuse_too_large(scope, receive, send, too_large)
             return
         await self._app(scope, _replay(body, receive), send)
 
 
-async def _read_body(receive: Receive) -> bytes | None:
+async def _read_body(receive: Receive, bytes_max: int) -> bytes | None:
     """The body, or as much of it as is over the limit (chunked bodies have no declared length). None when its sender left
     before it was whole: half a document may look like a whole one, and must not be applied."""
     parts: list[bytes] = []
@@ -70,7 +82,7 @@ async def _read_body(receive: Receive) -> bytes | None:
         part = message.get("body", b"")
         size += len(part)
         parts.append(part)
-        if size > BODY_BYTES_MAX or not message.get("more_body", False):
+        if size > bytes_max or not message.get("more_body", False):
             return b"".join(parts)
 
 
@@ -87,7 +99,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def _refuse_too_large(scope: Scope, receive: Receive, send: Send) -> None:
-    detail = f"the body is larger than {BODY_BYTES_MAX} bytes; send the documents in several requests"
+async def _refuse_too_large(scope: Scope, receive: Receive, send: Send, detail: str) -> None:
     headers = {"Connection": "close"}
     await problem_response(scope["path"], 413, "too_large", detail, headers=headers)(scope, receive, send)
