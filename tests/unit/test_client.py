@@ -155,7 +155,9 @@ def test_a_wait_outlives_a_control_service_that_is_started_anew(
         looks.append(path)
         if 1 < len(looks) < 4:
             raise httpx.ConnectError("refused")
-        return httpx.Response(503, json={"detail": "d"}) if len(looks) == 4 else real(method, path, **options)  # type: ignore[arg-type]
+        if len(looks) == 4:
+            return httpx.Response(503, json={"detail": "d"})
+        return real(method, path, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(control._http, "request", away_after_the_first)
     assert control.wait_for_job("power", lambda _: len(looks) > 4, "seen", 60)["name"] == "power"

@@ -269,11 +269,11 @@ def test_a_server_without_its_first_page_tells_its_version_elsewhere() -> None:
         ({"GET /": {"version": {"number": "7.17.0"}}}, "wrong", "version 7.17.0"),
         ({"GET /": {"version": {"number": "9.1.0"}}}, "wrong", "version 9.1.0"),
         ({PRIVILEGES: GRANTED | {"cluster": {"monitor": True}}}, "wrong", "on the cluster: manage_index_templates"),
-        ({PRIVILEGES: GRANTED | {"index": {}}}, "warning", "not on all indices: create_doc, read"),
+        ({PRIVILEGES: GRANTED | {"index": {}}}, "warning", "lacks these rights on some indices: create_doc, read"),
         (
             {PRIVILEGES: GRANTED | {"index": {"*": {**GRANTED["index"]["*"], "index": False}}}},
             "warning",
-            "not on all indices: index, which jobs need whose late records revise results",
+            "lacks this right on some indices: index; jobs need it if late records revise their results",
         ),
         (
             {"PUT /_index_template/strandline-doctor-": RequestRefused("refused", 403, "x")},
