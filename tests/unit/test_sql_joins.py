@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
+from strandline.processing.desk.desk import Desk, DeskResult
+from strandline.processing.desk.records import DeskRecords
+from strandline.services.rest.apply_documents import check_documents
 
 ON = "o.id = s.id and s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
 
@@ -48,7 +52,8 @@ def refusal(query: str) -> Problem:
     ],
 )
 def test_an_interval_join(clause, kind):
-    assert join_of(f"select o.id, o.amount, s.carrier as by from orders o {clause} shipments as s on {ON}") == {
+    key = "coalesce(o.id, s.id) as id" if kind == "full" else "o.id"
+    assert join_of(f"select {key}, o.amount, s.carrier as by from orders o {clause} shipments as s on {ON}") == {
         "name": "met",
         "left": "orders",
         "right": "shipments",
@@ -82,7 +87,7 @@ def test_bounds_in_time_are_written_in_many_ways(bounds, within):
 def test_a_join_of_windows(side):
     left, right = side.format("orders", "o"), side.format("shipments", "s")
     on = "o.id = s.id and o.window_start = s.window_start and o.window_end = s.window_end"
-    found = joined(f"select o.id, o.amount, o.window_start from {left} full join {right} on {on}")
+    found = joined(f"select coalesce(s.id, o.id) as id, o.amount, window_start from {left} full join {right} on {on}")
     assert found["inputs"] == [
         {"stream": name, "event_time": {"delay": "1s", "field": "ts"}} for name in ("orders", "shipments")
     ]
@@ -95,6 +100,42 @@ def test_a_join_of_windows(side):
 def test_a_column_of_the_key_may_be_selected_under_another_name_too():
     found = join_of(f"select o.id, s.id as shipped, o.amount from orders o left join shipments s on {ON}")
     assert found["add"] == {"shipped": "right.id", "amount": "left.amount"}
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("select o.id, s.id as sid {left} where s.id is null", [{"id": "b"}]),
+        ("select o.id, o.id as oid, s.id as sid {left} where o.id <> s.id", []),
+        ("select o.id, s.id as sid, coalesce(s.id, 'none') as met {left}",
+         [{"id": "a", "sid": "a", "met": "a"}, {"id": "b", "met": "none"}]),
+        ("select coalesce(o.id, s.id) as id, o.id as oid {full} where o.id is null", [{"id": "c"}]),
+        ("select coalesce(o.id, s.id) as id, s.id as sid {full} where s.id is null and coalesce(s.id, o.id) > 'a'",
+         [{"id": "b"}]),
+    ],
+)  # fmt: skip
+def test_the_column_of_a_side_that_a_row_may_lack_is_its_own(query, wanted):
+    """Orders a and b, shipments a and c."""
+    clauses = {kind: f"from orders o {kind} join shipments s on {ON}" for kind in ("left", "full")}
+    streams = "".join(f"create stream {name} (id string, ts timestamp);\n" for name in ("orders", "shipments"))
+    text = (
+        f"{streams}create view met as {query.format(**clauses)};\ncreate job j with (delay = '1s') as select * from met"
+    )
+    (pipeline,) = check_documents(translate(text, "x.sql").yaml, "x.yaml", {}).pipelines
+    desk = Desk(pipeline, 1)
+    for stream, one in (("orders", "a"), ("orders", "b"), ("shipments", "a"), ("shipments", "c")):
+        record = json.dumps({"id": one, "ts": "2026-11-01T10:00:00Z"}).encode()
+        assert not list(desk.feed(DeskRecords([record], [0], stream=stream)))
+    shown = [json.loads(one.document.source) for one in desk.drain() if isinstance(one, DeskResult)]
+    found = [{name: row[name] for name in ("id", "oid", "sid", "met") if row.get(name) is not None} for row in shown]
+    assert sorted(found, key=str) == wanted
+
+
+def test_a_full_join_is_printed_with_the_key_of_both_sides():
+    key = "coalesce(o.order, s.order) as `order`"
+    found = joined(f"select {key}, s.carrier from orders o full join shipments s on {ON.replace('.id', '.order')}")
+    (again,) = translate(as_sql([found]), "x.sql").documents
+    assert again.data["steps"] == found["steps"]
 
 
 def test_conditions_and_expressions_see_what_is_selected():
@@ -117,6 +158,12 @@ def test_conditions_and_expressions_see_what_is_selected():
         (f"select o.amount from orders o join shipments s on {ON}", "'id' says which rows meet"),
         (f"select o.id from orders o right join shipments s on {ON}", "write 'left join'"),
         (f"select o.id from orders o cross join shipments s on {ON}", "'cross join' is not supported"),
+        (f"select o.id from orders o left join shipments s on {ON} where s.id is null", "select s.id as NAME, too, and test"),
+        (f"select o.id, coalesce(s.id, '') as x from orders o left join shipments s on {ON}", "select s.id as NAME, too"),
+        (f"select s.id from orders o left join shipments s on {ON}", "write s.id as NAME, or o.id"),
+        (f"select o.id from orders o full join shipments s on {ON}", "write o.id as NAME, or coalesce(o.id, s.id) as id"),
+        (f"select id, s.id as x from orders o full join shipments s on {ON} where o.id is null", "select o.id as NAME, too"),
+        (f"select coalesce(o.id, s.id) as x from orders o full join shipments s on {ON}", "'id' says which rows meet"),
         ("select o.id from orders o join shipments s on o.id = s.id", "looks at rows without an end"),
         ("select o.id from orders o join shipments s on o.id = s.id and s.ts <= o.ts", "looks at rows without an end"),
         (f"select o.id from orders o join shipments s on {ON.replace('o.id', 'o.number')}", "need one name: derive it"),

@@ -29,6 +29,10 @@ _TYPES = {"join": "inner", "inner": "inner", "left": "left", "full": "full"}
 _WINDOW_TIMES = ("window_start", "window_end")
 _TURNED = {TokenType.GTE: True, TokenType.LTE: False}
 _OFFSETS = {TokenType.PLUS: 1, TokenType.DASH: -1}
+_MAY_LACK = {"inner": (), "left": (1,), "full": (0, 1)}
+"""The sides that a joined row may be without."""
+_OF_BOTH_TOKENS = 10
+"""Of `coalesce(o.id, s.id)`."""
 _FORM = "s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
 
 
@@ -226,7 +230,7 @@ def joined_steps(
 ) -> tuple[list[SqlStep], JoinCondition]:
     """The join, and what the query makes of its rows: a condition, and new columns of those that it selects."""
     condition = condition_of(sql, join, sides)
-    columns = _Columns(sql, sides, condition)
+    columns = _Columns(sql, sides, condition, _MAY_LACK[join.type])
     computed: list[Item] = []
     for item in query.items:
         if isinstance(item, Star):
@@ -259,10 +263,11 @@ def joined_steps(
 class _Columns:
     """The columns of the joined rows."""
 
-    def __init__(self, sql: SqlText, sides: Sides, condition: JoinCondition) -> None:
+    def __init__(self, sql: SqlText, sides: Sides, condition: JoinCondition, may_lack: Sequence[int]) -> None:
         self._sql = sql
         self._sides = sides
         self._on = condition.on
+        self._may_lack = may_lack
         self.added: dict[str, str] = {}
         """Name -> `left.FIELD` or `right.FIELD`."""
         self.places: dict[str, int] = {}
@@ -278,11 +283,17 @@ class _Columns:
                 raise _without_side(self._sql, item.at, column)
         elif len(tokens) == 3 and tokens[1].token_type == TokenType.DOT:
             side, column = self._sides.of(self._sql, tokens[0].text, tokens[0].start), tokens[2].text
+        elif item.name is not None and item.name == self._of_both(tokens):
+            side, column = None, item.name
         else:
             return False
         if column in (*_WINDOW_TIMES, "window_time"):
             return True  # every result has these
         if column in self._on and (side is None or item.name in (None, column)):
+            if side in self._may_lack:
+                raise self._lacking(
+                    tokens, f"write {self._sql.written(tokens)} as NAME, or {self._written_of_both(column)}"
+                )
             if item.name not in (None, column):
                 raise _without_side(self._sql, item.at, column)
             self.selected.add(column)
@@ -301,9 +312,18 @@ class _Columns:
         instead: dict[int, str] = {}
         at = 0
         while at < len(tokens):
-            if at + 2 < len(tokens) and tokens[at + 1].token_type == TokenType.DOT and _is_name(self._sql, tokens[at]):
+            if (merged := self._of_both(tokens[at : at + _OF_BOTH_TOKENS])) is not None:
+                instead |= {at: merged, **dict.fromkeys(range(at + 1, at + _OF_BOTH_TOKENS), "")}
+                at += _OF_BOTH_TOKENS - 1
+            elif (
+                at + 2 < len(tokens) and tokens[at + 1].token_type == TokenType.DOT and _is_name(self._sql, tokens[at])
+            ):
                 side, column = self._sides.of(self._sql, tokens[at].text, tokens[at].start), tokens[at + 2].text
-                shown = column if column in self._on else names.get(f"{'right' if side else 'left'}.{column}")
+                is_of_both = column in self._on and side not in self._may_lack
+                shown = column if is_of_both else names.get(f"{'right' if side else 'left'}.{column}")
+                if shown is None and column in self._on:
+                    written = self._sql.written(tokens[at : at + 3])
+                    raise self._lacking(tokens[at : at + 3], f"select {written} as NAME, too, and test that")
                 if shown is None:
                     raise self._sql.error(
                         tokens[at].start,
@@ -314,6 +334,25 @@ class _Columns:
                 at += 2
             at += 1
         return self._sql.written(tokens, instead)
+
+    def _of_both(self, tokens: Sequence[Token]) -> str | None:
+        """The column of `on` that `coalesce(o.id, s.id)` is: that of the joined row, whichever side it is without."""
+        words = [token.text for token in tokens]
+        if len(words) != _OF_BOTH_TOKENS or words[0].lower() != "coalesce" or words[1::2] != ["(", ".", ",", ".", ")"]:
+            return None
+        sides = {self._sides.of(self._sql, words[at], tokens[at].start) for at in (2, 6)}
+        return words[4] if words[4] == words[8] and words[4] in self._on and len(sides) == 2 else None
+
+    def _written_of_both(self, column: str) -> str:
+        left, right = (f"{min(names)}.{column}" for names in self._sides.names)
+        return f"coalesce({left}, {right}) as {column}" if 0 in self._may_lack else left
+
+    def _lacking(self, tokens: Sequence[Token], remedy: str) -> InvalidDocument:
+        return self._sql.error(
+            tokens[0].start,
+            f"'{self._sql.written(tokens)}' is null where that side has no row, and '{tokens[2].text}' of a joined row is that "
+            f"of the other side then; {remedy}",
+        )
 
 
 def _is_name(sql: SqlText, token: Token) -> bool:

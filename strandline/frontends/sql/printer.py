@@ -263,7 +263,9 @@ class _Job:
                 for name, sign in (("before", "-"), ("after", "+"))
             )
             conditions.append(f"r.{times[1]} between {low} and {high}")
-        items = [f"l.{_name(one)}" for one in join["on"]]
+        keys = [_name(one) for one in join["on"]]
+        is_full = join.get("type") == "full"
+        items = [f"coalesce(l.{one}, r.{one}) as {one}" if is_full else f"l.{one}" for one in keys]
         for name, taken in join.get("add", {}).items():
             side, _, column = taken.partition(".")
             items.append(f"{side[0]}.{_name(column)}" + (f" as {_name(name)}" if name != column else ""))
