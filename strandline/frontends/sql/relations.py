@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlglot import Token, TokenType
 
-from strandline.core.documents import NODES_MAX, Path, did_you_mean
+from strandline.core.documents import NODES_MAX, Path
 from strandline.frontends.sql.joins import Sides, joined_steps, names_selected
 from strandline.frontends.sql.nodes import Node, SqlStep, TimeClaim, united
 from strandline.frontends.sql.statements import (
@@ -426,11 +426,8 @@ class Relations:
         while at < len(tokens):
             token = tokens[at]
             follows = at + 2 < len(tokens) and tokens[at + 1].token_type == TokenType.DOT
-            if follows and token.token_type in (TokenType.VAR, TokenType.IDENTIFIER):
-                if token.text in names:
-                    at += 2
-                elif "did you mean" in (hint := did_you_mean(token.text, names)):
-                    raise self._sql.error(token.start, f"nothing here is called '{token.text}'{hint}")
+            if follows and token.token_type in (TokenType.VAR, TokenType.IDENTIFIER) and token.text in names:
+                at += 2
             found.append(tokens[at])
             at += 1
             while at + 1 < len(tokens) and tokens[at].token_type == TokenType.DOT:
