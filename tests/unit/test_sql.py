@@ -73,6 +73,38 @@ def test_a_window_with_conditions_before_and_behind_it():
 
 
 @pytest.mark.parametrize(
+    ("aggregates", "having", "wanted"),
+    [
+        ("count(*) filter (where power > 5) as high, count(*) as n",
+         "count(*) > 3 and COUNT(*) FILTER (WHERE power > 5) > 2", "n > 3 and high > 2"),
+        ("count(*) filter (where power > 5) as high", "count(*) filter (where power > 5) > 3", "high > 3"),
+        ("max(power) - min(power) as spread", "max(power) - min(power) between 1 and 2", "spread between 1 and 2"),
+        ("max(power) - min(power) as spread, max(power) as hi, min(power) as lo",
+         "abs(max(power) - min(power)) > 1 or max(power) - min(power) * 2 > 2 * max(power) - min(power)",
+         "abs(spread) > 1 or hi - lo * 2 > 2 * hi - lo"),
+    ],
+)  # fmt: skip
+def test_having_knows_what_is_selected_by_all_that_is_written(aggregates, having, wanted):
+    """The longest that fits, and no part of what an operator beside it takes."""
+    assert steps(f"select turbine, {aggregates} from {TUMBLE} {GROUPED} having {having}")[1] == {"where": wanted}
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "having"),
+    [
+        ("count(*) as n", "count(*) filter (where power > 5) > 3"),
+        ("count(*) filter (where power > 5) as n", "count(*) > 3"),
+        ("max(power) - min(power) as n", "2 * max(power) - min(power) > 3"),
+        ("max(power) as n", "max(Power) > 3"),
+        ("max(power) > 3 as n", "1 + max(power) > 3"),
+    ],
+)
+def test_another_aggregate_than_the_selected_one_is_refused(aggregate, having):
+    problem = refusal_of(f"select turbine, {aggregate} from {TUMBLE} {GROUPED} having {having}")
+    assert "'having' sees what is selected" in problem.message
+
+
+@pytest.mark.parametrize(
     ("function", "fields"),
     [
         ("tumble(table turbines, descriptor(ts), interval '1' hour)", {"tumbling": "1h"}),

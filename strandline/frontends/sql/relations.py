@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,11 @@ from strandline.processing.pipelines.expressions import ExpressionError, parse_e
 WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
 """What a windowing function adds to its rows. Every result has these times, whether they are selected or not."""
 _CONSTANTS = ("null", "true", "false")
+_CONDITIONS = frozenset((
+    "and", "or", "not", "between", "is", "in", "like", "rlike", "=", "==", "<>", "!=", "<", ">", "<=", ">=", "<=>",
+))  # fmt: skip
+_AROUND = _CONDITIONS | {"(", ")", ",", "case", "when", "then", "else", "end"}
+"""What takes all that is computed beside it: of `a - b > c` all of `a - b`, where `*` would take `b`."""
 
 
 @dataclass
@@ -305,7 +311,7 @@ class Relations:
                 raise self._sql.error(item.at, f"there is a column '{result}' already; choose another name")
             aggregate[result] = self._text(item.value, names)
             places[("window", "aggregate", result)] = item.at
-            calls.setdefault(self._normal(item.value, names), result)
+            calls.setdefault(self._words(self._unqualified(item.value.tokens, names)), result)
         for key, at in by:
             if key not in selected:
                 raise self._sql.error(at, f"groups by '{key}', which says which result it is; select it, too")
@@ -352,16 +358,21 @@ class Relations:
         return self._step(condition.at, {"where": self._text(condition, names)}, {("where",): condition.at})
 
     def _having(self, condition: Expression, calls: Mapping[tuple[str, ...], str], names: frozenset[str]) -> SqlStep:
-        """The condition on results: an aggregate that is selected stands there by its name."""
+        """The condition on results: an aggregate that is selected, or what is computed of some, stands there by its name."""
         tokens = self._unqualified(condition.tokens, names)
+        words = self._words(tokens)
+        lengths: dict[str, list[int]] = {}
+        for one in sorted(calls, key=len, reverse=True):
+            if not _compares(one):
+                lengths.setdefault(one[0], []).append(len(one))
         instead: dict[int, str] = {}
         at = 0
         while at < len(tokens):
-            end = _call_end(tokens, at)
-            result = calls.get(tuple(self._word(token) for token in tokens[at:end])) if end else None
-            if end and result is not None:
-                instead |= {at: result, **dict.fromkeys(range(at + 1, end), "")}
-            at = end if end and result is not None else at + 1
+            ends = (end for end in _ends(words, at, lengths.get(words[at], ())) if words[at:end] in calls)
+            end = next(ends, None)
+            if end is not None:
+                instead |= {at: calls[words[at:end]], **dict.fromkeys(range(at + 1, end), "")}
+            at = end or at + 1
         text = self._sql.written(tokens, instead)
         try:
             has_aggregate = parse_expression(text).is_aggregate
@@ -409,8 +420,15 @@ class Relations:
     def _text(self, expression: Expression, names: frozenset[str]) -> str:
         return self._sql.written(self._unqualified(expression.tokens, names))
 
-    def _normal(self, expression: Expression, names: frozenset[str]) -> tuple[str, ...]:
-        return tuple(self._word(token) for token in self._unqualified(expression.tokens, names))
+    def _words(self, tokens: Sequence[Token]) -> tuple[str, ...]:
+        """The tokens as they are compared: columns differ by case, functions and the words of SQL don't."""
+        return tuple(
+            self._sql.raw(token)
+            if token.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
+            and (following is None or following.token_type != TokenType.L_PAREN)
+            else self._word(token)
+            for token, following in itertools.zip_longest(tokens, tokens[1:])
+        )
 
     def _word(self, token: Token) -> str:
         raw = self._sql.raw(token)
@@ -455,16 +473,38 @@ def _window_of_side(relation: Relation) -> WindowRelation | None:
     return relation if isinstance(relation, WindowRelation) else None
 
 
-def _call_end(tokens: tuple[Token, ...], at: int) -> int | None:
-    """Where a call that begins at token `at` ends; None where none begins."""
-    if at + 1 >= len(tokens) or tokens[at + 1].token_type != TokenType.L_PAREN:
+def _ends(words: tuple[str, ...], at: int, lengths: Sequence[int]) -> Iterator[int]:
+    """Where what begins at word `at` may end, the longest first: one of `lengths` where no operator around it takes a part of it,
+    or the call that begins there, with its filter."""
+    if at == 0 or words[at - 1] in _AROUND:
+        for length in lengths:
+            if at + length == len(words) or (at + length < len(words) and words[at + length] in _AROUND):
+                yield at + length
+    end = _bracket_end(words, at + 1)
+    if end is not None:
+        yield (_bracket_end(words, end + 1) if words[end : end + 1] == ("filter",) else None) or end
+
+
+def _bracket_end(words: tuple[str, ...], at: int) -> int | None:
+    """Where the bracket that opens at word `at` ends; None where none does."""
+    if at >= len(words) or words[at] != "(":
         return None
     depth = 0
-    for end in range(at + 1, len(tokens)):
-        depth += (tokens[end].token_type == TokenType.L_PAREN) - (tokens[end].token_type == TokenType.R_PAREN)
+    for end in range(at, len(words)):
+        depth += (words[end] == "(") - (words[end] == ")")
         if depth == 0:
             return end + 1
     return None
+
+
+def _compares(words: tuple[str, ...]) -> bool:
+    """Whether it is a comparison or a condition: what stands around it may take a part of it."""
+    depth = 0
+    for word in words:
+        depth += (word in ("(", "[", "case")) - (word in (")", "]", "end"))
+        if depth == 0 and word in _CONDITIONS:
+            return True
+    return False
 
 
 def _names_in(query: Query) -> Iterator[NamedRelation]:
