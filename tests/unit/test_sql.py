@@ -368,6 +368,18 @@ def test_event_time_may_be_the_time_of_arrival():
         ("select power + 1 from turbines", (2, 8), "power + 1 needs a name"),
         ("select turbine.power, turbine from turbines t", (2, 8), "turbine.power needs a name"),
         ("select *, * from turbines", (2, 11), "'*' stands twice"),
+        ("select x.* from turbines as t", (2, 8), "nothing here is called 'x'"),
+        (
+            "select turbine.*, power as p from turbines",
+            (2, 8),
+            "nothing here is called 'turbine'; did you mean 'turbines'?",
+        ),
+        ("select t.* from (select * from turbines)", (2, 8), "nothing here is called 't'"),
+        (
+            "select count(*) as n from cumulate(table turbines, descriptor(ts), interval '1' hour, interval '1' day) group by window_start",
+            (2, 114),
+            "groups all windows of cumulate(...) that begin together",
+        ),
         (
             "select turbine from table(tumbel(table turbines, descriptor(ts), '1m'))",
             (2, 27),

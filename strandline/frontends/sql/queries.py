@@ -184,9 +184,10 @@ def _items(cursor: Cursor) -> tuple[Item | Star, ...]:
 
 
 def _item(cursor: Cursor) -> Item | Star:
-    at = cursor.here
+    at, relation = cursor.here, None
     if cursor.kind(1) == TokenType.DOT and cursor.kind(2) == TokenType.STAR:
-        cursor.take(), cursor.take()
+        relation = cursor.take().text
+        cursor.take()
     if cursor.takes(TokenType.STAR):
         without: list[tuple[str, int]] = []
         if cursor.word() in ("except", "exclude") and cursor.kind(1) == TokenType.L_PAREN:
@@ -195,7 +196,7 @@ def _item(cursor: Cursor) -> Item | Star:
             while cursor.takes(TokenType.COMMA):
                 without.append(cursor.name("a column"))
             cursor.expect(TokenType.R_PAREN, ")")
-        return Star(tuple(without), at)
+        return Star(tuple(without), at, relation)
     tokens = cursor.slice_until(_ends_item, "a column or an expression")
     _refuse_over(cursor, tokens)
     name: str | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlglot import Token, TokenType
 
-from strandline.core.documents import NODES_MAX, Path
+from strandline.core.documents import NODES_MAX, Path, did_you_mean
 from strandline.frontends.sql.joins import Sides, joined_steps, names_selected
 from strandline.frontends.sql.nodes import Node, SqlStep, TimeClaim, united
 from strandline.frontends.sql.statements import (
@@ -229,6 +229,10 @@ class Relations:
             if isinstance(item, Star):
                 if star is not None:
                     raise self._sql.error(item.at, "'*' stands twice; remove one")
+                if item.relation is not None and item.relation not in names:
+                    raise self._sql.error(
+                        item.at, f"nothing here is called '{item.relation}'{did_you_mean(item.relation, names)}"
+                    )
                 star = item
                 continue
             column = self._column(item.value, names)
@@ -279,7 +283,7 @@ class Relations:
         if query.where is not None:
             self._refuse_window_columns(query.where)
             steps.append(self._where(query.where, names))
-        by = self._keys(query, names)
+        by = self._keys(query, source, names)
         aggregate: dict[str, str] = {}
         calls: dict[tuple[str, ...], str] = {}
         places: dict[Path, int] = {
@@ -332,7 +336,7 @@ class Relations:
             )
         return self._node([before], query.at, steps, is_stage=True, claims=tuple(claims))
 
-    def _keys(self, query: Query, names: frozenset[str]) -> list[tuple[str, int]]:
+    def _keys(self, query: Query, source: WindowRelation, names: frozenset[str]) -> list[tuple[str, int]]:
         """The columns that the query groups by, beside the window's own."""
         groups = query.group_by or ()
         columns = [(self._column(one, names), one) for one in groups]
@@ -341,6 +345,12 @@ class Relations:
             raise self._sql.error(
                 at,
                 "groups without the window, and such a result would never be final; group by window_start, window_end",
+            )
+        if "cumulative" in source.fields and not any(column == "window_end" for column, _ in columns):
+            raise self._sql.error(
+                groups[0].at,
+                "groups all windows of cumulate(...) that begin together, and each result is of one of them; group by "
+                "window_start, window_end",
             )
         found: list[tuple[str, int]] = []
         for column, expression in columns:

@@ -63,6 +63,8 @@ class Star:
 
     without: tuple[tuple[str, int], ...]
     at: int
+    relation: str | None = None
+    """That of `t.*`."""
 
 
 @dataclass(frozen=True)
