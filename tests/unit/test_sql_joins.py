@@ -15,6 +15,7 @@ from strandline.processing.desk.records import DeskRecords
 from strandline.services.rest.apply_documents import check_documents
 
 ON = "o.id = s.id and s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
+SAME = "o.id = s.id and o.window_start = s.window_start and o.window_end = s.window_end"
 
 
 def document(text: str) -> dict[str, Any]:
@@ -158,12 +159,17 @@ def test_conditions_and_expressions_see_what_is_selected():
         (f"select o.amount from orders o join shipments s on {ON}", "'id' says which rows meet"),
         (f"select o.id from orders o right join shipments s on {ON}", "write 'left join'"),
         (f"select o.id from orders o cross join shipments s on {ON}", "'cross join' is not supported"),
-        (f"select o.id from orders o left join shipments s on {ON} where s.id is null", "select s.id as NAME, too, and test"),
+        (f"select o.id from orders o left join shipments s on {ON} where s.id is null", "select s.id as NAME, too"),
         (f"select o.id, coalesce(s.id, '') as x from orders o left join shipments s on {ON}", "select s.id as NAME, too"),
         (f"select s.id from orders o left join shipments s on {ON}", "write s.id as NAME, or o.id"),
         (f"select o.id from orders o full join shipments s on {ON}", "write o.id as NAME, or coalesce(o.id, s.id) as id"),
         (f"select id, s.id as x from orders o full join shipments s on {ON} where o.id is null", "select o.id as NAME, too"),
         (f"select coalesce(o.id, s.id) as x from orders o full join shipments s on {ON}", "'id' says which rows meet"),
+        (f"select o.id, s.amount as price from orders o join shipments s on {ON} where price > 3", "is what 'amount' of the"),
+        (f"select o.id, o.a as x, x + 1 as y from orders o join shipments s on {ON}", "write NAME.a, with the name of its side"),
+        (f"select o.id, o.window_start from orders o join shipments s on {ON}", "windows of their own; write window_start"),
+        (f"select o.id, window_end as x from orders o join shipments s on {ON}", "'window_end' keeps its name in results"),
+        (f"select o.id, s.window_start from orders o left join shipments s on {SAME}", "'s.window_start' is of one side"),
         ("select o.id from orders o join shipments s on o.id = s.id", "looks at rows without an end"),
         ("select o.id from orders o join shipments s on o.id = s.id and s.ts <= o.ts", "looks at rows without an end"),
         (f"select o.id from orders o join shipments s on {ON.replace('o.id', 'o.number')}", "need one name: derive it"),

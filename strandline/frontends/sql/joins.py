@@ -267,6 +267,7 @@ class _Columns:
         self._sql = sql
         self._sides = sides
         self._on = condition.on
+        self._is_near = "within" in condition.near
         self._may_lack = may_lack
         self.added: dict[str, str] = {}
         """Name -> `left.FIELD` or `right.FIELD`."""
@@ -288,6 +289,13 @@ class _Columns:
         else:
             return False
         if column in (*_WINDOW_TIMES, "window_time"):
+            if item.name not in (None, column):
+                raise self._sql.error(item.at, f"'{column}' keeps its name in results; leave 'as {item.name}' out")
+            if side is not None and (self._is_near or side in self._may_lack):
+                raise self._sql.error(
+                    item.at,
+                    f"'{self._sql.written(tokens)}' is of one side, and joined rows have windows of their own; write {column}",
+                )
             return True  # every result has these
         if column in self._on and (side is None or item.name in (None, column)):
             if side in self._may_lack:
@@ -323,7 +331,7 @@ class _Columns:
                 shown = column if is_of_both else names.get(f"{'right' if side else 'left'}.{column}")
                 if shown is None and column in self._on:
                     written = self._sql.written(tokens[at : at + 3])
-                    raise self._lacking(tokens[at : at + 3], f"select {written} as NAME, too, and test that")
+                    raise self._lacking(tokens[at : at + 3], f"select {written} as NAME, too")
                 if shown is None:
                     raise self._sql.error(
                         tokens[at].start,
@@ -332,8 +340,26 @@ class _Columns:
                     )
                 instead |= {at: shown, at + 1: "", at + 2: ""}
                 at += 2
+            else:
+                self._refuse_new_name(tokens, at)
             at += 1
         return self._sql.written(tokens, instead)
+
+    def _refuse_new_name(self, tokens: Sequence[Token], at: int) -> None:
+        """A name without a side is a column of one of them, as in all SQL, and not the new name of another."""
+        token = tokens[at]
+        is_name = token.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
+        is_member = at > 0 and tokens[at - 1].token_type == TokenType.DOT
+        is_call = at + 1 < len(tokens) and tokens[at + 1].token_type == TokenType.L_PAREN
+        if not is_name or is_member or is_call or token.text not in self.added:
+            return
+        side, _, column = self.added[token.text].partition(".")
+        if column != token.text:
+            raise self._sql.error(
+                token.start,
+                f"'{token.text}' is what '{column}' of the {side} side is called in results, and may be a column of a side, too; "
+                f"write NAME.{column}, with the name of its side",
+            )
 
     def _of_both(self, tokens: Sequence[Token]) -> str | None:
         """The column of `on` that `coalesce(o.id, s.id)` is: that of the joined row, whichever side it is without."""
