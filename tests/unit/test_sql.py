@@ -188,6 +188,25 @@ def test_a_member_of_a_struct_is_one_also_where_a_relation_is_called_nearly_so()
         check_documents(translate(f"{places}{job.replace('place.', 'plaec.')}", "x.sql").yaml, "x.yaml", {})
 
 
+def test_a_relation_with_an_alias_is_called_by_that_alone():
+    """So what is called as the relation was is a struct."""
+    assert steps("select turbines.name as n, t.power from turbines as t")[0] == {"derive": {"n": "turbines.name"}}
+    assert (
+        "nothing here is called 'turbines'; expected one of: t"
+        in refusal_of("select turbines.* from turbines t").message
+    )
+    window = steps(f"select max(m.power) as p, max(turbines.a) as a from {TUMBLE} m group by window_start")[0]["window"]
+    assert window["aggregate"] == {"p": "max(power)", "a": "max(turbines.a)"}
+
+
+def test_a_condition_may_have_the_word_from():
+    query = "select power is distinct from rated as x from turbines where power is not distinct from 3 and rated > 1"
+    assert steps(query)[:2] == [
+        {"where": "power is not distinct from 3 and rated > 1"},
+        {"derive": {"x": "power is distinct from rated"}},
+    ]
+
+
 def test_columns_may_be_called_like_clauses():
     assert steps("select a + offset as x, `order` from turbines where not window > 1") == [
         {"where": "not window > 1"},

@@ -53,6 +53,8 @@ _OPERATORS = (
     "rlike",
     "interval",
 )
+_DISTINCT_FROM = (["is", "distinct"], ["not", "distinct"])
+"""What `from` stands behind in a condition."""
 JOINS = ("join", "inner", "left", "right", "full", "cross", "semi", "anti", "natural", "asof")
 _REFUSED = {
     "order": "results come as their windows close, in no order that a query could choose; sort them where they are searched",
@@ -240,6 +242,8 @@ def _ends_condition(cursor: Cursor, found: Sequence[Token]) -> bool:
     """Whether a clause begins here. Behind an operator or a dot a word is a name: `a + offset`, `t.limit`."""
     word = cursor.word()
     if word == "group" and cursor.word(1) != "by":  # `within group (...)`, or a column
+        return False
+    if word == "from" and [cursor.sql.raw(token).lower() for token in found[-2:]] in _DISTINCT_FROM:
         return False
     if word in _CLAUSES_ALWAYS:
         return not found or found[-1].token_type != TokenType.DOT

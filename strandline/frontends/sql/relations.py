@@ -465,12 +465,11 @@ class Relations:
 
 
 def _qualifiers(relation: Relation) -> frozenset[str]:
-    """The names that may stand before a column of the relation."""
-    own = {relation.alias} if not isinstance(relation, JoinRelation | UnionRelation) and relation.alias else set()
+    """The names that may stand before a column of the relation: its alias, and its own name if it has none."""
+    alias = None if isinstance(relation, JoinRelation | UnionRelation) else relation.alias
     inner = relation.source if isinstance(relation, WindowRelation | StepRelation) else relation
-    if isinstance(inner, NamedRelation):
-        own.add(inner.name)
-    return frozenset(own)
+    name = alias or (inner.name if isinstance(inner, NamedRelation) else None)
+    return frozenset() if name is None else frozenset((name,))
 
 
 def _window_of_side(relation: Relation) -> WindowRelation | None:
