@@ -5,9 +5,9 @@ import asyncio
 import time
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from strandline.core.errors import LogUnavailable, RecordTooLarge
+from strandline.core.errors import InvalidSettings, LogUnavailable, RecordTooLarge
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
 from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
@@ -26,6 +26,7 @@ class Bench:
         self.log = FakeLog()
         self.producers = []
         self.consumers = []
+        self.unmade = {}  # "producer" or "consumer" -> why it can't be made
         self.writer = LogWriter(
             "nowhere:9092",
             writer_id="test",
@@ -38,10 +39,14 @@ class Bench:
         )
 
     def _make_producer(self, config):
+        if "producer" in self.unmade:
+            raise self.unmade["producer"]
         self.producers.append(ObedientProducer(config, self.log))
         return self.producers[-1]
 
     def _make_consumer(self, config):
+        if "consumer" in self.unmade:
+            raise self.unmade["consumer"]
         self.consumers.append(ObedientConsumer(config, self.log))
         return self.consumers[-1]
 
@@ -213,6 +218,48 @@ def test_a_fatal_error_of_the_client_itself_replaces_it_too():
         await until(lambda: len(bench.producers) == 2)
 
     run(story)()
+
+
+@pytest.mark.parametrize("client", ["producer", "consumer"])
+@pytest.mark.parametrize(
+    "why",
+    [
+        InvalidSettings("the password file is gone"),
+        KafkaException(KafkaError(KafkaError._SSL, "the password file is gone")),
+    ],
+    ids=["settings", "client"],
+)
+def test_new_clients_that_can_not_be_made_are_tried_again_and_meanwhile_kafka_is_away(client, why):
+    async def story(bench, producer):
+        long = bench.append(*[b"x"] * 2_500)
+        await asyncio.sleep(0)  # as far as its first turn
+        producer.report(len(producer.sent))
+        waiting = bench.append(b"a")
+        bench.unmade[client] = why
+        producer.config["error_cb"](FATAL)
+        with pytest.raises(LogUnavailable, match="may or may not be"):
+            await asyncio.wait_for(waiting, DEADLINE_S)
+        with pytest.raises(LogUnavailable, match="may or may not be"):
+            await asyncio.wait_for(long, DEADLINE_S)
+        assert bench.writer.bytes_in_flight == 0
+        sent = len(producer.sent)
+        for _ in range(3):
+            with pytest.raises(LogAway, match="nothing of this request was persisted"):
+                await asyncio.wait_for(bench.append(b"b"), DEADLINE_S)
+            with pytest.raises(LogUnavailable, match=r"no client of Kafka can be made: .*the password file is gone"):
+                await bench.writer.check(1.0)
+            await asyncio.sleep(1)
+        assert len(producer.sent) == sent
+        bench.unmade.clear()
+        await until(lambda: bench.writer._direct._producer is not producer)
+        await bench.writer.check(1.0)
+        fresh = bench.producers[-1]
+        after = bench.append(b"c")
+        await until(lambda: len(fresh.sent) == 1)
+        fresh.report(1)
+        await after
+
+    run(story)(bytes_in_flight_max=10_000_000)
 
 
 def test_one_who_stops_waiting_disturbs_nobody():

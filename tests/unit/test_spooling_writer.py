@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from strandline.core.errors import InvalidSettings
 from strandline.ingest.append import spooling_writer
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool
+from strandline.ingest.append.spool_drain import SpoolDrain
 from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, FakeMessage, ObedientConsumer, ObedientProducer
 
@@ -235,3 +237,63 @@ def test_what_was_only_slow_is_written_directly_again(tmp_path):
             assert len(producers) == 2  # one for each way into the log: none had to be replaced
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("unmade", ["producer", "admin"])
+def test_a_client_that_can_not_be_made_sends_records_to_the_spool_until_it_can(tmp_path, monkeypatch, unmade):
+    """A password or certificate is being replaced just when a client reads it."""
+    said, is_replaced = [], threading.Event()
+    logger = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, reason, **__: said.append(reason))
+    monkeypatch.setattr(spooling_writer, "logger", logger)
+
+    def require(client):
+        if client == unmade and not is_replaced.is_set():
+            raise InvalidSettings("the password file is gone")
+
+    async def story():
+        log = FakeLog()
+        spool = Spool(tmp_path, bytes_max=1_000_000)
+
+        def make_producer(config):
+            if "transactional.id" in config:
+                require("producer")
+            return PickyProducer(config, log, threading.Event())
+
+        def make_admin(config):
+            require("admin")
+            return TwoPartitions(config)
+
+        async with writer_over(log, spool, make_producer, confirm_timeout_s=0.4, make_admin=make_admin) as writer:
+
+            async def append(value):
+                return await asyncio.wait_for(
+                    writer.append("t", [(value, None)], received_ms=5, source=b"", content_type=b"", may_spool=True),
+                    DEADLINE_S,
+                )
+
+            assert [await append(b"1"), await append(b"2")] == [Accepted.SPOOL] * 2
+            assert writer._spooling.failure is None
+            is_replaced.set()
+            await until(lambda: spool.records == 0)
+            await until(lambda: not writer._spooling._intake.behind.total())
+            assert await append(b"3") is Accepted.LOG
+            assert [record.value() for record in log.records] == [b"1", b"2", b"3"]
+
+    asyncio.run(story())
+    assert "the password file is gone" in said
+
+
+def test_a_topic_that_is_spooled_for_the_first_time_disturbs_no_look_for_the_next_one(tmp_path):
+    """The disk's thread adds a topic while the event loop looks which one to drain."""
+    spool = Spool(tmp_path, bytes_max=1_000_000)
+
+    class Retried(dict):
+        def get(self, topic, default):
+            spool.records_of.setdefault("new", 1)
+            return time.monotonic() + DEADLINE_S
+
+    drain = SpoolDrain(spool, None, None, None, None)
+    drain._retry_at_s = Retried()
+    spool.records_of.update({"a": 1, "b": 1})
+    assert drain.next_topic() is None
+    spool.close()

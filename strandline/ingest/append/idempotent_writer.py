@@ -19,6 +19,8 @@ Invariants:
   under a new producer epoch, in which it sends again what it had sent after it: some of it would be in the log twice.
 - A producer that has failed for good is replaced, never reused. A read-back that contradicts a report replaces both
   clients. This writer sends nothing again: a caller that gets LogUnavailable decides.
+- Clients that can't be made (a password or certificate is just being replaced) are tried again and again. Until they are
+  there, every caller gets LogAway.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from strandline.core.errors import LogUnavailable, RecordTooLarge
+from strandline.core.errors import InvalidSettings, LogUnavailable, RecordTooLarge
 from strandline.core.record_headers import HEADER_SEQUENCE
 from strandline.ingest.append.delivery import PATIENCE_TIMEOUTS, UNKNOWN_OUTCOME, DeliveryBatch, WaitingCallers
 from strandline.ingest.append.kafka_clients import PARTITION_BY_KEY, KafkaClients
@@ -50,6 +52,8 @@ SERVE_S = 0.001
 """How often the clients are served while anything is under way."""
 SERVE_IDLE_S = 0.1
 """How often they are served otherwise."""
+REMAKE_S = 0.25
+"""How soon new clients are tried again that could not be made."""
 
 Headers = list[tuple[str, bytes]]
 
@@ -92,6 +96,8 @@ class IdempotentWriter:
         """Batches whose records are all reported and whose read-back is still to come."""
         self._is_broken = False
         """The clients must be replaced."""
+        self._unmade: str | None = None
+        """Why there are no clients: the old ones are closed, and new ones could not be made yet."""
         self._serving: asyncio.TimerHandle | None = None
         self._serve_at_s = 0.0
         self._retiring: set[threading.Thread] = set()
@@ -108,7 +114,8 @@ class IdempotentWriter:
         """Fail what is still waiting and close the clients, which takes no longer than the confirmation timeout."""
         if self._serving is not None:
             self._serving.cancel()
-        self._retire_clients()
+        if self._unmade is None:
+            self._retire_clients()
         await asyncio.to_thread(self._join_retiring)
 
     async def append(
@@ -124,6 +131,8 @@ class IdempotentWriter:
 
         `bytes_new` is what the records count in flight.
         """
+        if self._unmade is not None:
+            raise self._reachability.refusal(topic)
         self._reachability.check(topic, is_under_way=bool(self._under_way[topic]))
         batch = DeliveryBatch(topic, len(records), bytes_new, self._loop.create_future(), self._loop.time())
         self._in_flight.take(bytes_new)
@@ -136,6 +145,8 @@ class IdempotentWriter:
 
     async def check(self, timeout_s: float) -> None:
         """Return when Kafka answers. Raises LogUnavailable."""
+        if self._unmade is not None:
+            raise LogUnavailable(f"no client of Kafka can be made: {self._unmade}")
         try:
             await asyncio.to_thread(self._producer.list_topics, timeout=timeout_s)
         except KafkaException as error:
@@ -178,6 +189,8 @@ class IdempotentWriter:
                 if sent % RECORDS_PER_TURN == 0:
                     self._sequences[topic] = batch.sequence_last = sequence
                     await asyncio.sleep(0)
+                    if self._unmade is not None and batch.error is None:
+                        batch.error = KafkaError(KafkaError._STATE, _REPLACED)
                     if batch.error is not None:
                         break
                     sequence, produce = self._sequences[topic], self._producer.produce
@@ -211,17 +224,19 @@ class IdempotentWriter:
     def _serve(self) -> None:
         """One turn: take delivery reports, have delivered records read back, confirm batches, and fail overdue ones."""
         try:
-            self._producer.poll(0)
-            self._expect_reported()
-            self._serve_read_back()
+            if self._unmade is None:
+                self._producer.poll(0)
+                self._expect_reported()
+                self._serve_read_back()
             self._give_up_overdue()
         except KafkaException as error:
             self._is_broken = True
             logger.error("a client of Kafka failed", action="client_failed", reason=error.args[0].str())
         finally:
+            # First of all: whatever ends this turn, others come.
+            self._serve_in(SERVE_S if self._in_flight.now else SERVE_IDLE_S)
             if self._is_broken:
                 self._replace_clients()
-            self._serve_in(SERVE_S if self._in_flight.now else SERVE_IDLE_S)
 
     def _expect_reported(self) -> None:
         """Have the last record of each partition read back; a batch in which one was refused has failed already."""
@@ -281,27 +296,46 @@ class IdempotentWriter:
     # The two clients.
 
     def _open_clients(self) -> None:
-        self._producer = self._clients.producer(self.note_error)
+        """Raises InvalidSettings and KafkaException: the settings, passwords and certificates are read anew."""
+        producer = self._clients.producer(self.note_error)
         self._read_back: ReadBack[DeliveryBatch] = self._clients.read_back(self._confirm_timeout_s * PATIENCE_TIMEOUTS)
+        self._producer = producer
 
     def _replace_clients(self) -> None:
-        """Every record that is still waiting fails; the next one goes through new clients."""
-        self._retire_clients()
-        self._open_clients()
-        self._is_broken = False
+        """Every record that is still waiting fails; the next one goes through new clients, once they can be made."""
+        if self._unmade is None:
+            self._retire_clients()
+        else:
+            self._fail_reported()
+        try:
+            self._open_clients()
+        except (InvalidSettings, KafkaException) as error:
+            reason = str(error)
+            if reason != self._unmade:
+                logger.error(
+                    "no client of Kafka can be made; it is tried again", action="clients_not_made", reason=reason
+                )
+            self._unmade = reason
+            self._serve_in(REMAKE_S)
+            return
+        self._is_broken, self._unmade = False, None
         logger.warning("the clients of Kafka were replaced", action="clients_replaced", kafka=self._clients.bootstrap)
 
-    def _retire_clients(self) -> None:
-        """Fail every record that is still waiting, and close the clients in a thread: it may take long."""
-        producer, read_back = self._producer, self._read_back
-        producer.purge()
-        producer.flush(0)
+    def _fail_reported(self) -> None:
+        """Fail the batches whose read-back is still to come: there is nothing left that could do it."""
         reported, self._reported = self._reported, []
         for batch in reported:
             if batch.error is None:
                 self._fail(batch, _REPLACED)
             else:
                 self._settle(batch)
+
+    def _retire_clients(self) -> None:
+        """Fail every record that is still waiting, and close the clients in a thread: it may take long."""
+        producer, read_back = self._producer, self._read_back
+        producer.purge()
+        producer.flush(0)
+        self._fail_reported()
         for batch in read_back.abandon():
             self._fail(batch, _REPLACED)
 

@@ -28,11 +28,15 @@ class Reachability:
         if topic not in self._away:
             return
         if is_under_way or self._clock_s() < self._away[topic]:
-            raise LogAway(
-                f"Kafka at {self._bootstrap} does not confirm records of topic {topic} at present; nothing of this "
-                f"request was persisted: send it again a little later"
-            )
+            raise self.refusal(topic)
         self._away[topic] = self._clock_s() + PROBE_S
+
+    def refusal(self, topic: str) -> LogAway:
+        """What a caller is told of whose batch nothing is sent."""
+        return LogAway(
+            f"Kafka at {self._bootstrap} does not confirm records of topic {topic} at present; nothing of this "
+            f"request was persisted: send it again a little later"
+        )
 
     def note_away(self, topic: str, reason: str) -> None:
         """Kafka did not confirm a batch of the topic."""

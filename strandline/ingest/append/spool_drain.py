@@ -59,7 +59,8 @@ class SpoolDrain:
         """A topic that has spooled records and may be tried now."""
         now_s = time.monotonic()
         spooled = self._spool.records_of
-        return next((t for t in spooled if spooled[t] and self._retry_at_s.get(t, 0.0) <= now_s), None)
+        topics = list(spooled)  # a copy: the disk's thread adds topics meanwhile
+        return next((t for t in topics if spooled[t] and self._retry_at_s.get(t, 0.0) <= now_s), None)
 
     async def drain(self, topic: str) -> None:
         """Write some of the oldest records of a stream, and take them out of the spool once they are in the log.

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from strandline.core.errors import LogUnavailable, RecordTooLarge
+from strandline.core.errors import InvalidSettings, LogUnavailable, RecordTooLarge
 from strandline.ingest.append.attempts import AttemptFinder
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.outcome import NOT_CONFIRMED, Accepted
@@ -177,7 +177,8 @@ class SpoolingWriter:
             except RecordTooLarge as error:
                 self._spool_refused(topic, str(error))
                 await self._kafka.run(self._drop_clients)
-            except (*NOT_CONFIRMED, KafkaException) as error:
+            except (*NOT_CONFIRMED, KafkaException, InvalidSettings) as error:
+                # Each client reads passwords and certificates anew: they may just be being replaced.
                 self._go_away(str(error))
                 await self._kafka.run(self._drop_clients)
                 await asyncio.sleep(RETRY_S)
@@ -188,7 +189,7 @@ class SpoolingWriter:
             await asyncio.wait_for(self._work.wait(), timeout_s)
 
     async def _open(self) -> None:
-        """Get a producer; it fences all earlier ones. Raises KafkaException."""
+        """Get a producer; it fences all earlier ones. Raises KafkaException and InvalidSettings."""
         await self._writer.open()
         self._come_back()
 
