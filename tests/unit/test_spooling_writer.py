@@ -1,8 +1,10 @@
 """What goes to the spool when a transaction hangs: in which order, and what is written down to be in doubt."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections import defaultdict
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from strandline.ingest.append import spooling_writer
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.spool_drain import SpoolDrain
+from strandline.ingest.append.spool_intake import SpoolingBatch
 from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, FakeMessage, ObedientConsumer, ObedientProducer
 
@@ -297,3 +300,31 @@ def test_a_topic_that_is_spooled_for_the_first_time_disturbs_no_look_for_the_nex
     spool.records_of.update({"a": 1, "b": 1})
     assert drain.next_topic() is None
     spool.close()
+
+
+@pytest.mark.parametrize("is_spooled", [False, True])
+def test_a_batch_is_let_go_as_soon_as_it_is_settled(tmp_path, monkeypatch, is_spooled):
+    """Its records are no longer counted, so they must not be kept until the time for which it might have waited."""
+    made = []
+
+    class WatchedBatch(SpoolingBatch):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(spooling_writer, "SpoolingBatch", WatchedBatch)
+
+    async def story():
+        log = FakeLog()
+        spool = Spool(tmp_path, bytes_max=1_000_000)
+        make = NarrowProducer if is_spooled else PickyProducer
+        async with writer_over(
+            log, spool, lambda config: make(config, log, threading.Event()), confirm_timeout_s=100 * DEADLINE_S
+        ) as writer:
+            appending = writer.append("t", [(b"1", None)], received_ms=5, source=b"", content_type=b"", may_spool=True)
+            accepted = await asyncio.wait_for(appending, DEADLINE_S)
+            assert accepted is (Accepted.SPOOL if is_spooled else Accepted.LOG)
+            del appending
+            await until(lambda: gc.collect() >= 0 and [batch() for batch in made] == [None])
+
+    asyncio.run(story())

@@ -19,7 +19,7 @@ logger = structlog.get_logger()
 class SpoolingBatch:
     """The records of one `append` to a stream that may be spooled."""
 
-    __slots__ = ("accepted", "records", "scan_from", "topic")
+    __slots__ = ("accepted", "clock", "records", "scan_from", "topic")
 
     def __init__(self, topic: str, records: Sequence[SpooledRecord], accepted: asyncio.Future[Accepted]) -> None:
         self.topic = topic
@@ -27,12 +27,20 @@ class SpoolingBatch:
         self.accepted = accepted
         self.scan_from: dict[int, int] | None = None
         """Set as soon as it may be in the log, behind these offsets: from then on it is in doubt."""
+        self.clock: asyncio.TimerHandle | None = None
+        """Runs while it is on the direct way. It holds the batch with its records, so it is stopped as soon as that ends."""
+
+    def stop_clock(self) -> None:
+        if self.clock is not None:
+            self.clock.cancel()
 
     def settle(self, where: Accepted) -> None:
+        self.stop_clock()
         if not self.accepted.done():
             self.accepted.set_result(where)
 
     def fail(self, error: LogUnavailable) -> None:
+        self.stop_clock()
         if not self.accepted.done():
             self.accepted.set_exception(error)
 
@@ -51,6 +59,7 @@ class SpoolIntake:
 
     def put(self, batch: SpoolingBatch) -> None:
         """Have the batch spooled behind all that came before."""
+        batch.stop_clock()
         self.behind[batch.topic] += len(batch.records)
         self.waiting.append(batch)
         self._work.set()

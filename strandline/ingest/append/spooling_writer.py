@@ -115,7 +115,7 @@ class SpoolingWriter:
         else:
             self._direct.append(batch)
             self._work.set()
-            self._loop.call_later(self._confirm_timeout_s, self._stop_waiting, batch)
+            batch.clock = self._loop.call_later(self._confirm_timeout_s, self._stop_waiting, batch)
         return await batch.accepted
 
     # From the direct way to the spool.
