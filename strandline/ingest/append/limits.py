@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from strandline.ingest.append.outcome import LogBusy
+from strandline.log.record_key import Record
 
 BYTES_IN_FLIGHT_MAX = 64 * 1024 * 1024
 """Values, keys and overhead of all records that Kafka has not yet confirmed."""
@@ -12,6 +14,11 @@ RECORD_OVERHEAD_BYTES = 400
 """What a record costs in memory beside its value and key: headers, and librdkafka's own book-keeping."""
 RECORDS_PER_TURN = 1_000
 """A longer batch lets the event loop run in between; up to this, batches reach the log in the order of their calls."""
+
+
+def bytes_of(records: Sequence[Record]) -> int:
+    """What the records count while they are under way."""
+    return sum(len(value) + len(key or b"") + RECORD_OVERHEAD_BYTES for value, key in records)
 
 
 class BytesInFlight:

@@ -32,7 +32,7 @@ from strandline.core.record_headers import (
 )
 from strandline.ingest.append.idempotent_writer import Headers, IdempotentWriter
 from strandline.ingest.append.kafka_clients import KafkaClients
-from strandline.ingest.append.limits import BYTES_IN_FLIGHT_MAX, RECORD_OVERHEAD_BYTES, BytesInFlight
+from strandline.ingest.append.limits import BYTES_IN_FLIGHT_MAX, BytesInFlight, bytes_of
 from strandline.ingest.append.outcome import Accepted, LogBusy
 from strandline.ingest.append.spool import Spool, SpooledRecord
 from strandline.ingest.append.spooling_writer import SpoolingWriter
@@ -140,7 +140,7 @@ class LogWriter:
             return Accepted.LOG
         if self._is_closing:
             raise LogBusy("the gateway is stopping; nothing of this request was persisted: send it again")
-        bytes_new = sum(len(value) + len(key or b"") + RECORD_OVERHEAD_BYTES for value, key in records)
+        bytes_new = bytes_of(records)
         self._in_flight.require_room(bytes_new)
         common: Headers = [
             (HEADER_WRITER, self._writer_id),

@@ -30,6 +30,7 @@ from strandline.access.exposure import require_closed
 from strandline.core.record_headers import HEADER_PRINCIPAL
 from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
+from strandline.ingest.append.limits import bytes_of
 from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
@@ -37,6 +38,7 @@ from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
 from strandline.ingest.sockets.counters import Counters
 from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
+from strandline.ingest.sockets.records_waiting import RecordsWaiting
 from strandline.ingest.sockets.signed_senders import SignedSenders
 from strandline.log.record_key import Record
 
@@ -44,8 +46,6 @@ logger = structlog.get_logger()
 
 READS_PER_TURN = 4
 """From one socket, before other work gets its turn."""
-RECORDS_WAITING_MAX = 100_000
-"""Of one port. While so many wait for confirmation, further datagrams stay in the socket's buffer."""
 _SO_RCVBUFFORCE = 33
 """Linux: as SO_RCVBUF, but may exceed `net.core.rmem_max`; needs CAP_NET_ADMIN. Python has no name for it."""
 _SO_MEMINFO = 55
@@ -88,7 +88,9 @@ class UdpPort:
         sockets: list[socket.socket],
         reader: DatagramReader,
         senders_of: Callable[[StreamSpec], SignedSenders | None],
+        waiting: RecordsWaiting,
     ) -> None:
+        """`waiting` is that of all ports."""
         self.appender = appender
         self._senders_of = senders_of
         self._senders = senders_of(appender.spec)
@@ -99,8 +101,7 @@ class UdpPort:
         self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._appending = Tasks()
-        self._waiting = 0
-        """Records in the appends under way."""
+        self._waiting = waiting
         self._is_confirming = True
         self._is_reading = False
         self._resume()
@@ -132,6 +133,8 @@ class UdpPort:
         await self._appending.settle()
 
     def _resume(self) -> None:
+        if self._sockets[0].fileno() < 0:
+            return  # the port was closed meanwhile
         self._is_reading = True
         for one in self._sockets:
             self._loop.add_reader(one, partial(self._drain, one))
@@ -144,26 +147,27 @@ class UdpPort:
     def _drain(self, one: socket.socket) -> bool:
         """Read what has arrived, at most READS_PER_TURN times, and append it. Return whether anything had arrived.
 
-        1. Read the datagrams by sender, which is the source in the records' headers.
-        2. Where they are signed, take the payloads of those that are right, by principal.
-        3. Split them into records.
-        4. Append each sender's records; only the metrics learn the outcome.
-        5. Stop reading while too many records wait.
+        1. Stop reading while too much waits for the log: what arrives stays in the socket's buffer. A port that closes reads on.
+        2. Read the datagrams by sender, which is the source in the records' headers.
+        3. Where they are signed, take the payloads of those that are right, by principal.
+        4. Split them into records.
+        5. Append each sender's records; only the metrics learn the outcome.
         """
         has_read = False
         for _ in range(READS_PER_TURN):
+            if self._is_reading and self._waiting.is_full:
+                self._pause()
+                self._waiting.when_there_is_room(self._resume)
+                break
             arrived = self._reader.read(one)
             has_read = has_read or bool(arrived)
             for host, datagrams in arrived.items():
                 if self._senders is not None:
                     self._take_signed(host, datagrams, self._senders)
                 elif records := self._records(datagrams):
-                    self._waiting += len(records)
-                    self._appending.start(self._append(host, records))
+                    self._start(host, records)
             if sum(map(len, arrived.values())) < DATAGRAMS_MAX:
                 break
-        if self._is_reading and self._waiting >= RECORDS_WAITING_MAX:
-            self._pause()
         return has_read
 
     def _take_signed(self, host: str, datagrams: list[bytes], senders: SignedSenders) -> None:
@@ -172,10 +176,7 @@ class UdpPort:
             self.appender.refuse(reason, count)
         for name, payloads in taken.items():
             if records := self._records(payloads):
-                self._waiting += len(records)
-                self._appending.start(
-                    self._append(host, records, [(HEADER_PRINCIPAL, name.encode())], senders.counters)
-                )
+                self._start(host, records, [(HEADER_PRINCIPAL, name.encode())], senders.counters)
 
     def _records(self, datagrams: list[bytes]) -> list[Record]:
         """Return the records of some datagrams. Refuse and count those that are empty or too large."""
@@ -194,23 +195,27 @@ class UdpPort:
             [(value, find_key(value)) for value in values] if appender.spec.key else [(value, None) for value in values]
         )
 
+    def _start(self, host: str, records: list[Record], headers: Headers = (), counters: Counters | None = None) -> None:
+        size = bytes_of(records)
+        self._waiting.add(size)
+        self._appending.start(self._append(host, records, size, headers, counters))
+
     async def _append(
-        self, host: str, records: list[Record], headers: Headers = (), counters: Counters | None = None
+        self, host: str, records: list[Record], size: int, headers: Headers, counters: Counters | None
     ) -> None:
         appender = self.appender
         try:
             if counters is not None:
                 await counters.saved()
-            await appender.append(records, source=f"udp:{host}".encode(), headers=headers)
+            async with self._waiting.in_writer(size):
+                await appender.append(records, source=f"udp:{host}".encode(), headers=headers)
             self._is_confirming = True
         except NOT_CONFIRMED as error:  # the appender has counted it; the sender can't be told
             if self._is_confirming:
                 logger.error("records are lost", action="records_lost", stream=appender.spec.stream, reason=str(error))
             self._is_confirming = False
         finally:
-            self._waiting -= len(records)
-            if not self._is_reading and self._waiting <= RECORDS_WAITING_MAX // 2 and self._sockets[0].fileno() >= 0:
-                self._resume()
+            self._waiting.take_away(size)
 
 
 class UdpGateway:
@@ -229,6 +234,7 @@ class UdpGateway:
         make_appender = partial(resources.appender, may_spool=True)
         self._ports = Ports("UDP", settings.port_offset, _port_of, self._open, make_appender, self._tasks)
         self._reader = DatagramReader()
+        self._waiting = RecordsWaiting()
         self._left_out: set[str] = set()
         """Streams without a port because their datagrams are not signed."""
 
@@ -267,7 +273,7 @@ class UdpGateway:
                 "the kernel gave a smaller receive buffer; raise net.core.rmem_max",
                 action="buffer_limited", port=number, receive_buffer_bytes=given, wanted_bytes=wanted,
             )  # fmt: skip
-        return UdpPort(appender, sockets, self._reader, self._senders_of)
+        return UdpPort(appender, sockets, self._reader, self._senders_of, self._waiting)
 
 
 def _port_of(spec: StreamSpec) -> int | None:
