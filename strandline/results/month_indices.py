@@ -15,7 +15,7 @@ from strandline.results.elasticsearch_client import RequestRefused
 from strandline.results.generations import hide_older
 from strandline.results.index_settings import IndexSettings
 from strandline.results.mapping import build_mapping, ensure_index_template, make_index
-from strandline.results.names import index_name, index_stem
+from strandline.results.names import first_index, index_stem
 from strandline.results.remedies import stopped_by_request
 
 
@@ -55,7 +55,7 @@ class MonthIndices:
         if self.shape.is_shown:
             hide_older(self.url, self.shape.emit_name, self.shape.generation)
         stem = index_stem(self.shape.emit_name, self.shape.generation)
-        first = None if next_end_ms is None else index_name(stem, next_end_ms)
+        first = None if next_end_ms is None else first_index(stem, next_end_ms)
         held = self._ensure_template(first)
         for index in set(held) - made:
             self.made.add(index)

@@ -7,7 +7,7 @@ from typing import Any
 
 from strandline.results.elasticsearch_client import request
 from strandline.results.generations import indices_of
-from strandline.results.names import generation_of, index_name, index_stem
+from strandline.results.names import first_index, generation_of, index_stem
 
 _TIMEOUT_S = 60.0
 _PLACE_LENGTH_MAX = 3_000
@@ -22,7 +22,7 @@ def newer_document(
     Looks only at what the job itself wrote (its own `generation`), and at windows that end after `after_ms`, so at the indices
     of few months. Raises IndexUnavailable, RequestRefused.
     """
-    first = index_name(index_stem(alias, generation), after_ms)
+    first = first_index(index_stem(alias, generation), after_ms)
     names = [index for index in indices_of(url, alias) if generation_of(alias, index) == generation and index >= first]
     newer = [
         {"range": {"strandline.epoch": {"gt": epoch}}},

@@ -26,6 +26,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.cli import commands as command_line
+from strandline.services.cli.display import show_time
 from strandline.services.cli.output import waiting
 from strandline.services.doctor.finding import ok, wrong
 from strandline.services.embedded.addresses import StackAddresses
@@ -610,3 +611,8 @@ def test_a_job_is_watched_and_its_log_followed_until_interrupted(
         log.write_text("one\ntwo\nthree\n")
         said = say("job", "logs", "power", "--follow", "--lines", "1")
         assert (said.code, said.out) == (0, "three\nfour\n")
+
+
+def test_a_watermark_may_be_further_than_any_year_that_can_be_written() -> None:
+    assert show_time(253_402_300_799_000) == "9999-12-31 23:59:59Z"
+    assert show_time(253_402_300_800_000) == "after the year 9999"

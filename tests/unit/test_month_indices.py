@@ -15,6 +15,7 @@ from strandline.core.errors import Conflict, IndexMisconfigured, IndexUnavailabl
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.processing.emission.made_indices import elasticsearch_writers
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.index_settings import IndexSettings
@@ -30,6 +31,7 @@ JUNE = stage_batch(SHAPE.fields, [("a", 1)], starts_ms=[MAY_1_NOON_MS + 31 * 86_
 MAY_INDEX, JUNE_INDEX = "emit-2024.05", "emit-2024.06"
 JULY_MS = 1_719_792_000_000
 """2024-07-01T00:00:00Z."""
+YEAR_10000_MS = 253_402_300_800_000
 
 
 @pytest.fixture
@@ -189,6 +191,20 @@ def test_the_newest_index_may_be_deleted_once_nothing_goes_there_any_more(
     for may_come_ms in (None, JULY_MS - 1, MAY_1_NOON_MS):
         with pytest.raises(IndexMisconfigured, match=f"index {JUNE_INDEX} is gone"):
             writer.prepare(may_come_ms)
+
+
+def test_a_job_whose_event_time_has_come_to_the_end_of_the_year_9999_starts_again(
+    index: RefusingIndex, writer: ElasticsearchWriter
+) -> None:
+    """Its next window ends in a year of which no index is named."""
+    minutes, last_end_ms = WindowShape(60_000, 60_000), YEAR_10000_MS - 60_000
+    last = stage_batch(SHAPE.fields, [("a", 1)], starts_ms=[last_end_ms - 60_000])
+    writer.write_batches([last], 1, 1)
+    for emitted_ms in (last_end_ms, YEAR_10000_MS, YEAR_10000_MS + 10**12):  # silence moves it on
+        writer.prepare(minutes.first_end(emitted_ms))
+    indices_of(index).clear()
+    with pytest.raises(IndexMisconfigured, match=r"index emit-9999.12 is gone"):
+        writer.prepare(YEAR_10000_MS)
 
 
 @pytest.mark.parametrize("next_end_ms", [None, MAY_1_NOON_MS + 31 * 86_400_000])

@@ -150,6 +150,20 @@ def test_no_request_names_more_indices_than_elasticsearch_reads_in_a_line(
         assert ",".join(places).split(",") == [month for month in months if month >= "watts-1970.01"]
 
 
+def test_the_last_index_is_looked_at_when_event_time_has_come_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the year 9999 no month can be named."""
+    asked: list[str] = []
+
+    def request(url: str, method: str, path: str, **_: Any) -> Any:
+        asked.append(path)
+        return {"hits": {"hits": []}}
+
+    monkeypatch.setattr(newer_documents, "request", request)
+    monkeypatch.setattr(newer_documents, "indices_of", lambda *_: ["watts-9999.11", "watts-9999.12"])
+    newer_documents.newer_document("http://i", "watts", "power", epoch=1, emission=1, after_ms=253_402_300_800_000)
+    assert asked == ["/watts-9999.12/_refresh", "/watts-9999.12/_search"]
+
+
 @pytest.mark.parametrize("newer", [result(4, 2), result(3, 4)], ids=["a later slice", "a later run"])
 def test_a_result_that_the_ledger_cannot_know_is_refused(lab: Lab, newer: Written) -> None:
     lab.records["minutes"] = [result(3, 2), newer]

@@ -14,13 +14,16 @@ from strandline.ledger.states import COMPLETED
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
+_SHOWN_MS_MAX = 253_402_300_799_999
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim", COMPLETED: "green"}
 
 
 def show_time(time_ms: int | None) -> str:
-    """`2026-11-21 10:15:00.250Z`; a dash for none."""
+    """`2026-11-21 10:15:00.250Z`; a dash for none. Event time may have come further than the year 9999."""
     if time_ms is None:
         return "-"
+    if time_ms > _SHOWN_MS_MAX:
+        return "after the year 9999"
     shown = datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")
     return shown.replace("+00:00", "Z").replace(".000Z", "Z")
 
