@@ -25,6 +25,7 @@ from strandline.ledger.models import (
 )
 from strandline.ledger.states import (
     JOB_MOVES,
+    ORDERED_MOVES,
     Desired,
     JobBase,
     JobRow,
@@ -229,12 +230,15 @@ class Registry(Part):
             return _input(connection, job, stream)
 
     def set_desired(self, name: str, desired: Desired) -> JobRow:
-        """Record what the operator wants of the job; the control service acts on it. Raises NotFound."""
+        """Record what the operator wants of the job; the control service acts on it. The job is then in the state that follows at
+        once (ORDERED_MOVES), for whoever looks: one that stops and is wanted running is one whose stop was taken back.
+        Raises NotFound."""
         with self._database.writing(f"set what job {name} should do") as connection:
-            lock_job(connection, name)
-            connection.execute(
-                sa.update(jobs).where(jobs.c.name == name).values(desired=desired, updated_ms=self._clock_ms())
-            )
+            values = {"desired": desired, "updated_ms": self._clock_ms()}
+            state = ORDERED_MOVES.get((lock_job(connection, name).state, desired))
+            if state is not None:
+                values |= {"state": state, "message": ""}
+            connection.execute(sa.update(jobs).where(jobs.c.name == name).values(values))
             return read_job(connection, name)
 
     def record_ends(self, name: str, epoch: int, ends: Offsets) -> Offsets:
@@ -258,7 +262,7 @@ class Registry(Part):
     def move_job(
         self, name: str, to: JobState, message: str = "", epoch: int | None = None, *, lease: int | None = None
     ) -> JobRow:
-        """Change the job's state. No other method does.
+        """Change the job's state. No other method does, but for what an order sets at once.
 
         A batch that has drained is to stay so: no control service starts it again. To stay in the same state is legal and renews
         the message. With `epoch`, the caller speaks for that run; with

@@ -85,6 +85,16 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.FAILED: frozenset({JobState.STARTING, JobState.STOPPED}),
 }
 """The one table of legal moves. Staying is always legal and changes only the message."""
+ORDERED_MOVES: dict[tuple[JobState, Desired], JobState] = {
+    (JobState.RUNNING, Desired.STOPPED): JobState.STOPPING,
+    (JobState.DRAINING, Desired.STOPPED): JobState.STOPPING,
+    (JobState.RUNNING, Desired.DRAINED): JobState.DRAINING,
+    # A failed job stays failed until a person starts it again, which is now.
+    (JobState.FAILED, Desired.RUNNING): JobState.STARTING,
+    (JobState.FAILED, Desired.DRAINED): JobState.STARTING,
+}
+"""(state, what is desired from now on) -> the state that an order sets at once. The supervisor and the runner make all other
+moves."""
 
 
 class Role(StrEnum):

@@ -22,6 +22,7 @@ from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import (
     JOB_MOVES,
+    ORDERED_MOVES,
     BackfillState,
     Desired,
     EventRow,
@@ -161,6 +162,20 @@ class TestJobs:
         assert ledger.last_slice("none") is None
         assert ledger.last_checkpoint("none") is None
         assert ledger.totals("none") == Totals(0, 0, {}, {}, {})
+
+    def test_an_order_sets_the_state_that_follows_at_once_and_no_other(
+        self, ledger: Ledger, database: Database
+    ) -> None:
+        ledger.submit_job("power", "", {})
+        for origin, desired in product(JobState, Desired):
+            with database.writing("force a state") as connection:
+                forced = sa.text("UPDATE jobs SET state = :state, message = 'as it was'")
+                connection.execute(forced, {"state": origin.value})
+            moved = ledger.set_desired("power", desired)
+            state = ORDERED_MOVES.get((origin, desired))
+            assert (moved.desired, moved.state) == (desired, state or origin)
+            assert moved.message == ("" if state else "as it was")
+            assert state is None or state in JOB_MOVES[origin]
 
     def test_only_the_moves_of_the_table_are_legal(self, ledger: Ledger, database: Database) -> None:
         ledger.submit_job("power", "", {})

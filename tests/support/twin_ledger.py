@@ -11,6 +11,7 @@ from typing import Any
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger import progress
 from strandline.ledger.states import (
+    ORDERED_MOVES,
     CheckpointRow,
     Desired,
     JobRow,
@@ -53,7 +54,8 @@ class TwinLedger:
         return self._versions[name][(version or self.job(name).version) - 1]
 
     def set_desired(self, name: str, desired: Desired) -> JobRow:
-        return self._change(name, desired=desired)
+        state = ORDERED_MOVES.get((self.job(name).state, desired))
+        return self._change(name, desired=desired, **({"state": state, "message": ""} if state else {}))
 
     def begin_run(self, job: str, pid: int, *, present_version: bool = False) -> RunRow:
         known, runs = self.job(job), self._runs[job]

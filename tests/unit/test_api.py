@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from strandline.core.errors import InvalidSettings, LogUnavailable, StrandlineError
+from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.rest.api import create_app
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
+from strandline.services.supervision.supervisor import _is_taken_back
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -467,6 +471,27 @@ def test_verbs(api: Api, state: JobState, verb: str, desired: Desired, shown: Jo
     assert (job.desired, job.state) == (desired, shown)
     assert api.ledger.job("power").restarts == (1 if verb == "restart" else 0)
     assert api.supervisor.wakes == 2
+
+
+@pytest.mark.parametrize("verb", ["stop", "drain"])
+def test_no_look_between_the_writes_of_an_order_takes_it_as_taken_back(
+    api: Api, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The supervisor would end the runner at once, in the middle of its slice."""
+    api.apply(BOTH)
+    for state in (JobState.STARTING, JobState.RUNNING):
+        api.ledger.move_job("power", state)
+    writing, looks = Database.writing, []
+
+    @contextmanager
+    def looked_at(self: Database, action: str) -> Iterator[sa.Connection]:
+        with writing(self, action) as connection:
+            yield connection
+        looks.append(api.ledger.job("power"))
+
+    monkeypatch.setattr(Database, "writing", looked_at)
+    assert api.ask("POST", f"/v1/jobs/power/{verb}").status_code == 202
+    assert looks and not any(map(_is_taken_back, looks))
 
 
 def test_job_shows_who_leads_it(api: Api) -> None:

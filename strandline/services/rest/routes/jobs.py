@@ -5,13 +5,12 @@ A verb answers 202 at once: it writes what is desired into the ledger, and the s
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
 from strandline.core.errors import Conflict
-from strandline.ledger.states import Desired, JobState
+from strandline.ledger.states import Desired
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
@@ -38,15 +37,6 @@ from strandline.services.supervision.job_lives import Place
 router = APIRouter(tags=["jobs"])
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
-_SHOWN: dict[tuple[JobState, Desired], JobState] = {
-    (JobState.RUNNING, Desired.STOPPED): JobState.STOPPING,
-    (JobState.DRAINING, Desired.STOPPED): JobState.STOPPING,
-    (JobState.RUNNING, Desired.DRAINED): JobState.DRAINING,
-    # A failed job stays failed until a person starts it again, which is now.
-    (JobState.FAILED, Desired.RUNNING): JobState.STARTING,
-    (JobState.FAILED, Desired.DRAINED): JobState.STARTING,
-}
-"""(state, what is desired) -> the state that a verb sets at once. The supervisor and the runner make all other moves."""
 
 
 @router.get("/v1/jobs")
@@ -207,17 +197,12 @@ def list_events(
 
 
 def _order(control: Control, name: str, desired: Desired, response: Response, verb: str, caller: str | None) -> JobView:
-    """Move the state first: a runner that obeys at once then finds its own last move allowed."""
     job = control.ledger.job(name)
     if job.has_completed and desired is not Desired.STOPPED:
         raise Conflict(
             f"batch {name} has completed, and its results are there: nothing is left to {verb}. To compute them again, under a "
             f"new generation: strandline job reset {name} --to earliest; for another range, run it under another name"
         )
-    shown = _SHOWN.get((job.state, desired))
-    if shown is not None:
-        with suppress(Conflict):  # the runner was faster; the supervisor follows what is desired
-            control.ledger.move_job(name, shown)
     job = control.ledger.set_desired(name, desired)
     if caller is not None:
         control.ledger.record_event(f"{verb}_ordered", f"{caller} ordered: {verb} job {name}", name, principal=caller)
