@@ -281,6 +281,20 @@ def test_runner_that_does_not_stop_is_killed(stage: Stage) -> None:
     assert "runner_killed" in stage.event_kinds()
 
 
+def test_a_runner_that_hangs_in_its_exit_is_killed_and_the_job_starts_again(stage: Stage) -> None:
+    stage.behave("hang")
+    stage.supervise(stop_patience_s=0.5)
+    stage.wait_for(JobState.RUNNING)
+    hanging = stage.recorded_pid()
+    stage.want(Desired.DRAINED)
+    stage.wait_for(JobState.DRAINED)
+    stage.behave("obey")
+    stage.want(Desired.RUNNING)
+    stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
+    assert hanging not in stage.family()
+    assert stage.event_kinds() == ["runner_killed"], "it is no death"
+
+
 def test_restart_is_no_death(stage: Stage) -> None:
     supervisor = stage.supervise()
     stage.wait_for(JobState.RUNNING)

@@ -11,6 +11,7 @@ starve        be killed as soon as it runs
 die_standing_by  as a standby, exit with code 3; with a job, as soon as it runs
 fail          move the job to failed and exit with 1
 ignore        run, and neither stop nor listen to SIGTERM
+hang          obey, and then neither exit nor listen to SIGTERM
 silent        show one sign of life and no more
 """
 
@@ -23,6 +24,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_TRY_AGAIN
@@ -43,7 +45,7 @@ def main(port: str, name: str, behaviour_file: str, lease: str, alive_fd: str) -
         name, lease = order["job"], str(order["lease"])
     behaviour = Path(behaviour_file).read_text(encoding="utf-8").strip()
     told = threading.Event()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "ignore" else lambda *_: told.set())
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour in ("ignore", "hang") else lambda *_: told.set())
     # As the JVM of a real runner: below it, in a group of its own, and deaf to SIGTERM.
     subprocess.Popen(["sh", "-c", "trap '' TERM; exec sleep 600"], process_group=0)
     ask_ledger = LedgerCaller(int(port))
@@ -75,6 +77,8 @@ def main(port: str, name: str, behaviour_file: str, lease: str, alive_fd: str) -
             for state in _ENDS[desired]:
                 ask_ledger("move_job", name, epoch, state)
             ask_ledger("end_run", name, epoch, desired)
+            if behaviour == "hang":
+                time.sleep(600)
             return 0
     ask_ledger("end_run", name, epoch, "interrupted")
     return 0

@@ -16,6 +16,7 @@ The agreement with a runner (`python -m strandline.processing.run.process --job 
 * desired `drained`: it closes all windows, moves the job to drained, exits 0;
 * on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
 * SIGTERM: it ends at once; the next run does its slice again. The job's state and what is desired stay;
+* where its job rests it has nothing left to do but to exit: it is told so by SIGTERM, too, and killed when it doesn't;
 * once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
 Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. This does not
 go on for ever. Progress is a new checkpoint, or a run that lived for long and left no slice undone; without progress
@@ -296,7 +297,8 @@ class Supervisor:
 
     def _steer(self, job: JobRow, runner: _Runner) -> None:
         process = runner.process
-        if job.restarts != runner.restarts or _is_taken_back(job):
+        # A job that rests has no use for a process: one that hangs in its exit would keep the next from starting.
+        if job.restarts != runner.restarts or _is_taken_back(job) or job.state in _RESTING:
             process.tell_to_end(self._times.stop_patience_s)
         elif job.desired is Desired.STOPPED:
             if job.state in (JobState.RUNNING, JobState.DRAINING):
