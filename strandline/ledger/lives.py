@@ -264,7 +264,8 @@ class Lives(Part):
         with self._database.reading(f"look for a deleted stream {name}") as connection:
             if connection.execute(sa.select(streams.c.name).where(streams.c.name == name)).first() is not None:
                 return None
-            last = next((facts for facts in connection.execute(wanted).scalars() if facts["stream"] == name), {})
+            deleted = (facts for facts in connection.execute(wanted).scalars() if facts["stream"] == name)
+            last: dict[str, Any] = next(deleted, {})
             return None if last.get("keeps_topic", True) else last["topic_id"]
 
 
