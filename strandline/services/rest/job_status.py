@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from functools import lru_cache
 
 from strandline.core.durations import FOREVER_MS, format_about, format_duration
+from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, offset_count
-from strandline.log.kafka_status import LogRange, lag_records
+from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -18,7 +20,6 @@ from strandline.processing.pipelines.stored import inputs_of, shapes_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.explanation import JobFacts, explain
 from strandline.services.rest.lookup_status import lookup_warnings
-from strandline.services.rest.stream_ranges import StreamRanges
 from strandline.services.rest.views import (
     BatchView,
     ExplanationView,
@@ -44,6 +45,39 @@ _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.FAILED: ("start", "stop", "drain", "restart"),
 }
 """The verbs that change something in each state. The others are allowed, and change nothing."""
+
+
+class StreamRanges:
+    """Asks Kafka for each stream once, and for no other after it did not answer: an answer about many streams then waits for it
+    as long as one about a single stream. Make one for each answer."""
+
+    def __init__(self, log: KafkaStatus, wait_s: float | None = None) -> None:
+        """`wait_s`: how long Kafka is waited for, for all streams together; None: as long as `log` waits, and for each."""
+        self._log = log
+        self._until = None if wait_s is None else time.monotonic() + wait_s
+        self._is_away = False
+        self._known: dict[str, LogRange | None] = {}
+
+    def of(self, streams: Iterable[str]) -> dict[str, LogRange | None]:
+        """What Kafka holds of each; None: unknown. While Kafka is away the status matters most: it shows all but the lag."""
+        return {stream: self._of(stream) for stream in streams}
+
+    def _of(self, stream: str) -> LogRange | None:
+        if stream not in self._known:
+            self._known[stream] = self._ask(stream)
+        return self._known[stream]
+
+    def _ask(self, stream: str) -> LogRange | None:
+        left_s = None if self._until is None else self._until - time.monotonic()
+        if self._is_away or (left_s is not None and left_s <= 0):
+            return None
+        try:
+            return self._log.range(stream, left_s)
+        except NotFound:
+            return None
+        except LogUnavailable:
+            self._is_away = True
+            return None
 
 
 def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:

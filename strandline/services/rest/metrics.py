@@ -14,9 +14,8 @@ from strandline import __version__
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import COMPLETED, JobState
 from strandline.log.kafka_status import KafkaStatus
-from strandline.services.rest.job_status import job_view
+from strandline.services.rest.job_status import StreamRanges, job_view
 from strandline.services.rest.lookup_status import lookup_summaries
-from strandline.services.rest.stream_ranges import StreamRanges
 from strandline.services.rest.views import JobView, LookupSummary
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

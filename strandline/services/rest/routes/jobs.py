@@ -14,12 +14,11 @@ from strandline.ledger.states import Desired
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
-from strandline.services.rest.job_status import explanation, job_view, present_pipeline
+from strandline.services.rest.job_status import StreamRanges, explanation, job_view, present_pipeline
 from strandline.services.rest.previews import preview
 from strandline.services.rest.result_views import kibana_objects
 from strandline.services.rest.routes.documents import Records, Seconds
 from strandline.services.rest.runner_logs import runner_log
-from strandline.services.rest.stream_ranges import StreamRanges
 from strandline.services.rest.views import (
     DeletedJobView,
     EventList,
