@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import hashlib
 import json
 import ssl
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.errors import InvalidDocument, InvalidSettings
-from strandline.core.stream import StreamSpec
+from strandline.core.stream import PollSpec, StreamSpec
 from strandline.ingest.append.outcome import Accepted, SpoolFull
 from strandline.ingest.gateway.framing import TooLarge
 from strandline.ingest.gateway.metrics import IngestMetrics
@@ -26,7 +27,7 @@ from strandline.ingest.poll.asking import Asker, AskFailed, BytesRoom, Reply, _R
 from strandline.ingest.poll.gateway import PollSettings, Secrets
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
-from strandline.ingest.poll.validators import Validators
+from strandline.ingest.poll.validators import Validators, name_of
 from tests.unit.test_http_answers import ToldWriter
 
 STREAM = {"stream": "meters", "schema": {"meter": "string?", "kwh": "double"}}
@@ -152,21 +153,22 @@ def test_secrets_are_read_from_files_or_settings_and_never_shown(
 def test_validators_outlive_the_process_and_nothing_else_does(tmp_path: Path) -> None:
     path = tmp_path / "validators.json"
     one = Validators(path)
-    one.note("http://a/?token=x", {"etag": '"1"', "last-modified": "Tue, 24 Nov 2026 10:00:00 GMT"})
-    one.note("http://b/", {"etag": "2\r\nx: y"})
+    a, b, c = (name_of("s", PollSpec(url=url)) for url in ("http://a/?token=x", "http://b/", "http://c/"))
+    one.note(a, {"etag": '"1"', "last-modified": "Tue, 24 Nov 2026 10:00:00 GMT"})
+    one.note(b, {"etag": "2\r\nx: y"})
     one.save()
     assert "token" not in path.read_text()
     two = Validators(path)
-    assert two.request_headers("http://a/?token=x") == [
+    assert two.request_headers(a) == [
         ("If-None-Match", '"1"'),
         ("If-Modified-Since", "Tue, 24 Nov 2026 10:00:00 GMT"),
     ]
-    assert two.request_headers("http://b/") == two.request_headers("http://c/") == []
-    two.keep_only(["http://b/"])
+    assert two.request_headers(b) == two.request_headers(c) == []
+    two.keep_only([b])
     two.save()
-    assert Validators(path).request_headers("http://a/?token=x") == []
+    assert Validators(path).request_headers(a) == []
     path.write_text("[broken")
-    assert Validators(path).request_headers("http://a/?token=x") == []
+    assert Validators(path).request_headers(a) == []
 
 
 Device = Callable[[bytes], bytes | Awaitable[bytes]]
@@ -293,6 +295,7 @@ def poll(
 ) -> tuple[list[str], ToldAsker, list[Any], list[float | None], int]:
     """Outcomes, what was asked, what was appended, the pauses asked for, and the failures in a row at the end."""
     asker, outcomes, writer = ToldAsker(*replies), [], ToldWriter()
+    validators = Validators(tmp_path / "validators.json")
     url = {"url": "http://10.0.0.1/a?token=canary", "headers": {"Authorization": {"secret": "S"}}, **of_poll}
     spec = StreamSpec.from_document((document or STREAM) | {"poll": url})
 
@@ -307,7 +310,7 @@ def poll(
         )
         tools = PollingTools(
             asker,  # type: ignore[arg-type]
-            Validators(tmp_path / "validators.json"),
+            validators,
             lambda name: f"Bearer {name}",
             asyncio.Semaphore(1),
             lambda _stream, outcome: outcomes.append(outcome),
@@ -322,6 +325,7 @@ def poll(
         return pauses, polled.failures
 
     pauses, failures = asyncio.run(run())
+    validators.save()
     return outcomes, asker, writer.appended, pauses, failures
 
 
@@ -340,6 +344,37 @@ def test_an_answer_is_a_record_with_its_bytes_and_only_once_while_it_stays_the_s
     assert about["headers_each"][0][0][1].endswith(b' "1"')
     assert about["may_spool"] is True
     assert "canary" not in repr(about)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"document": STREAM | {"stream": "other"}},
+        {"headers": {"X-Site": "7"}},
+        {"headers": {"Authorization": {"secret": "T"}}},
+    ],
+    ids=["stream", "header", "secret"],
+)
+def test_who_asks_the_same_url_for_another_stream_or_otherwise_is_sent_its_state_too(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')
+    asked = [poll(tmp_path, [answer], **how)[1].asked[0].get("If-None-Match") for how in ({}, other, {}, other)]
+    assert asked == [None, None, '"1"', '"1"']
+
+
+def test_a_file_of_the_release_before_is_forgotten(tmp_path: Path) -> None:
+    """It knew each URL by its hash alone."""
+    path = tmp_path / "validators.json"
+    url = "http://10.0.0.1/a?token=canary"
+    path.write_text(json.dumps({hashlib.sha256(url.encode()).hexdigest(): {"etag": '"0"'}}))
+    _, asker, appended, _, _ = poll(tmp_path, [Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')])
+    assert "If-None-Match" not in asker.asked[0]
+    assert len(appended) == 1
+    kept = Validators(path)
+    kept.keep_only([name_of("s", PollSpec(url=url))])
+    kept.save()
+    assert json.loads(path.read_text()) == {}
 
 
 def test_what_was_not_persisted_is_asked_for_again(tmp_path: Path) -> None:

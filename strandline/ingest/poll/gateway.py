@@ -26,7 +26,7 @@ from strandline.ingest.gateway.process import GatewayResources, open_resources, 
 from strandline.ingest.poll.addresses import AllowedHosts
 from strandline.ingest.poll.asking import Asker, BytesRoom
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
-from strandline.ingest.poll.validators import Validators
+from strandline.ingest.poll.validators import Validators, name_of
 
 logger = structlog.get_logger()
 
@@ -127,7 +127,7 @@ class PollGateway:
         for name, spec in wanted.items():
             if name not in self._specs:
                 self._begin(name, spec)
-        self._validators.keep_only([poll.url for spec in wanted.values() for poll in spec.poll or ()])
+        self._validators.keep_only([name_of(name, poll) for name, spec in wanted.items() for poll in spec.poll or ()])
 
     async def save_validators(self) -> None:
         """Write what has changed, again and again. Until cancelled."""

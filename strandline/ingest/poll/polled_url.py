@@ -23,7 +23,7 @@ from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.poll.addresses import NotAllowed
 from strandline.ingest.poll.asking import Asker, AskFailed, Reply
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
-from strandline.ingest.poll.validators import Validators
+from strandline.ingest.poll.validators import Validators, name_of
 
 logger = structlog.get_logger()
 
@@ -55,6 +55,8 @@ class PolledUrl:
         self.failures = 0
         """In a row."""
         self._tools = tools
+        self._name = name_of(appender.spec.stream, poll)
+        """By which its validators are known."""
         self._every_s = poll.every / 1000
         self._phase_s = phase_s(poll.url, self._every_s)
         self._is_appending = False
@@ -120,10 +122,10 @@ class PolledUrl:
             raise AskFailed(f"status_{reply.status // 100}xx", f"it answered with status {reply.status}{hint}")
         body = _plain(reply, self._tools.asker.body_bytes_max)
         if not body.strip():
-            self._tools.validators.note(self.poll.url, reply.headers)
+            self._tools.validators.note(self._name, reply.headers)
             return "empty"
         await self._append(body, reply)
-        self._tools.validators.note(self.poll.url, reply.headers)
+        self._tools.validators.note(self._name, reply.headers)
         return "answered"
 
     async def _append(self, body: bytes, reply: Reply) -> None:
@@ -187,7 +189,7 @@ class PolledUrl:
         names = {name.lower() for name in given}
         common = {name: value for name, value in own.items() if name.lower() not in names}
         asked = [("Accept-Encoding", ", ".join(coding.value for coding in ContentCoding))]
-        return [*common.items(), *given.items(), *asked, *self._tools.validators.request_headers(self.poll.url)]
+        return [*common.items(), *given.items(), *asked, *self._tools.validators.request_headers(self._name)]
 
     def _note_failure(self, code: str, message: str) -> None:
         self.failures += 1

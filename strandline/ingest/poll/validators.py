@@ -1,5 +1,5 @@
-"""What is known of each URL's last answer that is in the log: so that a device that knows ETags or times of change sends only
-what is new, also after a restart.
+"""What is known of each polled URL's last answer that is in the log: so that a device that knows ETags or times of change sends
+only what is new, also after a restart.
 
 Noted only after the answer is confirmed. The file is written at most once a second and at the end; a gateway that is killed in
 between has the last answers of that second sent again, and appends them again, with the same message id.
@@ -13,12 +13,24 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from strandline.core.stream import PollSpec
+
 VALUE_BYTES_MAX = 1_000
 """A longer validator is not kept: it goes into a header of each request."""
 
 
+def name_of(stream: str, poll: PollSpec) -> str:
+    """By which a stream's polled URL is known here. Of two streams that ask the same URL each is sent every state, and so is one
+    that asks with other headers than before (secrets count by their names).
+
+    Hashed: a URL may hold what is no one's business.
+    """
+    asked = [stream, poll.model_dump(mode="json", include={"url", "headers"})]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
 class Validators:
-    """Kept in a file of this process. A file that can't be read is begun anew: it only saves requests."""
+    """Kept in a file of this process, by `name_of`. A file that can't be read is begun anew: it only saves requests."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,35 +39,35 @@ class Validators:
         try:
             found = json.loads(path.read_text("utf-8"))
             self._known = {
-                str(url): {str(name): str(value) for name, value in headers.items()} for url, headers in found.items()
+                str(name): {str(header): str(value) for header, value in headers.items()}
+                for name, headers in found.items()
             }
         except (OSError, ValueError, AttributeError):
             self._known = {}
 
-    def request_headers(self, url: str) -> list[tuple[str, str]]:
+    def request_headers(self, name: str) -> list[tuple[str, str]]:
         """The headers that ask for nothing but what is new."""
-        known = self._known.get(_name_of(url), {})
+        known = self._known.get(name, {})
         return [
-            (header, known[name])
-            for header, name in (("If-None-Match", "etag"), ("If-Modified-Since", "last-modified"))
-            if name in known
+            (asking, known[header])
+            for asking, header in (("If-None-Match", "etag"), ("If-Modified-Since", "last-modified"))
+            if header in known
         ]
 
-    def note(self, url: str, headers: dict[str, str]) -> None:
+    def note(self, name: str, headers: dict[str, str]) -> None:
         """The answer with these headers is in the log."""
         found = {
-            str(name): headers[name]
-            for name in ("etag", "last-modified")
-            if name in headers and _may_be_sent(headers[name])
+            str(header): headers[header]
+            for header in ("etag", "last-modified")
+            if header in headers and _may_be_sent(headers[header])
         }
-        if self._known.get(_name_of(url), {}) != found:
-            self._known[_name_of(url)] = found
+        if self._known.get(name, {}) != found:
+            self._known[name] = found
             self._is_changed = True
 
-    def keep_only(self, urls: Collection[str]) -> None:
+    def keep_only(self, names: Collection[str]) -> None:
         """Forget what is asked no longer."""
-        names = {_name_of(url) for url in urls}
-        if gone := self._known.keys() - names:
+        if gone := self._known.keys() - set(names):
             self._known = {name: known for name, known in self._known.items() if name not in gone}
             self._is_changed = True
 
@@ -74,8 +86,3 @@ class Validators:
 
 def _may_be_sent(value: str) -> bool:
     return value.isprintable() and value.isascii() and len(value) <= VALUE_BYTES_MAX
-
-
-def _name_of(url: str) -> str:
-    """A URL may hold what is no one's business."""
-    return hashlib.sha256(url.encode()).hexdigest()
