@@ -17,7 +17,8 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import NotFound
 from strandline.core.record_headers import REASON_DECODE
 from strandline.core.stream import StreamSpec
-from strandline.ingest.append.outcome import LogAway
+from strandline.ingest.append.outcome import LogAway, LogBusy
+from strandline.ingest.gateway.serving.http_request import BodyRoom, Request, RoomFull
 from strandline.ingest.http.gateway import stream_of
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import Rejection
@@ -393,6 +394,29 @@ def test_what_is_refused_does_not_reach_the_writer(name: str, streams: Any, head
     if name == "otlp":
         assert told.content_type == b"application/x-protobuf"
         assert told.body[:1] == b"\x08"
+
+
+@pytest.mark.parametrize(("name", "headers", "status"), [("prometheus", OF_PROMETHEUS, 503), ("otlp", OF_OTLP, 429)])
+@pytest.mark.parametrize("is_room_full", [False, True])
+def test_who_drops_what_is_answered_with_429_is_answered_with_503(
+    monkeypatch: pytest.MonkeyPatch, name: str, headers: Any, status: int, is_room_full: bool
+) -> None:
+    """Prometheus sends again after 5xx only; exporters know 429, too."""
+
+    def is_full(_room: BodyRoom, _request: Request, _count: int) -> None:
+        raise RoomFull("other requests are arriving")
+
+    if is_room_full:
+        monkeypatch.setattr(BodyRoom, "take", is_full)
+    told, metrics = answer(
+        ToldWriter(LogBusy("busy")), ToldStreams(SPECS[name]), b"\x0a\x00", url=URLS[name], **headers
+    )
+    assert told.status == status
+    assert metrics.registry.get_sample_value("strandline_http_requests_total", {"status": str(status)}) == 1
+    assert b"retry-after" in dict(told.headers)
+    if name == "prometheus":
+        document = json.loads(told.body)
+        assert (document["status"], document["code"]) == (503, "too_busy" if is_room_full else "log_busy")
 
 
 def test_an_exporter_is_told_to_come_again_while_kafka_is_away() -> None:

@@ -140,11 +140,14 @@ class HttpGateway:
             return _accepted(framed)
         finally:
             request.let_go()
-        self._metrics.requests.labels(str(refusal.status)).inc()
         if is_influx(request.url):
-            return not_written(refusal)
-        telemetry = telemetry_of(request.url)
-        return problem(refusal, request.path) if telemetry is None else not_taken(refusal, request, telemetry[1])
+            answer = not_written(refusal)
+        elif (telemetry := telemetry_of(request.url)) is not None:
+            answer = not_taken(refusal, request, telemetry[1])
+        else:
+            answer = problem(refusal, request.path)
+        self._metrics.requests.labels(str(answer.status)).inc()
+        return answer
 
     def note_disconnected(self, request: Request) -> None:
         """The sender left before its request was whole: nothing of it is in the log."""

@@ -64,6 +64,8 @@ def taken(request: Request, record_format: str) -> Answer:
 def not_taken(refusal: Refusal, request: Request, record_format: str) -> Answer:
     """The answer to a request that was refused."""
     if record_format == "prometheus":
+        if refusal.status == 429:  # after which Prometheus drops the samples, unless it has `retry_on_http_429`
+            refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
         return problem(refusal, request.path)
     code, message = _STATUS_CODES.get(refusal.status, 2), refusal.detail
     if _is_json(request):
