@@ -72,6 +72,33 @@ def test_a_window_with_conditions_before_and_behind_it():
     ]
 
 
+@pytest.mark.parametrize("by", ["partition by turbine", "partition by (turbine)"])
+def test_sessions_are_of_the_keys_that_partition_by_names(by):
+    rows = "(select * from turbines where power > 1)"
+    session = f"table(session(table {rows} {by}, descriptor(ts), interval '30' second)) as busy"
+    document = documents(
+        f"create job j with (delay = '1s') as select turbine, count(*) as n from {session} {GROUPED} having n > 2"
+    )
+    window = {"name": "busy", "session": {"gap": "30s"}, "by": ["turbine"], "aggregate": {"n": "count(*)"}}
+    assert document[0]["steps"][:3] == [{"where": "power > 1"}, {"window": window}, {"where": "n > 2"}]
+    assert documents(as_sql(document)) == document
+
+
+@pytest.mark.parametrize(
+    ("relation", "groups", "sentence"),
+    [
+        ("turbines", "turbine, window_start", "whose results; write session(table NAME partition by (turbine), ...)"),
+        ("turbines partition by (turbine, site)", "turbine, window_start", "whose sessions these are"),
+        ("turbines partition by turbine", "window_start", "whose results; leave it out, or group by that, too"),
+        ("turbines partition by turbine", "turbine, window_start", "leaves rows out of sessions that these rows have made"),
+    ],
+)  # fmt: skip
+def test_sessions_of_others_than_the_query_groups_by_are_refused(relation, groups, sentence):
+    where = "where power > 1" if "leaves rows" in sentence else ""
+    session = f"session(table {relation}, descriptor(ts), interval '30' second)"
+    assert sentence in refusal_of(f"select turbine, count(*) as n from {session} {where} group by {groups}").message
+
+
 @pytest.mark.parametrize(
     ("aggregates", "having", "wanted"),
     [

@@ -20,8 +20,10 @@ select * from table(join(
 
 create view winning as
 select lot, category, window_start, window_end, max(price) as final
-from table(session(table offers, descriptor(window_time), interval '11' second, interval '1' hour)) as winning
-where bid_time <= expires
+from table(session(
+  table (select * from offers where bid_time <= expires) partition by (lot, category),
+  descriptor(window_time), interval '11' second, interval '1' hour
+)) as winning
 group by lot, category, window_start, window_end;
 
 create job `nexmark-q4` with (event_time = 'date_time', delay = '4s') as

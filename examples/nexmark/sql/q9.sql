@@ -24,6 +24,8 @@ create job `nexmark-q9` with (event_time = 'date_time', delay = '4s') as
 insert into elasticsearch 'nexmark-q9'
 select lot, item, seller, category, reserve, began, expires, window_start, window_end, max_by(bidder, price) as bidder,
   max(price) as price, max_by(bid_time, price) as bid_time
-from table(session(table offers, descriptor(window_time), interval '11' second, interval '1' hour)) as winning
-where bid_time <= expires
+from table(session(
+  table (select * from offers where bid_time <= expires) partition by (lot, item, seller, category, reserve, began, expires),
+  descriptor(window_time), interval '11' second, interval '1' hour
+)) as winning
 group by lot, item, seller, category, reserve, began, expires, window_start, window_end;

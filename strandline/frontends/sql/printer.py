@@ -337,6 +337,8 @@ def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
         return 1
     at = 1 if "where" in steps[0] else 0
     if at < len(steps) and "window" in steps[at]:
+        if at and "session" in steps[at]["window"]:
+            return at  # behind session(...) a condition would be one on rows that have made sessions
         if "emit" not in steps[at] and at + 1 < len(steps) and "where" in steps[at + 1]:
             return at + 2
         return at + 1
@@ -377,7 +379,8 @@ def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str
         raise PermanentError(
             f"SQL has no form for a window with {', '.join(sorted(unsaid))}; keep this document in YAML"
         )
-    arguments = [f"table {relation}", time, *map(_interval, durations), *more]
+    by = f" partition by ({', '.join(map(_name, window['by']))})" if unsaid == {"session"} and window.get("by") else ""
+    arguments = [f"table {relation}{by}", time, *map(_interval, durations), *more]
     return f"{function}({', '.join(arguments)})"
 
 

@@ -379,6 +379,7 @@ def _window(cursor: Cursor, depth: int) -> WindowRelation:
     cursor.expect(TokenType.L_PAREN, "(")
     names = _ARGUMENTS[function]
     given: dict[str, Any] = {}
+    partition_by: tuple[str, ...] = ()
     while True:
         name = names[len(given)] if len(given) < len(names) else ""
         if cursor.kind(1) == TokenType.FARROW:
@@ -391,6 +392,8 @@ def _window(cursor: Cursor, depth: int) -> WindowRelation:
         if name in given:
             raise cursor.error(f"'{name}' stands twice")
         given[name] = _ARGUMENT_READERS.get(name, _duration_argument)(cursor, depth)
+        if name == "data":
+            partition_by = _partition(cursor, function)
         if not cursor.takes(TokenType.COMMA):
             break
     cursor.expect(TokenType.R_PAREN, ")")
@@ -400,7 +403,8 @@ def _window(cursor: Cursor, depth: int) -> WindowRelation:
                 function_at, f"{function}(...) lacks '{name}'; expected {', '.join(names[: _NEEDED[function]])}"
             )
     time_column, time_at = given["timecol"]
-    return WindowRelation(given["data"], time_column, time_at, _window_fields(function, given), None, function_at)
+    fields = _window_fields(function, given)
+    return WindowRelation(given["data"], time_column, time_at, fields, None, function_at, partition_by)
 
 
 def _window_fields(function: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -426,9 +430,22 @@ def _data_argument(cursor: Cursor, depth: int) -> Relation:
         cursor.expect(TokenType.R_PAREN, ")")
         return QueryRelation(query, None, at)
     name, at = cursor.name("the name of a stream or a view, or a query in brackets")
-    if cursor.word() == "partition":
-        raise cursor.error("the key of a window is what the query groups by; leave 'partition by' out")
     return NamedRelation(name, None, at)
+
+
+def _partition(cursor: Cursor, function: str) -> tuple[str, ...]:
+    """The columns of `partition by k` or `partition by (k, l)`, of which each has sessions of its own."""
+    if cursor.word() == "partition" and function != "session":
+        raise cursor.error("the key of a window is what the query groups by; leave 'partition by' out")
+    if not cursor.takes_words("partition", "by"):
+        return ()
+    is_in_brackets = cursor.takes(TokenType.L_PAREN)
+    found = [cursor.name("a column")[0]]
+    while is_in_brackets and cursor.takes(TokenType.COMMA):
+        found.append(cursor.name("a column")[0])
+    if is_in_brackets:
+        cursor.expect(TokenType.R_PAREN, ")")
+    return tuple(found)
 
 
 def _time_argument(cursor: Cursor, depth: int) -> tuple[str, int]:

@@ -282,6 +282,12 @@ class Relations:
         steps: list[SqlStep] = []
         if query.where is not None:
             self._refuse_window_columns(query.where)
+            if "session" in source.fields:
+                raise self._sql.error(
+                    query.where.at,
+                    "leaves rows out of sessions that these rows have made; write session(table (select * from NAME where ...), "
+                    "...)",
+                )
             steps.append(self._where(query.where, names))
         by = self._keys(query, source, names)
         aggregate: dict[str, str] = {}
@@ -362,6 +368,14 @@ class Relations:
             if column in WINDOW_COLUMNS:
                 continue
             found.append((column, expression.at))
+        keys = [column for column, _ in found]
+        if "session" in source.fields and set(keys) != set(source.partition_by):
+            by = f"write session(table NAME partition by ({', '.join(keys)}), ...)"
+            raise self._sql.error(
+                source.at,
+                "'partition by' says whose sessions these are, and 'group by' whose results; "
+                f"{by if keys else 'leave it out, or group by that, too'}",
+            )
         return found
 
     def _where(self, condition: Expression, names: frozenset[str]) -> SqlStep:

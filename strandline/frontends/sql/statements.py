@@ -93,6 +93,8 @@ class WindowRelation:
     fields: dict[str, Any]
     alias: str | None
     at: int
+    partition_by: tuple[str, ...] = ()
+    """Of a session."""
 
 
 @dataclass(frozen=True)
