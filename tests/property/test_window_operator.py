@@ -5,6 +5,7 @@ restarts either: `test_rewind_windows.py`.)"""
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +19,16 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.stream import StreamSpec
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.casting import arrow_type
+from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.record_chain import RecordChain
-from strandline.processing.operators.windows import Closing
+from strandline.processing.operators.windows import Closing, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import SessionShape
@@ -316,7 +319,7 @@ def test_which_last_stages_are_split() -> None:
 @examples(40)
 @given(
     histories(),
-    st.sampled_from([(60_000, 10_000), (30_000, 30_000), (25_000, 10_000), (10_000, 25_000)]),
+    st.sampled_from([(60_000, 10_000), (30_000, 30_000), (25_000, 10_000), (10_000, 25_000), (20_000, 7_001)]),
     st.sampled_from([1, 20, 300]),
 )
 def test_sliding_windows_depend_neither_on_slices_nor_on_how_many_are_merged_at_once(
@@ -343,6 +346,40 @@ def sliding(size_ms: int, every_ms: int) -> CheckedPipeline:
     )
     # A document may not say windows with gaps between them; the operator takes them.
     return replace(checked, stages=(replace(checked.stages[0], slide_ms=every_ms),))
+
+
+@pytest.mark.parametrize("window", ["sliding: {size: SIZE, every: 1001ms}", "cumulative: {size: SIZE, step: 10ms}"])
+@pytest.mark.parametrize("revise", [False, True])
+def test_a_window_costs_what_it_holds_however_many_panes_it_could_hold(window: str, revise: bool) -> None:
+    """Counted in calls. Panes of the sliding ones are 1 ms long."""
+
+    def calls(size: str) -> int:
+        aggregate = {"n": "count(*)", "power": "sum(power)", "spread": "stddev_pop(power)"}
+        shape = yaml.safe_load(window.replace("SIZE", size))
+        checked = pipeline({"name": "wide", **shape, "by": ["machine"], "aggregate": aggregate})
+        operator = WindowOperator if "sliding" in shape else CumulativeOperator
+        wide = operator(replace(checked.stages[0], revise_ms=10**9 if revise else 0), checked.stream.types)
+        rows = [Record(0, 1001 * 1000 + ms, "a", None, 1.5, 1, None) for ms in range(10)]
+        made = wide.rows(0, np.array([row.ts_ms * 1000 for row in rows]), chunk_columns(rows))
+        end_ms = wide.stage.shape.first_end(rows[-1].ts_ms)
+        counted = 0
+
+        def count(*_: object) -> None:
+            nonlocal counted
+            counted += 1
+
+        sys.setprofile(count)
+        try:
+            _, closed = wide.step_in_part(
+                wide.empty_state(), [made], Closing(end_ms - 1, end_ms, end_ms if revise else None)
+            )
+        finally:
+            sys.setprofile(None)
+        assert [one.is_revision for one in closed] == [False, True][: 1 + revise]
+        assert wide.finish(closed[:1])["n"].to_pylist() == [10]
+        return counted
+
+    assert calls("100100ms") < 1.1 * calls("10010ms")
 
 
 def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

@@ -225,10 +225,9 @@ class Spread(Aggregate):
         n, origin, s, q = total
         order = np.argsort(codes, kind="stable")
         places = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order], side="left")
-        for place in range(
-            int(places.max()) + 1 if len(places) else 0
-        ):  # the first partial result of each group, the second ...
-            rows = order[places == place]
+        by_place = order[np.argsort(places, kind="stable")]
+        # The first partial result of each group, the second ...
+        for rows in np.split(by_place, np.cumsum(np.bincount(places))[:-1]):
             rows = rows[counts[rows] > 0]
             into = codes[rows]
             fresh = n[into] == 0

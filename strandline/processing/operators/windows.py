@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from strandline.processing.operators.aggregates import StageAggregates
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, no_columns
+from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, no_columns, ranges
 from strandline.processing.operators.panes import DayPanes, EqualPanes, Panes
 from strandline.processing.pipelines.event_time import DayShape
 from strandline.processing.pipelines.stages import Stage
@@ -224,7 +224,7 @@ class WindowOperator:
 
     def _oldest_pane_needed(self, closed_ms: int) -> int:
         """The first pane of the first window that ends after `closed_ms`."""
-        return (self._last_window_closed(closed_ms) + 1) * self._every_panes
+        return int(self._borders(np.array([self._last_window_closed(closed_ms) + 1]))[0][0])
 
     def _last_window_closed(self, closed_ms: int) -> int:
         """The number of the last window that ends at or before `closed_ms`."""
@@ -277,91 +277,72 @@ class WindowOperator:
         """The windows that become final, in pieces of bounded size, by window and key."""
         if closing.up_to_ms is None or not groups.num_rows:
             return
-        panes, size, every = _column(groups, 0), self._size_panes, self._every_panes
-        first_window = (int(panes[0]) - size) // every + 1
-        if closing.after_ms is not None:
-            first_window = max(first_window, self._last_window_closed(closing.after_ms) + 1)
-        last_window = min(self._last_window_closed(closing.up_to_ms), int(panes[-1]) // every)
-        rows_max = merged_rows_max(groups)
-        ranks = key_ranks(keys)
-        window = first_window
-        while window <= last_window:
-            low = int(np.searchsorted(panes, window * every))
-            if low == len(panes):
-                return
-            if every * window + size <= panes[low]:  # nothing is in this window, nor in those before the next pane
-                window = max(window + 1, (int(panes[low]) - size) // every + 1)
-                continue
-            end = self._end_of_piece(panes, window, last_window, rows_max)
-            yield self._merge_windows(groups, keys, ranks, range(window, end))
-            window = end
-
-    def _end_of_piece(self, panes: Codes, first_window: int, last_window: int, rows_max: int) -> int:
-        """The window before which the piece ends that begins with `first_window`. It has one window at least, and no more than
-        merge about `rows_max` rows."""
-        size, every = self._size_panes, self._every_panes
-        low, high = first_window + 1, last_window + 1
-        first = int(np.searchsorted(panes, first_window * every))
-        while low < high:
-            middle = (low + high + 1) // 2
-            rows = int(np.searchsorted(panes, (middle - 1) * every + size)) - first
-            if rows * math.ceil(size / every) <= rows_max:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
-    def _merge_windows(
-        self,
-        groups: pa.RecordBatch,
-        keys: pa.RecordBatch,
-        ranks: Codes,
-        numbers: range,
-    ) -> ClosedWindows:
-        """The windows of these numbers, their panes merged in the order of time."""
-        size, every = self._size_panes, self._every_panes
         panes = _column(groups, 0)
-        taken, windows = [], []
-        for offset in range(size):  # the first pane of every window, then the second ...: so panes stay in their order
-            first_pane = panes - offset
-            fits = (
-                (first_pane % every == 0) & (first_pane >= numbers.start * every) & (first_pane < numbers.stop * every)
-            )
-            rows = np.flatnonzero(fits)
-            taken.append(rows)
-            windows.append(first_pane[rows] // every)
-        return self._merged(groups, keys, ranks, np.concatenate(taken), np.concatenate(windows))
+        first = None if closing.after_ms is None else self._last_window_closed(closing.after_ms) + 1
+        windows = self._windows_holding(panes, first, self._last_window_closed(closing.up_to_ms))
+        if not len(windows):
+            return
+        ranks = key_ranks(keys)
+        for piece in self._pieces(groups, windows):
+            yield self._merged(groups, keys, ranks, *self._rows_in(panes, piece))
+
+    def _borders(self, windows: Codes) -> tuple[Codes, Codes]:
+        """The first pane of each of these windows, and the first one behind it."""
+        first_panes = windows * self._every_panes
+        return first_panes, first_panes + self._size_panes
+
+    def _first_and_last_window(self, panes: Codes) -> tuple[Codes, Codes]:
+        """The windows that hold each of these panes. None does where the last one is before the first."""
+        return (panes - self._size_panes) // self._every_panes + 1, panes // self._every_panes
+
+    def _windows_holding(self, panes: Codes, first: int | None, last: int) -> Codes:
+        """The windows from `first` (None: from the very first one) to `last` that hold one of these panes, which ascend."""
+        borders = np.searchsorted(panes, self._borders(np.array([last if first is None else first, last])))
+        panes = panes[0 if first is None else borders[0, 0] : borders[1, 1]]
+        firsts, lasts = self._first_and_last_window(panes)
+        if first is not None:
+            firsts = np.maximum(firsts, first)
+        # Each window once: those up to the last one of the pane before are there.
+        firsts = np.maximum(firsts, np.concatenate([firsts[:1], lasts[:-1] + 1]))
+        return ranges(firsts, np.maximum(np.minimum(lasts, last) - firsts + 1, 0))
+
+    def _pieces(self, groups: pa.RecordBatch, windows: Codes) -> list[Codes]:
+        """These windows in pieces of one at least, which merge about as many rows as may be merged at once."""
+        begins, ends = np.searchsorted(_column(groups, 0), self._borders(windows))
+        rows = np.cumsum(ends - begins)
+        return np.split(windows, np.flatnonzero(np.diff(rows // merged_rows_max(groups))) + 1)
+
+    def _rows_in(self, panes: Codes, windows: Codes) -> tuple[Codes, Codes]:
+        """The places of the panes that each of these windows holds, in the order of time, and for each place its window's number.
+        `panes` ascend. Costs what the windows hold, and not what they could hold."""
+        begins, ends = np.searchsorted(panes, self._borders(windows))
+        return ranges(begins, ends - begins), np.repeat(windows, ends - begins)
 
     def _revised_windows(
         self, groups: pa.RecordBatch, keys: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], emitted_ms: int
     ) -> Iterator[ClosedWindows]:
-        """The windows that end at or before `emitted_ms` of the keys that have new rows in them. `numbers`: of the rows' keys."""
-        last, key_count = self._last_window_closed(emitted_ms), max(1, keys.num_rows)
-        open_pane = self._panes.at(emitted_ms)
-        new = []
-        for number, one in zip(numbers, rows, strict=True):
-            old = np.flatnonzero(one.panes <= open_pane)  # no others are in a window that is closed
-            key_of_row = number[one.keys[old]]
-            new += [window * key_count + key_of_row[places] for places, window in self._windows_of(one.panes[old])]
-        changed = np.unique(np.concatenate(new)) if new else np.zeros(0, np.int64)
-        changed = changed[changed < (last + 1) * key_count]
-        if not len(changed):
+        """The windows that end at or before `emitted_ms` of the keys that have new rows in them, in pieces of bounded size.
+        `numbers`: of the rows' keys."""
+        open_pane, key_count = self._panes.at(emitted_ms), max(1, keys.num_rows)
+        old = [np.flatnonzero(one.panes <= open_pane) for one in rows]  # no others are in a window that is closed
+        if not sum(map(len, old)):
             return
-        taken, windows = [], []
-        key_of_group = _column(groups, 1)
-        for places, window in self._windows_of(_column(groups, 0)):
-            fits = np.isin(window * key_count + key_of_group[places], changed)
-            taken.append(places[fits])
-            windows.append(window[fits])
-        found = self._merged(groups, keys, key_ranks(keys), np.concatenate(taken), np.concatenate(windows))
-        yield replace(found, is_revision=True)
-
-    def _windows_of(self, panes: Codes) -> Iterator[tuple[Codes, Codes]]:
-        """Pairs of (places of panes, numbers of windows). The first pair has the panes that begin a window, with the windows that
-        they begin; the second has the panes that are a window's second one; and so on."""
-        for offset in range(self._size_panes):
-            places = np.flatnonzero((panes - offset) % self._every_panes == 0)
-            yield places, (panes[places] - offset) // self._every_panes
+        new_panes = np.concatenate([one.panes[places] for one, places in zip(rows, old, strict=True)])
+        of_rows = zip(numbers, rows, old, strict=True)
+        new_keys = np.concatenate([number[one.keys[places]] for number, one, places in of_rows])
+        new = Places.of(new_panes, new_keys, np.zeros(len(new_panes), np.int64), key_count)
+        windows = self._windows_holding(new.panes, None, self._last_window_closed(emitted_ms))
+        if not len(windows):
+            return
+        panes, key_of_group, ranks = _column(groups, 0), _column(groups, 1), key_ranks(keys)
+        for piece in self._pieces(groups, windows):
+            new_rows, changed = self._rows_in(new.panes, piece)
+            taken, window = self._rows_in(panes, piece)
+            first = int(piece[0])
+            fits = np.isin(
+                (window - first) * key_count + key_of_group[taken], (changed - first) * key_count + new.keys[new_rows]
+            )
+            yield replace(self._merged(groups, keys, ranks, taken[fits], window[fits]), is_revision=True)
 
     def _merged(
         self, groups: pa.RecordBatch, keys: pa.RecordBatch, ranks: Codes, rows: Codes, window: Codes
@@ -403,8 +384,8 @@ class WindowOperator:
 
     def _times(self, groups: pa.RecordBatch, rows: Codes) -> tuple[Codes, Codes]:
         """When the windows of these rows begin and end."""
-        panes = _column(groups, 0)[rows] * self._every_panes
-        return self._panes.starts_ms(panes), self._panes.starts_ms(panes + self._size_panes)
+        begins, ends = self._borders(_column(groups, 0)[rows])
+        return self._panes.starts_ms(begins), self._panes.starts_ms(ends)
 
     def _without_unused_keys(self, keys: pa.RecordBatch, groups: pa.RecordBatch) -> WindowState:
         used = np.zeros(keys.num_rows, np.bool_)
