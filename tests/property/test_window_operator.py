@@ -28,7 +28,7 @@ from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.record_chain import RecordChain
-from strandline.processing.operators.windows import Closing, WindowOperator
+from strandline.processing.operators.windows import Closing, Places, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import SessionShape
@@ -380,6 +380,20 @@ def test_a_window_costs_what_it_holds_however_many_panes_it_could_hold(window: s
         return counted
 
     assert calls("100100ms") < 1.1 * calls("10010ms")
+
+
+@pytest.mark.parametrize("labels", [[4096, 4097], [0, 1]], ids=["of a second stream", "of the only one"])
+@pytest.mark.parametrize("key_count", [2, 130_000, 10**9])
+def test_places_far_apart_are_numbered_alike(labels: list[int], key_count: int) -> None:
+    """One record of 1970 beside today's, in panes of 100 ms."""
+    random = Random(key_count)
+    distinct = [(pane, key, label) for pane in (0, 17_900_000_000) for key in (0, key_count - 1) for label in labels]
+    rows = [random.choice(distinct) for _ in range(100)] + distinct
+    columns = [np.array(one, np.int64) for one in zip(*rows, strict=True)]
+    places = Places.of(columns[0], columns[1], columns[2], key_count)
+    found = list(zip(places.panes.tolist(), places.keys.tolist(), places.partitions.tolist(), strict=True))
+    assert found == distinct
+    assert [found[code] for code in places.codes.tolist()] == rows
 
 
 def plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

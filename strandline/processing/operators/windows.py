@@ -40,6 +40,9 @@ _MERGED_ROWS_MAX = 4_000_000
 _ROW_BYTES = 256
 """Fewer, where rows are longer than this: those with lists may be."""
 
+_PLACES_MAX = 2**62
+"""So many places have numbers that fit into 64 bits."""
+
 
 def merged_rows_max(groups: pa.RecordBatch) -> int:
     """So many rows of these may be merged into windows at once. `groups`: at least one."""
@@ -419,6 +422,11 @@ class Places:
             return Places(nothing, nothing, nothing, nothing)
         base, spread = int(panes.min()), int(partitions.max()) + 1
         width = max(1, key_count) * spread
+        if (int(panes.max()) - base + 1) * width > _PLACES_MAX:
+            # Far apart, as with one record of 1970: only those that are there are numbered.
+            (known, pane_numbers), (labels, label_numbers) = _distinct(panes), _distinct(partitions)
+            dense = Places.of(pane_numbers, keys, label_numbers, key_count)
+            return Places(dense.codes, known[dense.panes], dense.keys, labels[dense.partitions])
         distinct, codes = _dense_codes((panes - base) * width + keys * spread + partitions)
         pane, rest = np.divmod(distinct, width)
         key, partition = np.divmod(rest, spread)
@@ -430,11 +438,16 @@ def _dense_codes(values: Codes) -> tuple[Codes, Codes]:
     every number up to the greatest would be too large."""
     top = int(values.max()) + 1
     if top > 8 * len(values) + 65_536:
-        distinct, codes = np.unique(values, return_inverse=True)
-        return distinct, codes.astype(np.int64)
+        return _distinct(values)
     present: npt.NDArray[np.bool_] = np.zeros(top, np.bool_)
     present[values] = True
     return np.flatnonzero(present), (np.cumsum(present) - 1)[values]
+
+
+def _distinct(values: Codes) -> tuple[Codes, Codes]:
+    """As `_dense_codes`, always by sorting."""
+    distinct, codes = np.unique(values, return_inverse=True)
+    return distinct, codes.astype(np.int64)
 
 
 def _column(batch: pa.RecordBatch, at: int) -> npt.NDArray[np.int64]:
