@@ -42,3 +42,40 @@ def test_no_pattern_takes_longer_than_in_proportion_to_the_text() -> None:
     for pattern in ("^(a+)+$", "^(a|aa)+$", "(a*)*b", "^(([a-z])+.)+[A-Z]([a-z])+$"):
         found = ColumnExpression(parse_expression(f"regexp_like(s, '{pattern}')").sql, {"s": "string"})
         assert found({"s": texts}, 1).to_pylist() == [False]
+
+
+def test_no_like_takes_longer_than_in_proportion_to_the_text() -> None:
+    """Each `%` more made it take thousands of times as long."""
+    texts, pattern = pa.array(["a" * 20_000, "a" * 20_000 + "b"]), "%a%a%a%a%b"
+    for written in (f"'{pattern}'", "p"):
+        found = ColumnExpression(parse_expression(f"s like {written}").sql, {"s": "string", "p": "string"})
+        assert found({"s": texts, "p": pa.array([pattern] * 2)}, 2).to_pylist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "expected"),
+    [
+        ("100%", r"%0\%", True),
+        ("1000", r"%0\%", False),
+        ("a_b", r"a\_b", True),
+        ("axb", r"a\_b", False),
+        ("é😀", "__", True),
+        ("é😀", "_", False),
+        ("a\nb", "a%b", True),
+        ("a\nb", "a_b", True),
+        ("a\nb\n", "a%b", False),
+        ("a\\b", r"a\\b", True),
+        ("ab\\", "ab\\", True),
+        ("abab", "%ab%ab%", True),
+        ("aba", "%ab%ba", False),
+        ("abcabd", "%ab_b%", False),
+        ("aab", "%a_%", True),
+        ("", "%", True),
+        ("", "%%_%", False),
+        ("a.c", "a.c", True),
+        ("abc", "a.c", False),
+    ],
+)
+def test_like(text: str, pattern: str, expected: bool) -> None:
+    found = ColumnExpression(parse_expression("s like p").sql, {"s": "string", "p": "string"})
+    assert found({"s": pa.array([text]), "p": pa.array([pattern])}, 1).to_pylist() == [expected]

@@ -25,17 +25,27 @@ def _converted(texts: pa.Array, kernel: Callable[[pa.Array], pa.Array], convert:
 
 
 def like_pattern(pattern: str) -> str:
-    """The regular expression for a LIKE pattern: `%` any text, `_` one character, a backslash takes the next one literally."""
-    parts, at = [], 0
+    """The regular expression for a LIKE pattern: `%` any text, `_` one character, a backslash takes the next one literally.
+
+    What stands between two `%` is taken where it is found first, for good (`(?>`): so it takes the length of the text, where to
+    try each place with each one of the next piece took as many powers of it as there are `%`.
+    """
+    pieces, at = [""], 0
     while at < len(pattern):
         character = pattern[at]
-        if character == "\\" and at + 1 < len(pattern):
-            at += 1
-            parts.append(re.escape(pattern[at]))
+        if character == "%":
+            pieces.append("")
+        elif character == "_":
+            pieces[-1] += "."
         else:
-            parts.append({"%": ".*", "_": "."}.get(character) or re.escape(character))
+            if character == "\\" and at + 1 < len(pattern):
+                at += 1
+            pieces[-1] += re.escape(pattern[at])
         at += 1
-    return "".join(parts)
+    if len(pieces) == 1:
+        return pieces[0]
+    first, *between, last = pieces
+    return "".join([first, *(f"(?>.*?{piece})" for piece in between), ".*", last])
 
 
 def is_like(text: str, pattern: str) -> bool:
