@@ -97,6 +97,38 @@ def test_how_windows_are_made_is_a_rewind(change, what):
     assert effects(change) == {what: Effect.REWIND}
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("tumbling: 1d", "tumbling: 1d, offset: 6h", "1d to 1d, 6h later"),
+        ("tumbling: 1d", "tumbling: 1d, tz: Europe/Berlin", "1d to 1d, in Europe/Berlin"),
+        (
+            "tumbling: 1d, tz: Europe/Berlin",
+            "tumbling: 1d, tz: Asia/Tokyo",
+            "1d, in Europe/Berlin to 1d, in Asia/Tokyo",
+        ),
+        (
+            "sliding: {size: 1h, every: 1m}",
+            "cumulative: {size: 1h, step: 1m}",
+            "1h every 1m to 1h every 1m, cumulative",
+        ),
+        (
+            "sliding: {size: 1h, every: 30s}",
+            "session: {gap: 30s, max: 1h}",
+            "1h every 30s to sessions with a gap of 30s, 1h at most",
+        ),
+    ],
+)
+def test_windows_of_the_same_lengths_may_be_others(old: str, new: str, what: str) -> None:
+    before, after = (
+        checked(PIPELINE.replace("tumbling: 1m", "tumbling: 10s").replace("tumbling: 1h", window))
+        for window in (old, new)
+    )
+    found = [(change.what, change.effect) for change in changes_between(before, after)]
+    assert found == [(f"window hour from {what}", Effect.REWIND)]
+    assert changes_between(before, before) == []
+
+
 def test_windows_come_and_go():
     assert effects(("name: hour", "name: hourly")) == {
         "window hour is gone": Effect.SAFE,

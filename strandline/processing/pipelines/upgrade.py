@@ -169,7 +169,7 @@ def _first_steps(stage: Stage) -> tuple[tuple[RowStep, ...], ...]:
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
-    if (old.size_ms, old.every_ms, old.count) != (new.size_ms, new.every_ms, new.count):
+    if _windows_of(old) != _windows_of(new):
         yield Change(
             f"window {old.name} from {old.shape} to {new.shape}",
             Effect.REWIND,
@@ -185,6 +185,13 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
         yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
     if old.post_steps != new.post_steps:
         yield Change(f"the steps behind window {old.name}", Effect.REWIND, "open windows are computed in the new way")
+
+
+def _windows_of(stage: Stage) -> object:
+    """Where its windows begin and end. Of a join only how long they are: the rest of it has changes of its own."""
+    if isinstance(stage, JoinStage):
+        return stage.size_ms, stage.every_ms
+    return replace(stage.shape, takes=None, takes_too=None, horizon_ms=0, revise_ms=0)
 
 
 def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
