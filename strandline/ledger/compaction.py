@@ -1,13 +1,13 @@
-"""What is taken out of the ledger again: slices and checkpoints that nothing will read any more.
+"""What is taken out of the ledger again: slices and checkpoints that nothing will read any more, and runs that left none.
 
-They go from the oldest on, so those that stay have no gap. The oldest that stays is the job's *floor*: of it only what was so
+Slices go from the oldest on, so those that stay have no gap. The oldest that stays is the job's *floor*: of it only what was so
 after it is of use (its checkpoint has the sums over all slices up to it), because the checkpoint before it is gone. Slices above
 the floor can be replayed, audited and backfilled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from strandline.core.errors import NotFound
 from strandline.ledger.database import Part
 from strandline.ledger.lookups.needs import forget_tables
-from strandline.ledger.models import backfills, checkpoints, slices
+from strandline.ledger.models import backfills, checkpoints, events, runs, slices
 from strandline.ledger.registry import lock_job, read_floor
 from strandline.ledger.states import OPEN_BACKFILLS, SliceStatus
 
@@ -23,7 +23,7 @@ _Found = TypeVar("_Found")
 
 
 class Compaction(Part):
-    """Removal of old slices. Each method is one transaction."""
+    """Removal of old slices and runs. Each method is one transaction."""
 
     def floor(self, job: str) -> int:
         """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
@@ -67,3 +67,17 @@ class Compaction(Part):
                 connection.execute(sa.delete(table).where(table.c.job == job, number < end))
             forget_tables(self._database, connection)
             return end - oldest
+
+    def remove_runs(self, job: str, epochs: Collection[int]) -> int:
+        """Remove these runs, with the events about them; return how many they were. Those that are open, or of which the ledger
+        has a slice or a checkpoint, stay. Raises NotFound when there is no such job."""
+        with self._database.writing(f"remove old runs of job {job}") as connection:
+            lock_job(connection, job)
+            is_named = [
+                sa.exists().where(table.c.job == runs.c.job, table.c.epoch == runs.c.epoch)
+                for table in (slices, checkpoints)
+            ]
+            old = (runs.c.job == job) & runs.c.epoch.in_(epochs) & runs.c.ended_ms.is_not(None) & ~sa.or_(*is_named)
+            gone = connection.execute(sa.delete(runs).where(old).returning(runs.c.epoch)).scalars().all()
+            connection.execute(sa.delete(events).where(events.c.job == job, events.c.epoch.in_(gone)))
+            return len(gone)

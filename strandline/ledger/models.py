@@ -363,6 +363,8 @@ slices = sa.Table(
     sa.CheckConstraint("number >= 1", name="number"),
     _one_of("kind", SliceKind),
     _one_of("status", SliceStatus),
+    # Whether a run that goes is one of a slice is looked up by it.
+    sa.Index(None, "job", "epoch"),
 )
 one_planned_slice = sa.Index(
     "uq_slices_planned",
@@ -403,6 +405,7 @@ checkpoints = sa.Table(
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),
     sa.CheckConstraint("records >= 0 AND accepted >= 0", name="counts"),
     sa.Index(None, "job", "latest_event_ms", "slice"),
+    sa.Index(None, "job", "epoch"),
 )
 
 backfills = sa.Table(

@@ -553,6 +553,25 @@ class TestOldSlices:
         assert running.raise_floor("power", 1, 8, limit=9) == 7
         assert running.backfill("power", row.generation).slice == 3
 
+    def test_runs_go_with_their_events_unless_they_are_open_or_left_a_slice(self, running: Ledger) -> None:
+        running.plan_slice(a_slice(1))
+        running.begin_run("power", 1)
+        running.commit_checkpoint(a_checkpoint(1, 2))
+        for epoch in range(3, 7):
+            running.begin_run("power", 1)
+            running.record_event("run_failed", "Kafka does not answer", "power", epoch)
+        running.record_event("stop_ordered", "somebody ordered: stop job power", "power")
+        running.submit_job("other", "", {"pipeline": "other"})
+        running.record_event("run_failed", "Kafka does not answer", "other", 3)
+        assert running.remove_runs("power", [1, 2, 3, 4, 6, 99]) == 2
+        assert [run.epoch for run in running.runs("power")] == [1, 2, 5, 6]
+        told = [(event.job, event.epoch) for event in running.events()]
+        assert told == [("power", 5), ("power", 6), ("power", None), ("other", 3)]
+        assert running.remove_runs("power", []) == 0
+        assert running.begin_run("power", 1).epoch == 7
+        with pytest.raises(NotFound, match="no job"):
+            running.remove_runs("nobody", [1])
+
     def test_a_floor_that_was_worked_out_for_another_version_is_not_taken(self, running: Ledger) -> None:
         commit_slices(running, 1, 9)
         running.submit_job("power", "with larger windows", {"pipeline": "power", "windows": "larger"})

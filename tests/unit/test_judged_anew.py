@@ -12,6 +12,8 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.slices import old_runs
+from strandline.processing.slices.old_runs import runs_of_no_use
 from strandline.processing.slices.rewind import RUN_BEGINS
 from strandline.processing.source import judged_anew
 from strandline.processing.source.judged_anew import RejectedPlace, taken_anew
@@ -132,3 +134,18 @@ def test_slices_are_found_among_many(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
     lab.begin(15, SLICES)
     found = lab.taken(*(20 * number for number in range(SLICES + 1)))
     assert found == {20 * number for number in range(14, SLICES)}
+
+
+def test_what_versions_took_is_known_when_old_runs_have_gone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(old_runs, "RUNS_KEPT", 1)
+    lab.submit(ADDED)
+    for slice_first in (7, 5, 5, 6, 8):
+        lab.begin(slice_first, 9)
+    lab.submit(LOGARITHM)
+    for _ in range(3):
+        lab.begin(9, 9)
+    before = lab.taken(0, 79, 80, 179, value=NOTHING), lab.taken(0, 79, 80, 179)
+    assert lab.ledger.remove_runs("power", runs_of_no_use(lab.ledger, "power")) == 5
+    assert [run.epoch for run in lab.ledger.runs("power")] == [1, 4, 6, 9]
+    assert (lab.taken(0, 79, 80, 179, value=NOTHING), lab.taken(0, 79, 80, 179)) == before
+    assert before[0] == {80, 179}

@@ -14,9 +14,11 @@ from strandline.core.errors import LogTruncated, LogUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
 from strandline.log.admin import TopicDescription
-from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.emission.fencing import slots_of_older_runs
+from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
+from strandline.processing.slices import old_runs
 from strandline.processing.slices.old_slices import SlicesKept, floor_of_use
-from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds
+from strandline.processing.slices.rewind import RUN_BEGINS, plan_of_job, require_ledger_holds
 from strandline.services.supervision import old_slices
 from strandline.services.supervision.old_slices import OldSlices
 from tests.support.control import BOTH, HOUR, Api
@@ -143,6 +145,56 @@ def test_a_version_that_reaches_further_back_keeps_its_slices_from_when_it_is_ap
     for version in (2, 3):
         plan = plan_of_job(lab.ledger, load_pipeline(lab.ledger, "power", version))
         require_ledger_holds(lab.ledger, "power", plan)
+
+
+def test_runs_of_an_outage_go_with_their_events(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka is away: a run in ten seconds, each with two events, and none comes so far that it could write."""
+    monkeypatch.setattr(old_runs, "RUNS_KEPT", 3)
+    monkeypatch.setattr(old_slices, "RUNS_A_TRANSACTION", 4)
+    ledger, began = lab.ledger, {"slice_first": 40, "slice_committed": 40, "records": 0}
+    ledger.record_event(RUN_BEGINS, "run 1 begins", "power", 1, began)
+    for epoch in range(2, 22):
+        ledger.begin_run("power", pid=1)
+        ledger.set_run_streams("power", epoch, {"turbines": 1})
+        if epoch in (5, 6):
+            ledger.set_run_slots("power", epoch, 2)
+        for kind in ("run_failed", "runner_died"):
+            ledger.record_event(kind, "Kafka does not answer", "power", epoch)
+    ledger.begin_run("power", pid=1)
+    ledger.set_run_slots("power", 22, 2)
+    shown = ledger.last_event("power", RUN_BEGINS)
+    of_use = slots_of_older_runs(ledger, ledger.runs("power")[-1]), streams_of_version(ledger, "power", 1)
+    lab.starts = {}
+    lab.old_slices().clear()
+    # The first left slices, the next two may have left results in Kafka, and the last ones are for people.
+    assert [run.epoch for run in ledger.runs("power")] == [1, 5, 6, 20, 21, 22]
+    assert {event.epoch for event in ledger.events("power")} == {None, 1, 5, 6, 20, 21}
+    assert ledger.last_event("power", RUN_BEGINS) == shown
+    assert of_use == (slots_of_older_runs(ledger, ledger.runs("power")[-1]), streams_of_version(ledger, "power", 1))
+    ledger.plan_slice(a_slice(SLICES + 1, 22))
+    ledger.commit_checkpoint(
+        a_checkpoint(SLICES + 1, 22, latest_event_ms=SLICES * MINUTE_MS, closes_ms=SLICES * MINUTE_MS)
+    )
+    lab.old_slices().clear()
+    assert [run.epoch for run in ledger.runs("power")] == [1, 20, 21, 22], (
+        "what came before the commit was fenced by then"
+    )
+
+
+def test_of_a_version_the_newest_run_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says by which documents of its streams the version is compiled; one that did not come so far says nothing."""
+    monkeypatch.setattr(old_runs, "RUNS_KEPT", 3)
+    ledger = lab.ledger
+    for epoch in range(2, 6):
+        ledger.begin_run("power", pid=1)
+        if epoch < 5:
+            ledger.set_run_streams("power", epoch, {"turbines": 1})
+    lab.api.apply(BOTH.replace("max(power)", "max(power), least: min(power)"))
+    for _ in range(6, 11):
+        ledger.begin_run("power", pid=1)
+    lab.old_slices().clear()
+    assert [run.epoch for run in ledger.runs("power")] == [1, 4, 5, 8, 9, 10]
+    assert streams_of_version(ledger, "power", 1) == {"turbines": 1}
 
 
 def test_a_service_that_leads_the_job_no_more_clears_no_more(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Clears the ledger of old slices, so that it does not grow for ever: now and then, in small transactions, beside the jobs."""
+"""Clears the ledger of old slices and runs, so that it does not grow for ever: now and then, in small transactions, beside the
+jobs."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from strandline.ledger.ledger import Ledger
+from strandline.processing.slices.old_runs import runs_of_no_use
 from strandline.processing.slices.old_slices import SlicesKept, floor_of_use
 from strandline.services.supervision.job_sweep import JobSweep
 
@@ -16,6 +18,7 @@ logger = structlog.get_logger()
 LOOK_INTERVAL_S = 600.0
 SLICES_A_TRANSACTION = 500
 """A job's run that wants to write waits for one transaction of these at most: some 20 ms."""
+RUNS_A_TRANSACTION = 100
 PAUSE_S = 0.05
 """Between two transactions, so that others come in between."""
 
@@ -47,6 +50,7 @@ class OldSlices:
         """Look once at all jobs; return how many slices were removed."""
 
     def _clear_job(self, job: str) -> int:
+        self._clear_runs(job)
         removed = 0
         while self._leads(job) and (gone := self._clear_some(job)):
             removed += gone
@@ -56,6 +60,16 @@ class OldSlices:
             floor = self._ledger.floor(job)
             logger.info("cleared old slices", action="clear", job=job, floor=floor, slices=removed)
         return removed
+
+    def _clear_runs(self, job: str) -> None:
+        """Before the slices: of these nothing goes while Kafka is away, and that is when runs are many."""
+        old, removed = runs_of_no_use(self._ledger, job), 0
+        for first in range(0, len(old), RUNS_A_TRANSACTION):
+            if not self._leads(job) or self._sweep.is_closing(self._pause_s):
+                break
+            removed += self._ledger.remove_runs(job, old[first : first + RUNS_A_TRANSACTION])
+        if removed:
+            logger.info("cleared old runs", action="clear", job=job, runs=removed)
 
     def _clear_some(self, job: str) -> int:
         """One transaction. The floor is worked out for it alone: what is needed may be more by the next one."""
