@@ -70,7 +70,9 @@ def test_each_windowing_function_of_the_sql_page_gives_the_window_beside_it():
         for whole, part in (("", ""), (r"\1", r"\1")):  # without and with what stands in brackets
             query = re.sub(r" \[(.*?)\]", whole, call)
             wanted = re.sub(r" \[(.*?)\]", part, window)
-            text = f"create job j with (delay = '1s') as select count(*) as n from table({query}) as w group by window_start"
+            keys = "".join(f"{key}, " for key in re.findall(r"partition by (\w+)", query))
+            select = f"select {keys}count(*) as n from table({query}) as w group by {keys}window_start, window_end"
+            text = f"create job j with (delay = '1s') as {select}"
             data = translate(text, "x").documents[0].data
             kind, fields = next(
                 (name, value) for name, value in data["steps"][0]["window"].items() if name not in ("name", "by")
