@@ -161,7 +161,10 @@ def remedy_of(error: BaseException | None) -> str:
     if isinstance(error, ssl.SSLError) or "certificate" in text or "SSL" in text:
         return f" ({_tls_remedy()})"
     if isinstance(error, KafkaConnectionError) and text.endswith("closed"):
-        settings = _settings()
+        try:
+            settings = _settings()
+        except InvalidSettings:
+            return ""
         if _is_encrypted(settings) and settings.kafka_certificate_file is None:  # over TLS 1.3 the client hears no more
             return " (or it wants a certificate of its clients: then set STRANDLINE_KAFKA_CERTIFICATE_FILE)"
     return ""
@@ -180,7 +183,10 @@ def _settings() -> Settings:
 
 
 def _login_remedy() -> str:
-    settings = _settings()
+    try:
+        settings = _settings()
+    except InvalidSettings as error:  # a file that they name is just being replaced
+        return f"Kafka refused the login, and now the settings can't be read: {error}"
     if _has_tokens(settings):
         return (
             f"Kafka or the token endpoint refused client {settings.kafka_oauth_client_id}; look at "

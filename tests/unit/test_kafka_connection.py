@@ -7,10 +7,11 @@ import json
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
+from confluent_kafka import KafkaError
 
 from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
-from strandline.log.kafka_connection import aiokafka, librdkafka, remedy_of
+from strandline.log.kafka_connection import Refusals, aiokafka, librdkafka, remedy_of
 from strandline.log.login.oauth_tokens import OauthClient, OauthTokens
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.embedded.addresses import settings_environment
@@ -28,6 +29,16 @@ def use(monkeypatch, **variables):
 def test_without_settings_clients_are_as_their_makers_want_them():
     assert librdkafka("host:1", {"linger.ms": 2}) == {"bootstrap.servers": "host:1", "linger.ms": 2}
     assert aiokafka() == {"security_protocol": "PLAINTEXT"}
+
+
+def test_a_refused_login_is_told_although_the_settings_can_not_be_read_just_then(monkeypatch, tmp_path):
+    """A health page asks for the reason while a password file is being replaced."""
+    use(monkeypatch, SECURITY_PROTOCOL="SASL_SSL", USERNAME="ingest", PASSWORD_FILE=tmp_path / "gone")
+    refusals = Refusals()
+    refusals(KafkaError(KafkaError._AUTHENTICATION))
+    assert "refused the login" in refusals.text() and "gone" in refusals.text()
+    assert "refused the login" in remedy_of(SaslAuthenticationFailed("no"))
+    assert remedy_of(KafkaConnectionError("closed")) == ""
 
 
 def test_both_libraries_get_the_same_login_and_certificates(monkeypatch, tmp_path):
