@@ -38,12 +38,36 @@ def stepped(*steps: Derive | Where) -> tuple[list[int], list[tuple[int, str]]]:
         ("case when count > 0 then power > 1 end", [0], []),
         ("power > null", [], []),
         ("power is not null", [0, 1, 2, 4], []),
+        ("10 / count > 1 and coalesce(nullif(text, 'none'), 'x') <> 'q'", [0], [1, 3, 4]),
+        ("10 / nullif(power, 6.0) > 1 or 10 / count > 1", [0], [4]),
+        ("nullif(10 / count, 5) > 1", [], [1, 3, 4]),
     ],
 )
 def test_a_filter_without_a_value_is_a_problem_unless_it_lacks_something_or_says_so(
     condition: str, left: list[int], problems: list[int]
 ) -> None:
     assert stepped(Where("steps[3].where", condition)) == (left, [(row, "steps[3].where") for row in problems])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values", "problems"),
+    [
+        ("nullif(count, 0)", "long", [2, None, None, None, None], []),
+        ("try_cast(text as double)", "double", [1.5, None, None, 4.0, 9.0], []),
+        ("case when count > 0 then power end", "double", [6.0, None, None, None, None], []),
+        ("cast(text as double)", "double", [1.5, None, 4.0, 9.0], [1]),
+        ("nullif(10 / count, 1)", "double", [5.0, None], [1, 3, 4]),
+        ("10 / count + coalesce(nullif(power, 6.0), 0.0)", "double", [5.0, None, None, None], [4]),
+        ("coalesce(nullif(1, 1), 1) * cast('NaN' as double)", "double", [], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_derived_column_is_null_where_its_expression_says_so(
+    text: str, kind: str, values: list[object], problems: list[int]
+) -> None:
+    """A failure beside it is none in a row in which it says so."""
+    found = RowSteps([Derive("steps[0].derive", (Column("new", text, kind),))], TYPES).apply(ROWS, 5)
+    assert [one.row for one in found.problems] == problems
+    assert found.columns["new"].to_pylist() == values
 
 
 def test_a_row_has_one_problem_and_goes_no_further() -> None:

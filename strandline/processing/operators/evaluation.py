@@ -16,6 +16,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
@@ -65,14 +66,35 @@ class ColumnExpression:
         self.sql = sql
         self.type = type_of(tree, types)
         self.columns = tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
-        self.is_null_by_choice = any(map(_gives_null, tree.walk()))
-        """Whether it says itself that it may have no value: by `nullif`, `try_cast`, `try_to_timestamp`, `null`, or a `case`
-        without `else`."""
-        self._evaluate = _Compiler(types).compile(tree)
+        compiler = _Compiler(types)
+        self._evaluate = compiler.compile(tree)
+        conditions = tree.flatten() if isinstance(tree, exp.And) else [tree]
+        self._conditions = [(compiler.compiled[id(one)], compiler.choices_in(one)) for one in conditions]
 
     def __call__(self, columns: Columns, rows: int) -> pa.Array:
         """One value a row, null where there is none. `columns` holds at least those that the expression reads."""
         return self._evaluate(columns, rows)
+
+    def fails(self, columns: Columns, rows: int) -> npt.NDArray[np.bool_]:
+        """For which rows it is null, or one of the conditions that it joins by `and`, without saying so itself: by `null`, by a
+        `case` without `else`, or by `nullif`, `try_cast` and their kin where what they are given is there."""
+        failed = np.zeros(rows, np.bool_)
+        for condition, choices in self._conditions:
+            is_null = condition(columns, rows).is_null()
+            for choice, given in choices:
+                chosen = choice(columns, rows).is_null()
+                for one in given:
+                    chosen = pc.and_(chosen, one(columns, rows).is_valid())
+                is_null = pc.and_not(is_null, chosen)
+            failed |= is_null.to_numpy(zero_copy_only=False)
+        return failed
+
+
+def _given(node: exp.Expr) -> list[exp.Expr]:
+    """Of what gives null by choice the value from which it does."""
+    if isinstance(node, exp.Nullif | exp.TryCast):
+        return [node.this]
+    return list(node.expressions[:1]) if isinstance(node, exp.Anonymous) else []
 
 
 def _gives_null(node: exp.Expr) -> bool:
@@ -91,9 +113,17 @@ class _Compiler:
 
     def __init__(self, types: Mapping[str, str]) -> None:
         self._types = types
+        self.compiled: dict[int, Evaluate] = {}
+        """By the identity of the node."""
 
     def compile(self, node: exp.Expr) -> Evaluate:
-        return _BUILDER_OF[type(node)](self, node)
+        self.compiled[id(node)] = _BUILDER_OF[type(node)](self, node)
+        return self.compiled[id(node)]
+
+    def choices_in(self, node: exp.Expr) -> list[tuple[Evaluate, list[Evaluate]]]:
+        """What is null by choice in this node, each with the values from which it is."""
+        found = [one for one in node.walk() if _gives_null(one) and id(one) in self.compiled]
+        return [(self.compiled[id(one)], [self.compiled[id(given)] for given in _given(one)]) for one in found]
 
     def typed(self, node: exp.Expr, target: str) -> Evaluate:
         """The node's value, widened to `target`."""

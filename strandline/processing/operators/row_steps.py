@@ -137,9 +137,10 @@ class RowSteps:
     ) -> npt.NDArray[np.bool_]:
         """Return for which rows the step's condition is true."""
         values = expression(columns, len(places))
-        if not expression.is_null_by_choice:
-            failed = _failed(values, [columns[name] for name in expression.columns])
-            problems += _problems(places[failed], step.step, step.sql)
+        failed = _failed(values, [columns[name] for name in expression.columns])
+        if failed.any():
+            failed &= expression.fails(columns, len(places))
+        problems += _problems(places[failed], step.step, step.sql)
         keep: npt.NDArray[np.bool_] = values.fill_null(False).to_numpy(zero_copy_only=False)
         return keep
 
@@ -182,6 +183,9 @@ class RowSteps:
             values = cast(expression(columns, count), expression.type, column.type)
             computed[column.name] = values
             failed = good & _failed(values, [columns[name] for name in expression.columns])
+            if failed.any():
+                # What is not a number is there, and nobody's choice.
+                failed &= values.is_valid().to_numpy(zero_copy_only=False) | expression.fails(columns, count)
             problems += _problems(places[failed], f"{step.step}.{column.name}", column.sql)
             good &= ~failed
         columns.update(computed)

@@ -54,8 +54,8 @@ ARRAY_FUNCTIONS = (
     ),
     Function(
         "try_element_at", _GROUP, (_ARRAY, Argument("place", "long")), ELEMENT,
-        "the same; but a filter leaves out a record whose array doesn't have the place",
-        no_value="a place that the array doesn't have; a null there", is_null_by_choice=True,
+        "the same, or null where the array doesn't have the place",
+        is_null_by_choice=True,
         examples=(("coalesce(try_element_at(array(4, 5), 3), 0)", "0"),),
     ),
     Function(

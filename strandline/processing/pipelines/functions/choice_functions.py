@@ -38,8 +38,8 @@ CHOICE_FUNCTIONS = (
         examples=(("cast('1.5' as double)", "1.5"), ("cast(2.5 as string)", "2.5")), node=exp.Cast,
     ),
     Function(
-        "try_cast", _CASTS, _AS, "cast", "the same; but a filter leaves out a record whose value the type can't hold",
-        "a value that the type can't hold", examples=(("try_cast('7' as integer)", "7"),), node=exp.TryCast,
+        "try_cast", _CASTS, _AS, "cast", "the same, or null where the type can't hold the value",
+        examples=(("try_cast('7' as integer)", "7"),), node=exp.TryCast,
         is_null_by_choice=True,
     ),
 )  # fmt: skip

@@ -86,8 +86,7 @@ TIME_FUNCTIONS = (
     Function(
         "try_to_timestamp", _TIMES,
         (Argument("text", "string"), Argument("pattern", "string", read_pattern, default=f"'{DEFAULT_PATTERN}'")),
-        "timestamp", "the same; but a filter leaves out a record whose text says no time",
-        "a text that is not so written, or no time",
+        "timestamp", "the same, or null where the text is not so written, or no time",
         examples=(("try_to_timestamp('2026-03-29', 'yyyy-MM-dd')", "2026-03-29 00:00:00"),), is_null_by_choice=True,
     ),
     Function(
