@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strandline.processing.desk.desk import Desk, DeskResult
+from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.operators.aggregate_calls import _FUNCTIONS
@@ -75,6 +75,30 @@ def test_a_filter_of_two_arguments_leaves_out_the_row() -> None:
     }
     assert {name: document(least)[name] for name in least} == {"least": "on", "most": "on"}
     assert document({"first": "first(flow) filter (where level > 20)"})["first"] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("count(flow) * 9223372036854775807", DeskLetter),
+        ("cast(max(level) as integer) * 2147483647 - min(level)", DeskLetter),
+        ("sum(flow) / (count(*) - count(pump))", DeskLetter),
+        ("sum(flow) / nullif(count(*) - count(pump), 0)", DeskResult),
+        ("1 / count(*) filter (where false)", DeskLetter),
+        ("max(flow) filter (where false) + 1", DeskResult),
+        ("sum(flow / (level - level))", DeskResult),
+    ],
+)
+def test_a_result_that_can_not_be_computed_is_a_dead_letter(expression: str, expected: type[Outcome]) -> None:
+    """One that is null by choice, or for want of rows with a value, is null; an argument that can't be computed is left out."""
+    pipeline = read_pipeline(STREAM.replace("AGGREGATES", json.dumps({"value": expression})).encode(), "pumps.yaml")
+    desk = Desk(pipeline, None)
+    (found,) = [*desk.feed(DeskRecords([line.encode() for line in RECORDS], [0] * len(RECORDS))), *desk.drain()]
+    assert type(found) is expected
+    if isinstance(found, DeskLetter):
+        assert f"per_minute.value: no value from {pipeline.stages[0].aggregates[0].sql}" in str(found)
+    else:
+        assert json.loads(found.document.source)["value"] is None
 
 
 def test_every_aggregate_is_in_the_table() -> None:

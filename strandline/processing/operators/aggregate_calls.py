@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
 from strandline.core.field_types import is_decimal
 from strandline.processing.operators.aggregation.aggregate import CallValues
-from strandline.processing.operators.aggregation.values import hashes
+from strandline.processing.operators.aggregation.values import hashes, is_valid
 from strandline.processing.operators.casting import arrow_type, cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.expression_types import type_of
@@ -130,20 +132,32 @@ class AggregateCalls:
 
     def results(self, found: Sequence[CallValues], groups: int) -> tuple[list[pa.Array], pa.Array]:
         """The result columns from the values of each call, and per result what went wrong with it (null where nothing did): a
-        value that does not fit its type makes the result a dead letter, never a silent null."""
+        value that does not fit its type, or that can't be computed from values that are there, makes the result a dead letter,
+        never a silent null, but where the expression is null by choice."""
         values = {_name(at): one.values for at, one in enumerate(found)}
         problem = pa.nulls(groups, pa.string())
         results = []
         for column, (after, used) in zip(self._columns, self._expressions, strict=True):
-            results.append(cast(after(values, groups), after.type, column.type))
+            result = cast(after(values, groups), after.type, column.type)
+            results.append(result)
             for at in used:
                 overflows = found[at].overflows
                 if overflows is not None and overflows.any():
                     call = self.calls[at]
                     reason = found[at].reason or f"does not fit into a {call.type}"
-                    text = f"{self._stage}.{column.name}: {call.sql} {reason}"
-                    problem = pc.coalesce(problem, pc.if_else(pa.array(overflows), text, pa.scalar(None, pa.string())))
+                    problem = self._with_problem(problem, overflows, column, f"{call.sql} {reason}")
+            if result.null_count:
+                failed = ~is_valid(result) & after.fails(values, groups)
+                for name in after.columns:
+                    failed &= is_valid(values[name])
+                text = f"no value from {column.sql} (a division by zero, an overflow or a null)"
+                problem = self._with_problem(problem, failed, column, text)
         return results, problem
+
+    def _with_problem(self, problem: pa.Array, failed: npt.NDArray[np.bool_], column: Column, text: str) -> pa.Array:
+        """This problem where there is none yet."""
+        found = pc.if_else(pa.array(failed), f"{self._stage}.{column.name}: {text}", pa.scalar(None, pa.string()))
+        return pc.coalesce(problem, found)
 
     def _without_calls(self, node: exp.Expr, used: list[int]) -> exp.Expr:
         """A column for a call, anything else as it is."""
