@@ -31,7 +31,7 @@ _TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "boolean": sa.Boolean(),
     "timestamp": sa.DateTime(timezone=True),
 }
-_AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)
+AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)
 """The last is what PostgreSQL says while it fails over and takes no writes, and where it ended an idle transaction."""
 _DIFFERENCES_SHOWN_MAX = 3
 _engines: dict[str, sa.Engine] = {}
@@ -172,14 +172,14 @@ class SqlWriter:
         """What the step gives. Raises SinkUnavailable when the database was away for too long, Conflict when it will not."""
         try:
             for attempt in stamina.retry_context(
-                on=_AWAY,
+                on=AWAY,
                 attempts=None,
                 timeout=self.deadline_s,
                 wait_max=5.0,
             ):
                 with attempt:
                     return step()
-        except _AWAY as error:
+        except AWAY as error:
             raise SinkUnavailable(
                 f"the database of table {self.table_name} takes no results now: {error.orig}; see to it, and to "
                 "STRANDLINE_SQL_SINK_URL"

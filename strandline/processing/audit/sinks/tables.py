@@ -21,7 +21,7 @@ from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Table
 from strandline.processing.operators.blobs import batch_of
 from strandline.results.names import OWN_PREFIX
-from strandline.results.sinks.sql_writer import engine_of, table_of
+from strandline.results.sinks.sql_writer import AWAY, engine_of, table_of
 from strandline.results.sinks.typed_rows import ID, TIME
 
 TABLE_PART_ROWS = 100_000
@@ -114,7 +114,7 @@ def _reading(url: str, place: Place) -> Iterator[sa.Connection]:
     try:
         with engine_of(url).connect() as connection:
             yield connection
-    except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
+    except AWAY as error:
         raise SinkUnavailable(
             f"the database of table {place.name} did not answer: {error.orig}; see to it, and to STRANDLINE_SQL_SINK_URL"
         ) from error
