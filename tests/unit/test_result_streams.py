@@ -78,6 +78,26 @@ def test_a_cascade_over_two_jobs_is_applied_in_one_file(api: Api, documents: tup
     assert (emitter_of(api.ledger, "turbine-minute"), emitter_of(api.ledger, "turbines")) == ("minutes", None)
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        '  - window: {name: w, tumbling: 10s, aggregate: {turbine: "last(turbine) filter (where power > 5)"}}',
+        "  - drop: [turbine]\n  - derive: {turbine: \"nullif(site, 'x')\"}",
+    ],
+    ids=["an aggregate", "derived"],
+)
+def test_a_field_that_is_made_anew_may_be_null_in_the_stream(api: Api, made: str) -> None:
+    """Though the stream that is read requires one of this name."""
+    stream = STREAM.replace("  turbine: string\n", "  turbine: string\n  site: string\n")
+    assert "site: string" in stream
+    window = "  - window: {name: per_minute, tumbling: 1m, by: [turbine], aggregate: {n: count(*)}}"
+    text = f"{MINUTES[: MINUTES.index('  - window')]}{made}\n{window}\n    emit: [{{stream: turbine-minute}}]\n"
+    answer = api.apply("---\n".join((stream, text)))
+    assert answer.status_code == 200, answer.text
+    schema = api.ledger.stream("turbine-minute").document["schema"]
+    assert (schema["turbine"]["required"], schema["window_end"]["required"]) == (False, True)
+
+
 def test_a_document_of_the_stream_goes_before(api: Api) -> None:
     own = f"stream: turbine-minute\npartitions: 1\nretention: 30d\nschema: {SCHEMA}\n"
     api.apply("---\n".join((STREAM, MINUTES, own)))

@@ -10,6 +10,7 @@ from strandline.core.documents import YamlDocument
 from strandline.core.errors import Problem
 from strandline.core.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.graph.branches import made_by
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.results.names import EVENT_TIME_FIELD, WINDOW_FIELDS
@@ -99,14 +100,16 @@ def times_in_results(spec: PipelineSpec, document: YamlDocument, emitters: Conta
 def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, name: str) -> StreamSpec:
     """The stream of a stage's results, made where no document describes it.
 
-    Required are the fields of every result: the times, and `by` fields that every record has. Its key is the first `by` field; of
-    records the key of the stream that they come from, where they still have that field.
+    Required are the fields of every result: the times, and `by` fields that every record has and nothing on the way makes anew, as
+    an aggregate does that has the name of a field. Its key is the first `by` field; of records the key of the stream that they
+    come from, where they still have that field.
     """
     schema: dict[str, object] = {}
     by = stage.by if isinstance(stage, Stage) else ()
+    made = _made_by_windows(pipeline)
     for field, kind in stage.field_types.items():
         of_inputs = [stream.fields.get(field) for stream in pipeline.streams.values()]
-        is_required = field in by and all(one is not None and one.required for one in of_inputs)
+        is_required = field in by and field not in made and all(one is not None and one.required for one in of_inputs)
         schema[field] = {"type": kind, "required": is_required}
     for field, kind in _times(stage).items():
         schema.setdefault(field, {"type": kind, "required": True})
@@ -118,6 +121,14 @@ def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, nam
         if key in stage.field_types:
             document["key"] = key
     return StreamSpec.from_document(document)
+
+
+def _made_by_windows(pipeline: CheckedPipeline) -> set[str]:
+    """The fields that windows, joins and the steps to them or behind them make. Each may be null."""
+    made: set[str] = set()
+    for stage in pipeline.stages:
+        made |= made_by((*stage.steps_before, *stage.post_steps)) | stage.window_types.keys() - set(stage.by)
+    return made
 
 
 def _times(stage: Stage | RecordStage) -> dict[str, str]:

@@ -132,7 +132,7 @@ def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
     return by, len(stages) == 1 or bool(by)
 
 
-def _made_by(steps: Sequence[RowStep]) -> set[str]:
+def made_by(steps: Sequence[RowStep]) -> set[str]:
     """The columns that these steps add. One of them may be called as a column that was dropped, and is another one."""
     made: set[str] = set()
     for step in steps:
@@ -150,5 +150,5 @@ def _common_fields(stages: Sequence[Stage]) -> list[str]:
     keys = [set(stage.by) for stage in stages]
     ways = [way for stage in stages for way in stage.record_ways]
     deduped = [(one, way.steps) for way in ways if (one := dedupe_of(way.steps)) is not None]
-    keys += [set(dedupe.by) - _made_by(steps[steps.index(dedupe) :]) for dedupe, steps in deduped]
+    keys += [set(dedupe.by) - made_by(steps[steps.index(dedupe) :]) for dedupe, steps in deduped]
     return [name for name in stages[-1].by if all(name in key for key in keys)]
