@@ -190,6 +190,16 @@ def test_days_follow_each_other_where_clocks_are_set(zone, offset_ms):
     assert (len(lengths_ms) > 1) == (zone != "UTC")
 
 
+@pytest.mark.parametrize(
+    ("zone", "hours"), [("Europe/Berlin", 2), ("UTC", 2), ("Antarctica/Casey", 3), ("Antarctica/Vostok", 7)]
+)
+def test_a_window_of_a_day_reaches_back_over_the_longest_day_of_its_zone(zone: str, hours: int) -> None:
+    shape = DayShape(DAY_MS, DAY_MS, 0, zone)
+    assert shape.reach_ms == DAY_MS + hours * 3_600_000
+    longest_ms = max(shape.start_ms(day + 1) - shape.start_ms(day) for day in range(365 * 60))
+    assert longest_ms <= shape.reach_ms
+
+
 def test_a_zone_is_of_the_locked_package_and_nothing_else():
     assert "Europe/Berlin" in zone_names()
     for name in ("Europe/Bonn", "../zones", "/etc/localtime", ""):

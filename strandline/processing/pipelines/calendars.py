@@ -11,6 +11,7 @@ from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import tzdata
@@ -18,8 +19,8 @@ import tzdata
 DAY_MS = 86_400_000
 VERSION: str = tzdata.IANA_VERSION
 """Of the rules, as `2026f`."""
-JUMP_MS_MAX = 7_200_000
-"""A day is longer than 24 hours by so much at most, where clocks are set back."""
+_SET_BACK_MS = 7_200_000
+"""What a country may set its clocks back by at once that never did so: some have, for two hours. In Antarctica it was seven."""
 _DAY_LAST = 2_932_000
 """In the year 9997. Later days, and those so long before 1970, which no datetime reaches, are of UTC."""
 _DAY_FIRST = -700_000
@@ -60,6 +61,13 @@ def day_start_ms(zone: str, offset_ms: int, day: int) -> int:
 def _ahead_ms(rules: ZoneInfo, at_ms: int) -> int:
     """How much clocks are ahead of UTC."""
     return _ms((_EPOCH + timedelta(milliseconds=at_ms)).astimezone(rules).utcoffset() or timedelta())
+
+
+@cache
+def longer_ms_max(zone: str) -> int:
+    """By so much a day is longer than 24 hours at most, where clocks are set back."""
+    ahead = [_ahead_ms(_zone(zone), day * DAY_MS) for day in range(365 * 80)]
+    return max(_SET_BACK_MS, *(before - after for before, after in pairwise(ahead)))
 
 
 def _ms(duration: timedelta) -> int:

@@ -11,7 +11,7 @@ from strandline.core.errors import PROBLEMS_MAX, FunctionUnusable, InvalidDocume
 from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, is_nested, normal_type
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.pipelines.calendars import JUMP_MS_MAX, days_begin_at_multiples, zone_names
+from strandline.processing.pipelines.calendars import days_begin_at_multiples, longer_ms_max, zone_names
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.event_time import RECORDS, CumulativeShape, WindowShape, places_taken, reach_of
 from strandline.processing.pipelines.expression_types import infer_type
@@ -851,7 +851,7 @@ class _Check:
         if window.count is not None:
             return
         if window.session is not None:
-            apart_ms = before.every_ms + (JUMP_MS_MAX if before.tz else 0)
+            apart_ms = before.every_ms + (longer_ms_max(before.tz) if before.tz in zone_names() else 0)
             if not before.ends_anywhere and window.every_ms <= apart_ms:
                 self._add(
                     (*path, "session", "gap"),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from strandline.core.durations import format_duration, format_windows
-from strandline.processing.pipelines.calendars import DAY_MS, JUMP_MS_MAX, day_of, day_start_ms
+from strandline.processing.pipelines.calendars import DAY_MS, day_of, day_start_ms, longer_ms_max
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class DayShape(WindowShape):
 
     @property
     def reach_ms(self) -> int:
-        return self.size_ms + JUMP_MS_MAX
+        return self.size_ms + longer_ms_max(self.zone)
 
     @property
     def grid_ms(self) -> int:

@@ -100,9 +100,9 @@ def times_in_results(spec: PipelineSpec, document: YamlDocument, emitters: Conta
 def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, name: str) -> StreamSpec:
     """The stream of a stage's results, made where no document describes it.
 
-    Required are the fields of every result: the times, and `by` fields that every record has and nothing on the way makes anew, as
-    an aggregate does that has the name of a field. Its key is the first `by` field; of records the key of the stream that they
-    come from, where they still have that field.
+    Required are the fields of every result: the times, and `by` fields that every record has and nothing on the way makes anew,
+    as an aggregate does that has the name of a field. Its key is the first `by` field; of records the key of the stream that
+    they come from, where they still have that field.
     """
     schema: dict[str, object] = {}
     by = stage.by if isinstance(stage, Stage) else ()
