@@ -11,6 +11,8 @@ _WHOLE = re.compile(r"(?:\d+(?:ms|s|m|h|d|w))+")
 _PART = re.compile(r"(\d+)(ms|s|m|h|d|w)")
 DURATION_MS_MAX = 3_660 * 86_400_000
 """Ten years: longer is a mistake in the unit."""
+TIME_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999: later times can't be written."""
 FOREVER_MS = -1
 """A retention without end, as Kafka writes it."""
 _FOREVER = "forever"

@@ -69,8 +69,8 @@ class Compaction(Part):
             return end - oldest
 
     def remove_runs(self, job: str, epochs: Collection[int]) -> int:
-        """Remove these runs, with the events about them; return how many they were. Those that are open, or of which the ledger
-        has a slice or a checkpoint, stay. Raises NotFound when there is no such job."""
+        """Remove these runs and the events about them, and return how many runs were removed. A run stays if it is open, or if
+        the ledger has a slice or a checkpoint of it. Raises NotFound when there is no such job."""
         with self._database.writing(f"remove old runs of job {job}") as connection:
             lock_job(connection, job)
             is_named = [

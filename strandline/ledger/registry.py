@@ -230,8 +230,8 @@ class Registry(Part):
             return _input(connection, job, stream)
 
     def set_desired(self, name: str, desired: Desired) -> JobRow:
-        """Record what the operator wants of the job; the control service acts on it. The job is then in the state that follows at
-        once (ORDERED_MOVES), for whoever looks: one that stops and is wanted running is one whose stop was taken back.
+        """Record what the operator wants of the job; the control service acts on it. The same transaction moves the job to the
+        state that follows (ORDERED_MOVES). So a job that is stopping and is to run is always one whose stop was taken back.
         Raises NotFound."""
         with self._database.writing(f"set what job {name} should do") as connection:
             values = {"desired": desired, "updated_ms": self._clock_ms()}

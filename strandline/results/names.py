@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from strandline.core.durations import TIME_MS_MAX
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NAMED_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999."""
 _EMIT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _LIKE_AN_INDEX = re.compile(r".*-\d{4}\.\d{2}")
 _LIKE_A_WRITE_ALIAS = re.compile(r".*-\d{4}\.\d{2}\.write")
@@ -105,7 +105,7 @@ def index_name(stem: str, window_end_ms: int) -> str:
 def first_index(stem: str, window_end_ms: int) -> str:
     """Return the first index that a window may be in that ends at this time or later. Event time may have come to the end of the
     year 9999, which many senders mean as "never": no index is named after it, so the last one that is."""
-    return index_name(stem, min(window_end_ms, _NAMED_MS_MAX))
+    return index_name(stem, min(window_end_ms, TIME_MS_MAX))
 
 
 def write_alias(index: str) -> str:

@@ -7,7 +7,6 @@ leads a job.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 import socket
@@ -35,6 +34,7 @@ from strandline.log.topics import Topics
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.processing.source.followed.reading import SourceReader
 from strandline.results.generations import discard_generation
+from strandline.services.processes.file_lock import held_alone
 from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 from strandline.services.rest.dependencies import Dependencies
@@ -220,13 +220,8 @@ def _only_one(data_dir: Path) -> Iterator[str]:
     One process at a time has the name, since it belongs to a directory on a machine. So a service that starts again may
     take back its own leases at once.
     """
-    with (data_dir / LOCK_FILE).open("a+", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StackError(
-                f"another control service uses {data_dir}; stop it first, or choose another data directory"
-            ) from error
+    refusal = f"another control service uses {data_dir}; stop it first, or choose another data directory"
+    with held_alone(data_dir / LOCK_FILE, refusal) as lock:
         lock.seek(0)
         name = lock.read().strip()
         if not is_on_this_machine(name):  # new, or a copy of another machine's directory

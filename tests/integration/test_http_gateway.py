@@ -26,8 +26,8 @@ from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from strandline.services.trust import certificates_for
+from tests.support.gateways import wait_until as wait_on_progress
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import pause_s
 from tests.support.warm_processes import MODULES, WarmProcess
 
 DEADLINE_S = 60
@@ -116,11 +116,7 @@ class Gateway:
 
 
 def wait_until(is_so, gateway):
-    began = time.monotonic()
-    while not is_so():
-        waited_s = time.monotonic() - began
-        assert waited_s < DEADLINE_S, f"waited too long; the gateway says:\n{gateway.log_file.read_text()}"
-        time.sleep(pause_s(waited_s, 0.02))
+    wait_on_progress(is_so, gateway.log_file.read_text, DEADLINE_S)
 
 
 @pytest.fixture(scope="module")

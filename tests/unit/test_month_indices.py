@@ -196,7 +196,7 @@ def test_the_newest_index_may_be_deleted_once_nothing_goes_there_any_more(
 def test_a_job_whose_event_time_has_come_to_the_end_of_the_year_9999_starts_again(
     index: RefusingIndex, writer: ElasticsearchWriter
 ) -> None:
-    """Its next window ends in a year of which no index is named."""
+    """Its next window ends in the year 10000, and no index can be named after that year."""
     minutes, last_end_ms = WindowShape(60_000, 60_000), YEAR_10000_MS - 60_000
     last = stage_batch(SHAPE.fields, [("a", 1)], starts_ms=[last_end_ms - 60_000])
     writer.write_batches([last], 1, 1)

@@ -14,6 +14,7 @@ from strandline.core.settings import Settings
 from strandline.services.embedded import shutdown, stack
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import Stack
+from strandline.services.processes.file_lock import held_alone
 from strandline.services.processes.pids import PidFile
 
 QUIET = Console(quiet=True)
@@ -48,9 +49,9 @@ def test_two_starts_of_one_stack_are_one_after_the_other(tmp_path: Path, monkeyp
 
 
 def test_what_a_start_leaves_running_keeps_no_other_start_out(tmp_path: Path) -> None:
-    with stack._only_start(tmp_path):
+    with held_alone(tmp_path / stack.LOCK_FILE, "held"):
         process = subprocess.Popen(["/bin/sleep", "600"])
-    with process, stack._only_start(tmp_path):
+    with process, held_alone(tmp_path / stack.LOCK_FILE, "held"):
         process.kill()
 
 

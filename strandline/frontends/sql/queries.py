@@ -434,7 +434,7 @@ def _data_argument(cursor: Cursor, depth: int) -> Relation:
 
 
 def _partition(cursor: Cursor, function: str) -> tuple[str, ...]:
-    """The columns of `partition by k` or `partition by (k, l)`, of which each has sessions of its own."""
+    """The columns of `partition by k` or `partition by (k, l)`. Each of their values has sessions of its own."""
     if cursor.word() == "partition" and function != "session":
         raise cursor.error("the key of a window is what the query groups by; leave 'partition by' out")
     if not cursor.takes_words("partition", "by"):

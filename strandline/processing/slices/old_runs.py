@@ -16,8 +16,8 @@ RUNS_KEPT = 300
 
 
 def runs_of_no_use(ledger: Ledger, job: str) -> list[int]:
-    """The epochs of a job's runs that nobody will ask for again, the oldest first. The ledger itself keeps those of which it has
-    a slice or a checkpoint.
+    """The epochs of those runs of a job that nothing needs any more, the oldest first. Some of them may have a slice or a
+    checkpoint: the ledger keeps these.
 
     Runs are needed
 

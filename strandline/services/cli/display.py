@@ -9,12 +9,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import format_about, format_retention
+from strandline.core.durations import TIME_MS_MAX, format_about, format_retention
 from strandline.ledger.states import COMPLETED
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
-_SHOWN_MS_MAX = 253_402_300_799_999
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim", COMPLETED: "green"}
 
 
@@ -22,7 +21,7 @@ def show_time(time_ms: int | None) -> str:
     """`2026-11-21 10:15:00.250Z`; a dash for none. Event time may have come further than the year 9999."""
     if time_ms is None:
         return "-"
-    if time_ms > _SHOWN_MS_MAX:
+    if time_ms > TIME_MS_MAX:
         return "after the year 9999"
     shown = datetime.fromtimestamp(time_ms / 1_000, UTC).isoformat(sep=" ", timespec="milliseconds")
     return shown.replace("+00:00", "Z").replace(".000Z", "Z")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -47,6 +45,7 @@ from strandline.services.embedded.passwords import (
 from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
 from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, WATCHER, record_orphan, stop_all, stop_part
 from strandline.services.processes.child_process import Child, Program, start
+from strandline.services.processes.file_lock import held_alone
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
 from strandline.services.trust import certificates_for
@@ -129,7 +128,9 @@ class Stack:
         preflight.require_embedded_settings(os.environ, self.addresses)
         self._find_java()
         preflight.require_data_dir(self.data_dir)
-        with _only_start(self.data_dir):
+        refusal = f"another `strandline up` is starting the stack in {self.data_dir}; wait until it is done"
+        # Two would start the same parts, and the one that fails would stop what the other needs.
+        with held_alone(self.data_dir / LOCK_FILE, refusal):
             running = self._running_parts()
             self._require_outside()
             ensure_passwords(self.addresses)
@@ -472,20 +473,6 @@ def down(data_dir: Path, console: Console) -> None:
     read_stack(data_dir)
     with signals_wait():
         stop_all(data_dir.absolute(), ProgressDisplay(console))
-
-
-@contextmanager
-def _only_start(data_dir: Path) -> Iterator[None]:
-    """Keep every other `up` from starting this stack meanwhile: both would start the same parts, and the one that fails would
-    stop what the other needs. The parts don't inherit the lock, so it ends with this process at the latest."""
-    with (data_dir / LOCK_FILE).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StackError(
-                f"another `strandline up` is starting the stack in {data_dir}; wait until it is done"
-            ) from error
-        yield
 
 
 def _speaks_mqtt(port: int) -> bool:

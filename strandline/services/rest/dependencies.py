@@ -62,8 +62,6 @@ def _may_read(request: Request) -> bool:
 
 INTEGER_MAX = 2**53 - 1
 """The largest number that a request may hold: no time, offset or number of a slice comes near, databases and JSON can hold it."""
-TIME_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999: later times can't be written, and no window ends there."""
 Control = Annotated[Dependencies, Depends(_dependencies)]
 """The type of a route's argument through which it gets them."""
 Caller = Annotated[str | None, Depends(_caller)]

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from strandline.services.rest.dependencies import INTEGER_MAX, TIME_MS_MAX, Caller, Control
+from strandline.core.durations import TIME_MS_MAX
+from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.views import BackfillList, BackfillView, backfill_view
 
 router = APIRouter(tags=["jobs"])

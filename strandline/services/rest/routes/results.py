@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from strandline.core.durations import TIME_MS_MAX
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
 from strandline.results.charts.lens import Field
 from strandline.results.charts.saved_objects import Measure, ResultView, operation_of
 from strandline.results.charts.series import SeriesQuery, read_series
-from strandline.services.rest.dependencies import TIME_MS_MAX, Control
+from strandline.services.rest.dependencies import Control
 from strandline.services.rest.job_status import present_pipeline
 from strandline.services.rest.result_records import result_records
 from strandline.services.rest.result_views import result_views
