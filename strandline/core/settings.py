@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from strandline.core.errors import InvalidSettings
+from strandline.core.text_rows import RECORD_BYTES_MAX
 
 _URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url", "sql_sink_url")
 _MAPS_WITH_SECRETS = ("kafka_properties", "sql_sources")
@@ -160,7 +161,7 @@ class Settings(BaseSettings):
     http_connections_max: int = Field(default=10_000, ge=1)
     """Connections that the HTTP gateway keeps open; over it the one that has waited longest for a request is closed.
     Less if the system allows the process fewer open files."""
-    record_bytes_max: int = Field(default=1_000_000, ge=1024, le=40_000_000)
+    record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1024, le=40_000_000)
     """A larger single record is refused with 413. The limits of topics and producers follow from it. With the largest value,
     a record with its key still fits into one request to a broker (`socket.request.max.bytes`, 100 MiB)."""
     auth: Literal["none", "tokens", "oidc"] = "none"

@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.core.errors import BadRecord, InvalidDocument, PermanentError
+from strandline.core.text_rows import UnreadableFile
 from strandline.example.fleet import Fleet
+from strandline.ingest.files.rows import rows_of
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import NewestRecords
 from strandline.processing.desk.case_run import CaseReport, read_expected, run_case
@@ -256,7 +258,7 @@ def test_what_is_no_record_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("tank,ts\na,1,2\n")
     (tmp_path / "a.parquet").write_text("no")
     for name, said in (
-        ("a.csv", "row 2 has 3 values"),
+        ("a.csv", "row at line 2 has 3 values"),
         ("a.parquet", "can't be read"),
         ("none.ndjson", "can't be read"),
     ):
@@ -271,6 +273,24 @@ def test_lines_of_values_may_have_a_head(tmp_path: Path) -> None:
     pipeline = tanks(stream=STREAM.replace("key: tank", "format: csv"))
     (tmp_path / "a.csv").write_text("tank,ts,level,note\na,100,1.5,\n")
     assert list(read_records(tmp_path / "a.csv", record_format(pipeline.stream))) == [[b"a,100,1.5,"]]
+
+
+def test_rows_of_csv_run_over_lines_as_they_do_in_a_file_ingest(tmp_path: Path) -> None:
+    text = '\nTank,TS,level,note\r\na,100,1.5,"x\r\n\r\ny"\r\n \nb,100,2,\n'
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    stream = tanks(stream=STREAM.replace("key: tank", "format: csv")).stream
+    (found,) = read_records(tmp_path / "a.csv", record_format(stream))
+    assert found == [b'a,100,1.5,"x\r\n\r\ny"', b"b,100,2,"]
+    assert found == list(rows_of(tmp_path / "a.csv", stream, len(text), 1_000, lambda _: None))
+    (tmp_path / "b.csv").write_bytes(text.lower().encode())
+    (objects,) = read_records(tmp_path / "b.csv", record_format(tanks().stream))
+    assert [json.loads(one) for one in objects] == [
+        {"tank": "a", "ts": 100, "level": 1.5, "note": "x\r\n\r\ny"},
+        {"tank": "b", "ts": 100, "level": 2},
+    ]
+    (tmp_path / "c.csv").write_bytes(b"ts,level,tank,note\n100,1,a,\n")
+    with pytest.raises(UnreadableFile, match="name them in that order"):
+        list(read_records(tmp_path / "c.csv", record_format(stream)))
 
 
 def test_the_pipeline_is_found_with_its_stream() -> None:

@@ -17,14 +17,15 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from strandline.core import text_rows
 from strandline.core.errors import LogUnavailable
 from strandline.core.stream import StreamSpec
+from strandline.core.text_rows import TOO_LONG, UnreadableFile
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files import file_ingest
-from strandline.ingest.files import rows as file_rows
 from strandline.ingest.files.file_ingest import FileIngest, Taken
 from strandline.ingest.files.journal import FileAttempt, Journal
-from strandline.ingest.files.rows import TOO_LONG, UnreadableFile, rows_of
+from strandline.ingest.files.rows import rows_of
 from strandline.services.cli.ingest_verbs import _paths
 from tests.support.examples import examples
 
@@ -50,7 +51,7 @@ def test_each_line_is_a_row_however_the_file_is_packed(tmp_path: Path, lines: li
         path.write_bytes(pack(text))
         found = rows(path)
         assert [row if isinstance(row, bytes) else None for row in found] == [
-            line if len(line) <= 51 else None for line in kept
+            line if len(line) <= 50 else None for line in kept
         ]
 
 
@@ -91,6 +92,8 @@ CSV = {"format": "csv", "csv": {"delimiter": ";", "columns": ["b", "a"]}}
         (b'1;12" pipe\n2;"9"" pipe"\n3;x"y"z"\n4;""\n', [b'1;12" pipe', b'2;"9"" pipe"', b'3;x"y"z"', b'4;""']),
         (b'1;"x"y"\n2;z', [b'1;"x"y"', b"2;z"]),
         (b'1;x\n2;"y\n3', [b"1;x", b'2;"y\n3']),
+        (b'1;"x\n\n \ny"\n\n \n2;z\n', [b'1;"x\n\n \ny"', b"2;z"]),
+        (b'b;a\r\n1;"x\r\n\r\ny"\r\n\r\n2;z\r\n', [b'1;"x\r\n\r\ny"', b"2;z"]),
         (b"", []),
         (b"b;a\n", []),
     ],
@@ -104,6 +107,8 @@ def test_lines_of_csv_stand_behind_their_header(tmp_path: Path, text: bytes, fou
     ("text", "found"),
     [
         (b'1;"open\n2;x\n3;yy\n4;zzzzzzz\n', [b'1;"open', b"2;x", b"3;yy", b"4;zzzzzzz"]),
+        (b'1;"open\n\n2;x\r\n \n4;zzzzzzzzzzz\n', [b'1;"open', b"2;x", b"4;zzzzzzzzzzz"]),
+        (b'1;"0123456789012345"\r\n2;x', [b'1;"0123456789012345"', b"2;x"]),
         (b'1;"open\nx;x\n2";"yyyyy\ny"\n4;z\n', [b'1;"open', b"x;x", b'2";"yyyyy\ny"', b"4;z"]),
         (b'1;"open\nxxxxxxxxxxxx"\n4;z\n', [b'1;"open', b'xxxxxxxxxxxx"', b"4;z"]),
         (b'1;"' + b"x" * 30 + b'\n2;y\n"', [TOO_LONG, b"2;y", b'"']),
@@ -123,9 +128,9 @@ def test_each_line_of_a_long_row_is_looked_at_no_more_than_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
     looked_at = []
-    ends_in_quotes = file_rows._ends_in_quotes
+    ends_in_quotes = text_rows._ends_in_quotes
     monkeypatch.setattr(
-        file_rows,
+        text_rows,
         "_ends_in_quotes",
         lambda line, *at, **more: looked_at.append(line) or ends_in_quotes(line, *at, **more),
     )

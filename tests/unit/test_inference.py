@@ -61,6 +61,11 @@ def infer(sample: str) -> Proposal:
             "at;gate;n\n2026-11-24 06:00:00;a;1\n2026-11-24 06:01:00;b;\n",
             {"format": "csv", "csv": {"delimiter": ";"}, "schema": {"at": "timestamp", "gate": "string", "n": "long?"}},
         ),
+        (
+            'gate,note\r\n1,"two\r\n\r\nlines"\r\n2,one\r\n',
+            {"format": "csv", "schema": {"gate": "long", "note": "string"}},
+        ),
+        ('{"a": "1\u20282"}\n{"a": "\u0085"}\n', {"format": "json", "schema": {"a": "string"}}),
         ("a,1\nb,2\n", {"format": "csv", "schema": {"column_1": "string", "column_2": "long"}}),
         (
             "w,site=a celsius=1.5 1764000000000000000\nw celsius=2\n",

@@ -279,6 +279,23 @@ def test_lines_of_values() -> None:
     ]
 
 
+def test_quotes_change_neither_how_long_a_value_may_be_nor_where_a_row_ends() -> None:
+    long = b"x" * 200_000
+    accepted, rejected = read(
+        {"a": "string", "b": "string"},
+        b'"' + long + b'",1',
+        long + b",1",
+        '"a",b\u2028c\x85\x0cd'.encode(),
+        "a,b\u2028c\x85\x0cd".encode(),
+        b'a,"b\r\n\r\nc"',
+        format="csv",
+    )
+    assert rejected == []
+    assert accepted[0] == accepted[1]
+    assert accepted[2] == accepted[3] == {"a": "a", "b": "b\u2028c\x85\x0cd"}
+    assert accepted[4]["b"] == "b\r\n\r\nc"
+
+
 def test_columns_and_delimiter_of_lines() -> None:
     accepted, rejected = read(
         {"a": "long", "b": "long"}, b"1;2", format="csv", csv={"delimiter": ";", "columns": ["b", "a"]}

@@ -36,6 +36,7 @@ from strandline.core.record_headers import (
     HEADER_WRITER,
 )
 from strandline.core.stream import StreamSpec
+from strandline.core.text_rows import TOO_LONG, Row, TooLong
 from strandline.ingest.append.attempts import AttemptFinder
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord
@@ -47,7 +48,7 @@ from strandline.ingest.append.transactional_writer import (
 from strandline.ingest.append.worker_thread import WorkerThread
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files.journal import FileAttempt, Journal, KnownFile
-from strandline.ingest.files.rows import TOO_LONG, Row, TooLong, rows_of
+from strandline.ingest.files.rows import rows_of
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
 from strandline.log.record_key import key_finder
 

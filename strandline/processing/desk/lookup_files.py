@@ -10,7 +10,7 @@ import pyarrow as pa
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import ROWS_MAX, TEXT_BYTES_MAX
-from strandline.processing.desk.record_files import read_records
+from strandline.processing.desk.record_files import csv_cells, read_records
 from strandline.processing.formats.lookups.rows import read_rows
 from strandline.processing.formats.record_fields import record_fields
 from strandline.processing.formats.record_rows import RecordFormat
@@ -45,11 +45,12 @@ def _places(path: Path) -> tuple[Callable[[int], str], Callable[[int], int | Non
     if suffixes.intersection((".parquet", ".pq")):
         return (lambda row: f"row {row + 1}"), (lambda row: None)
     with pa.input_stream(str(path), compression="detect") as file:
-        lines = file.read().split(b"\n")
-    filled = [number for number, line in enumerate(lines, 1) if line.removesuffix(b"\r")]
-    head = 1 if suffixes.intersection((".csv", ".tsv")) else 0
+        if suffixes.intersection((".csv", ".tsv")):
+            filled = [line for line, _ in csv_cells(file, path)][1:]
+        else:
+            filled = [number for number, line in enumerate(file.read().split(b"\n"), 1) if line.strip()]
 
     def line_of(row: int) -> int:
-        return filled[row + head]
+        return filled[row]
 
     return (lambda row: f"line {line_of(row)}"), line_of

@@ -8,6 +8,7 @@ import json
 import sys
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,15 @@ import pyarrow as pa
 
 from strandline.core.errors import PermanentError
 from strandline.core.json_paths import JsonPath
+from strandline.core.text_rows import (
+    RECORD_BYTES_MAX,
+    Row,
+    TooLong,
+    lines_of,
+    rows_of_csv,
+    rows_of_lines,
+    without_column_names,
+)
 from strandline.processing.desk.records import RECORDS_AT_ONCE
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.record_rows import RecordFormat
@@ -50,14 +60,15 @@ def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
             if kind == "avro":
                 yield from _pieces(_of_avro(file, config, str(path)))
                 return
-            lines = _lines(file, str(path))
             if kind == "base64":
-                lines = _of_base64(lines, str(path))
+                records = _of_base64(_lines(file, str(path)), str(path))
             elif kind == "csv":
-                lines = _of_csv(lines, config, "\t" if ".tsv" in path.suffixes else ",", str(path))
+                records = _of_csv(file, config, path)
             elif config.name == "csv":
-                lines = _without_head(lines, config)
-            yield from _pieces(lines)
+                records = _rows_of_values(file, config, str(path))
+            else:
+                records = _lines(file, str(path))
+            yield from _pieces(records)
     except (OSError, pa.ArrowException) as error:
         raise PermanentError(f"{path} can't be read: {error}") from error
 
@@ -66,7 +77,7 @@ def _file_format(path: Path, record_format: str) -> FileFormat:
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _PACKED]
     kind = _SUFFIXES.get(suffixes[-1] if suffixes else "", "lines")
     if kind == "csv" and record_format == "csv":
-        kind = "lines"  # a line is a record
+        kind = "lines"  # a row is a record as it is
     if kind == "lines" and record_format not in _LINE_FORMATS:
         own = ", or a file of Avro (.avro)" if record_format == "avro" else ""
         raise PermanentError(
@@ -90,16 +101,18 @@ def _opened(path: Path) -> BinaryIO:
 
 def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Each line that is not blank, without its end."""
-    rest = b""
-    while block := file.read(_BLOCK_BYTES):
-        *whole, rest = (rest + block).split(b"\n")
-        for line in whole:
-            if line := line.removesuffix(b"\r"):
-                yield line
-        if len(rest) > LINE_BYTES_MAX:
-            raise PermanentError(f"{name} has a line of more than {LINE_BYTES_MAX:,} bytes; is it one record a line?")
-    if rest := rest.removesuffix(b"\r"):
-        yield rest
+    return _kept(rows_of_lines(_all_lines(file), LINE_BYTES_MAX), LINE_BYTES_MAX, name)
+
+
+def _all_lines(file: BinaryIO) -> Iterator[Row]:
+    return lines_of(iter(partial(file.read, _BLOCK_BYTES), b""), LINE_BYTES_MAX)
+
+
+def _kept(rows: Iterable[Row], bytes_max: int, name: str) -> Iterator[bytes]:
+    for row in rows:
+        if isinstance(row, TooLong):
+            raise PermanentError(f"{name} has a record of more than {bytes_max:,} bytes; is it one record a line?")
+        yield row
 
 
 def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -116,12 +129,11 @@ def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield held
 
 
-def _without_head(lines: Iterator[bytes], config: RecordFormat) -> Iterator[bytes]:
-    """Lines of values, without a first line that names the columns."""
-    for first in islice(lines, 1):
-        if first != config.delimiter.join(config.columns).encode():
-            yield first
-    yield from lines
+def _rows_of_values(file: BinaryIO, config: RecordFormat, name: str) -> Iterator[bytes]:
+    """Rows of values as they are, without a first one that names the columns: the same as `strandline ingest` takes."""
+    delimiter = config.delimiter.encode()
+    rows = rows_of_csv(_all_lines(file), delimiter, RECORD_BYTES_MAX)
+    return _kept(without_column_names(rows, config.columns, delimiter, name), RECORD_BYTES_MAX, name)
 
 
 def _of_base64(lines: Iterator[bytes], name: str) -> Iterator[bytes]:
@@ -154,20 +166,32 @@ def _of_avro(file: BinaryIO, config: RecordFormat, name: str) -> Iterator[bytes]
         ) from error
 
 
-def _of_csv(lines: Iterator[bytes], config: RecordFormat, delimiter: str, name: str) -> Iterator[bytes]:
-    """A JSON object of each line behind the head. A column is the member of its name, or a field's path (`device.id`). What is
+def _of_csv(file: BinaryIO, config: RecordFormat, path: Path) -> Iterator[bytes]:
+    """A JSON object of each row behind the head. A column is the member of its name, or a field's path (`device.id`). What is
     declared as a number or a boolean is no text here; an empty cell is a missing value."""
+    rows = csv_cells(file, path)
+    columns = [_column(title, config.fields) for _, titles in islice(rows, 1) for title in titles]
+    for line, row in rows:
+        if len(row) != len(columns):
+            raise PermanentError(
+                f"{path}: the row at line {line} has {len(row)} values, and the head has {len(columns)} names"
+            )
+        yield _object(columns, row)
+
+
+def csv_cells(file: BinaryIO, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Each row of a file of CSV that is not blank, and the number of its first line. A quoted value may run over lines. Raises
+    PermanentError."""
+    texts = (line.decode() + "\n" for line in _kept(_all_lines(file), LINE_BYTES_MAX, str(path)))
+    rows = csv.reader(texts, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
+    line = 1
     try:
-        rows = csv.reader((line.decode() + "\n" for line in lines), delimiter=delimiter, strict=True)
-        columns = [_column(title, config.fields) for title in next(rows, [])]
-        for number, row in enumerate(rows, 2):
-            if len(row) != len(columns):
-                raise PermanentError(
-                    f"{name}: row {number} has {len(row)} values, and the head has {len(columns)} names"
-                )
-            yield _object(columns, row)
+        for row in rows:
+            if row and not (len(row) == 1 and row[0].isspace()):
+                yield line, row
+            line = rows.line_num + 1
     except (UnicodeDecodeError, csv.Error) as error:
-        raise PermanentError(f"{name} is not CSV in UTF-8: {error}") from error
+        raise PermanentError(f"{path} is not CSV in UTF-8: {error} (line {rows.line_num})") from error
 
 
 def _column(title: str, fields: Sequence[RecordField]) -> tuple[JsonPath, str]:

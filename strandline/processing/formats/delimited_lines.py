@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
+from io import StringIO
 
 import msgspec
 
@@ -17,6 +18,7 @@ from strandline.processing.formats.columns.line_columns import DelimitedColumns
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.text_values import NUMBER, json_of_text
 
+csv.field_size_limit(1 << 30)  # a record has a limit of its own; that of the library is 128 KiB a value
 _NUMBERS = re.compile(rf"(?:{NUMBER}\n)*+", re.ASCII)
 _TIMES = re.compile(r"(?:\d{4}-[^\x00-\x1f\\]++\n)*+", re.ASCII)
 """Texts that are no numbers, and hold nothing that JSON escapes."""
@@ -72,7 +74,7 @@ class DelimitedLines:
         cells = line.split(self._delimiter)
         if '"' in line or "\n" in line or "\r" in line:
             try:
-                lines = list(csv.reader(line.splitlines(keepends=True), delimiter=self._delimiter, strict=True))
+                lines = list(csv.reader(StringIO(line, newline=""), delimiter=self._delimiter, strict=True))
             except csv.Error as error:
                 return Rejection(REASON_DECODE, f"not a line of values: {error}")
             if len(lines) != 1:

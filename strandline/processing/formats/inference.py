@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
+from io import BytesIO, StringIO
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from strandline.core.field_types import WHOLE_RANGES
 from strandline.core.json_paths import parse_json_path
 from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.stream import FIELD_NAME, RESERVED_FIELDS, StreamSpec
+from strandline.core.text_rows import RECORD_BYTES_MAX, rows_of_csv
 from strandline.processing.formats.change_events import row_of_change
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.influx_lines import InfluxLines
@@ -77,15 +78,15 @@ def infer_stream(name: str, sample: bytes) -> Proposal:
             f"the sample is no text ({error.reason} at byte {error.start}); MessagePack, CBOR, Protobuf and single records of "
             "Avro can't be inferred: write the document by hand, see docs/formats.md"
         ) from error
-    lines = [line for line in text.splitlines() if line.strip()][:SAMPLE_RECORDS_MAX]
+    lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()][:SAMPLE_RECORDS_MAX]
     if not lines:
         raise NoSampleError("the sample is empty; give some records")
     if text.lstrip()[0] in "[{":
         proposal, values = _of_json(name, text, lines)
     elif _are_influx(lines):
         proposal, values = _of_influx(name, lines)
-    elif delimiter := _delimiter_of(lines):
-        proposal, values = _of_csv(name, lines, delimiter)
+    elif (found := _read_csv(text)) is not None:
+        proposal, values = _of_csv(name, *found)
     else:
         proposal, values = _of_values(name, lines)
     _try_out(proposal, values)
@@ -276,16 +277,22 @@ def _of_influx(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
     return proposal, values
 
 
-def _delimiter_of(lines: list[str]) -> str | None:
+def _read_csv(text: str) -> tuple[str, list[str], list[list[str]]] | None:
+    """The delimiter, the rows as they are, and their values, as many in each row; None if there is no such delimiter."""
+    lines = text.encode().split(b"\n")
     for delimiter in _DELIMITERS:
-        counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
-        if len(counts) == 1 and counts != {1}:
-            return delimiter
+        whole = islice(rows_of_csv(lines, delimiter.encode(), RECORD_BYTES_MAX), SAMPLE_RECORDS_MAX)
+        texts = [row.decode() for row in whole if isinstance(row, bytes)]
+        try:
+            rows = [next(csv.reader(StringIO(row, newline=""), delimiter=delimiter)) for row in texts]
+        except csv.Error:
+            continue
+        if len({len(row) for row in rows}) == 1 and len(rows[0]) > 1:
+            return delimiter, texts, rows
     return None
 
 
-def _of_csv(name: str, lines: list[str], delimiter: str) -> tuple[Proposal, list[bytes]]:
-    rows = list(csv.reader(lines, delimiter=delimiter))
+def _of_csv(name: str, delimiter: str, lines: list[str], rows: list[list[str]]) -> tuple[Proposal, list[bytes]]:
     document: dict[str, Any] = {"stream": name, "format": "csv"}
     proposal = Proposal(document)
     has_head = len(rows) > 1 and not any(map(_is_value, rows[0])) and any(map(_is_value, rows[1]))

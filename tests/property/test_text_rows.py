@@ -1,0 +1,33 @@
+"""Rows of text files against Python's own reader of CSV."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.core.text_rows import lines_of, rows_of_csv
+from tests.support.examples import examples
+
+VALUES = st.text('a ";\n\r\u2028', max_size=6)
+TABLES = st.integers(2, 3).flatmap(lambda width: st.lists(st.lists(VALUES, min_size=width, max_size=width), max_size=8))
+
+
+@examples(500)
+@given(TABLES, st.booleans(), st.integers(1, 20))
+def test_rows_of_csv_are_what_was_written_however_the_file_is_cut(
+    table: list[list[str]], is_all_quoted: bool, block_bytes: int
+) -> None:
+    written = StringIO(newline="")
+    if is_all_quoted:
+        csv.writer(written, delimiter=";", lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(table)
+    else:
+        csv.writer(written, delimiter=";", lineterminator="\r\n").writerows(table)
+    text = written.getvalue().encode()
+    blocks = [text[at : at + block_bytes] for at in range(0, len(text), block_bytes)]
+    rows = rows_of_csv(lines_of(blocks, 100), b";", 100)
+    assert [list(csv.reader(StringIO(row.decode(), newline=""), delimiter=";")) for row in rows] == [  # type: ignore[union-attr]
+        [values] for values in table
+    ]
