@@ -12,10 +12,11 @@ from prometheus_client import Counter
 
 from strandline.core.errors import InvalidSettings, LogUnavailable, StackError
 from strandline.core.settings import Settings
-from strandline.ingest.gateway.health_pages import HostNames
+from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
 from strandline.ingest.gateway.serving import http_connection
+from strandline.ingest.gateway.serving.http_request import Request
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.trust import Trust
 from tests.support.gateways import free_port
@@ -83,6 +84,34 @@ def test_the_pages() -> None:
         assert (await page("POST", "/metrics"))[0] == b"HTTP/1.1 405 Method Not Allowed"
 
     look(script)
+
+
+def test_where_there_are_logins_a_stranger_does_not_learn_why_a_gateway_is_not_ready(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def is_away() -> None:
+        raise LogUnavailable("Kafka at kafka.inside:9092 is away")
+
+    async def readyz(pages: HealthPages) -> bytes:
+        request = Request(b"http:10.0.0.1", pages.room)
+        request.method, request.url = b"GET", b"/readyz"
+        answer = await pages.answer(request)
+        assert answer.status == 503
+        return answer.body
+
+    async def run() -> None:
+        registry = IngestMetrics("test").registry
+        assert b"kafka.inside" in await readyz(HealthPages(registry, is_away, HostNames()))
+        assert [record.getMessage().count("kafka.inside") for record in caplog.records] == [1]
+        caplog.clear()
+        pages = HealthPages(registry, is_away, HostNames(), doorkeeper=object())  # type: ignore[arg-type]
+        for _ in range(3):
+            body = await readyz(pages)
+            assert b"kafka.inside" not in body
+            assert b"the gateway's log says why" in body
+        assert [record.getMessage().count("kafka.inside") for record in caplog.records] == [1]
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("host", ["rebound.example", "rebound.example:8085"])

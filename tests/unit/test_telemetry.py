@@ -18,7 +18,7 @@ from strandline.core.errors import NotFound
 from strandline.core.record_headers import REASON_DECODE
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy
-from strandline.ingest.gateway.serving.http_request import BodyRoom, Request, RoomFull
+from strandline.ingest.gateway.serving.http_request import BodyRoom, Refusal, Request, RoomFull
 from strandline.ingest.http.gateway import stream_of
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import Rejection
@@ -417,6 +417,19 @@ def test_who_drops_what_is_answered_with_429_is_answered_with_503(
     if name == "prometheus":
         document = json.loads(told.body)
         assert (document["status"], document["code"]) == (503, "too_busy" if is_room_full else "log_busy")
+
+
+@pytest.mark.parametrize(("name", "headers"), [("prometheus", OF_PROMETHEUS), ("otlp", OF_OTLP)])
+def test_who_drops_what_is_answered_with_408_is_answered_with_503(
+    monkeypatch: pytest.MonkeyPatch, name: str, headers: Any
+) -> None:
+    def is_slow(_room: BodyRoom, _request: Request, _count: int) -> None:
+        raise Refusal(408, "timeout", "the body did not arrive within 30 s")
+
+    monkeypatch.setattr(BodyRoom, "take", is_slow)
+    told, _ = answer(ToldWriter(), ToldStreams(SPECS[name]), b"\x0a\x00", url=URLS[name], **headers)
+    assert told.status == 503
+    assert b"retry-after" in dict(told.headers)
 
 
 def test_an_exporter_is_told_to_come_again_while_kafka_is_away() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from functools import lru_cache
 
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from strandline.access.doorkeeper import Doorkeeper
@@ -24,6 +25,8 @@ from strandline.ingest.gateway.serving.http_request import (
     method_not_allowed,
     problem,
 )
+
+logger = structlog.get_logger()
 
 HEADS_BYTES_MAX = 4 * 1024 * 1024
 """Of all heads that are arriving."""
@@ -82,6 +85,7 @@ class HealthPages:
         self._doorkeeper = doorkeeper
         self._hint = hint
         """Ends the sentence that there is no such page."""
+        self._is_ready = True
         self.room = BodyRoom(body_bytes_max=0, bytes_held_max=HEADS_BYTES_MAX)
 
     def admit(self, request: Request) -> None:
@@ -110,7 +114,14 @@ class HealthPages:
             try:
                 await self._check_log()
             except TransientError as error:
-                return problem(Refusal(503, error.code, str(error)), request.path)
+                if self._is_ready:
+                    logger.warning("records can't be persisted", action="not_ready", error=str(error))
+                self._is_ready = False
+                # Where there are logins, who asks without one need not learn where Kafka is.
+                hint = "records can't be persisted now; the gateway's log says why"
+                detail = str(error) if self._doorkeeper is None else hint
+                return problem(Refusal(503, error.code, detail), request.path)
+            self._is_ready = True
         return _OK
 
     def note_disconnected(self, request: Request) -> None:

@@ -19,6 +19,9 @@ _PROTOBUF, _JSON = b"application/x-protobuf", b"application/json"
 _REMOTE_WRITE_2 = b"io.prometheus.write.v2"
 _STATUS_CODES = {400: 3, 404: 5, 413: 8, 415: 3, 429: 8, 503: 14}
 """HTTP's status -> gRPC's, for the body of an answer to an exporter; others are 2, unknown."""
+_DROPPED_AFTER = {"prometheus": (408, 429), "otlp": (408,)}
+"""Passing states after which these senders drop what they sent: Prometheus sends again after 5xx only (and 429 with
+`retry_on_http_429`), exporters after 429, 502, 503 and 504 (OTLP 1.9, Retryable Response Codes). They are told 503."""
 
 
 @lru_cache(maxsize=1_000)
@@ -63,9 +66,9 @@ def taken(request: Request, record_format: str) -> Answer:
 
 def not_taken(refusal: Refusal, request: Request, record_format: str) -> Answer:
     """The answer to a request that was refused."""
+    if refusal.status in _DROPPED_AFTER[record_format]:
+        refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
     if record_format == "prometheus":
-        if refusal.status == 429:  # after which Prometheus drops the samples, unless it has `retry_on_http_429`
-            refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
         return problem(refusal, request.path)
     code, message = _STATUS_CODES.get(refusal.status, 2), refusal.detail
     if _is_json(request):
