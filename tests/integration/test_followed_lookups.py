@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +162,12 @@ def test_lookups_follow_a_stream_and_a_database_through_a_kill_of_who_reads_them
     ledger.close()
 
 
-def follow_until_killed(ledger_url: str, kafka: str, url: str) -> None:
+def follow_until_killed(ledger_url: str, kafka: str, url: str, has_begun: Event) -> None:
     """What a control service does for lookups, in a process of its own."""
     ledger = Ledger.open(ledger_url)
     sources = SourceReader(ledger, KafkaAdmin(kafka, timeout_s=30), lambda: {"crm": url})
     LookupFollower(ledger, sources, "reader").start()
+    has_begun.set()
     while True:
         time.sleep(60)
 
@@ -215,10 +217,12 @@ def test_who_reads_is_killed_and_the_next_goes_on_where_the_last_version_ends(
         assert rows_of(ledger, "devices") == expected()
         assert rows_of(ledger, "sites") == tables[-1]
         for life in range(KILLS + 1):
-            reading = multiprocessing.get_context("fork").Process(
-                target=follow_until_killed, args=(ledger_url, kafka, url)
-            )
+            # Not forked: what Kafka's client has made here must not be collected as garbage there.
+            spawn = multiprocessing.get_context("spawn")
+            has_begun = spawn.Event()
+            reading = spawn.Process(target=follow_until_killed, args=(ledger_url, kafka, url, has_begun))
             reading.start()
+            assert has_begun.wait(120)
             for number in range(3):
                 send(5)
                 tables.append({"A": tables[-1]["A"] + 1, f"B{number}": 7})

@@ -189,9 +189,8 @@ def require_picture(platform, name: str, directory: Path) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _data_is_there():
-    assert list(data_dir().glob("*.csv")), (
-        f"no series in {data_dir()}; set STRANDLINE_TEST_DATA to the folder above nab/"
-    )
+    if not list(data_dir().glob("*.csv")):
+        pytest.skip(f"no series of the Numenta Anomaly Benchmark in {data_dir()}; set STRANDLINE_TEST_DATA (README)")
 
 
 @pytest.mark.timeout(900)

@@ -435,7 +435,9 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> Any:
     ledger.close()
 
 
-def test_a_preview_shows_results_and_dead_letters_of_a_job_and_of_a_file(api: Api, say: Say, tmp_path: Path) -> None:
+def test_a_preview_shows_results_and_dead_letters_of_a_job_and_of_a_file(
+    api: Api, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "farm.yaml").write_text(BOTH)
     assert say("apply", str(tmp_path / "farm.yaml")).code == 0
     for what in ("power", str(tmp_path / "farm.yaml")):
@@ -443,6 +445,12 @@ def test_a_preview_shows_results_and_dead_letters_of_a_job_and_of_a_file(api: Ap
         assert (answer["records"], answer["accepted"], answer["is_cut"]) == (7, 6, True)
         assert [(one["n"], one["peak"]) for one in answer["results"]] == [(6, 5.0)]
         assert [(one["partition"], one["offset"]) for one in answer["dead_letters"]] == [(0, 10)]
+    with monkeypatch.context() as bounded:
+        bounded.setattr(previews, "_RESULTS_MAX", 0)
+        bounded.setattr(previews, "_LETTERS_MAX", 0)
+        answer = say("pipeline", "preview", "power", "--records", "7", "--json").json
+        assert (answer["results"], answer["dead_letters"], answer["records"]) == ([], [], 7)
+        assert answer["result_counts"], "what is not shown is counted"
     said = say("pipeline", "preview", "power")
     assert "nothing was written" in said.out
     assert say("pipeline", "explain", "power", "--json").json["pipeline"] == "power"

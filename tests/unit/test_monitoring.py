@@ -87,3 +87,38 @@ def test_promtool_accepts_the_alerts() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert f"{len(ALERTS)} rules found" in ran.stdout
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed: the alerts were NOT judged by it"
+)
+@pytest.mark.parametrize(("reason", "is_alarming"), [("schema", True), ("duplicate", False), ("late", False)])
+def test_only_dead_letters_that_somebody_can_list_and_repair_raise_their_alert(
+    tmp_path: Path, reason: str, is_alarming: bool
+) -> None:
+    """Repeats are rejected without a dead letter, and late records have an alert of their own."""
+    alert = next(one for one in ALERTS if one["alert"] == "StrandlineDeadLetters")
+    told = {
+        "exp_labels": {**alert["labels"], "exported_job": "power"},
+        "exp_annotations": {
+            name: text.replace("{{ $labels.exported_job }}", "power") for name, text in alert["annotations"].items()
+        },
+    }
+    rejected = f'strandline_job_rejected_records_total{{exported_job="power",reason="{reason}"}}'
+    case = {
+        "interval": "1m",
+        "input_series": [
+            {"series": rejected, "values": "0+60x20"},
+            {"series": 'strandline_job_records_total{exported_job="power"}', "values": "0+600x20"},
+        ],
+        "alert_rule_test": [
+            {"eval_time": "15m", "alertname": alert["alert"], "exp_alerts": [told] if is_alarming else []}
+        ],
+    }
+    (tmp_path / "case.yml").write_text(
+        yaml.safe_dump({"rule_files": [str(MONITORING / "alerts.yml")], "tests": [case]})
+    )
+    ran = subprocess.run(
+        ["promtool", "test", "rules", str(tmp_path / "case.yml")], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr

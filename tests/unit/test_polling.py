@@ -148,6 +148,10 @@ def test_secrets_are_read_from_files_or_settings_and_never_shown(
         assert "two" not in str(caught.value)
     with pytest.raises(InvalidSettings, match="STRANDLINE_POLL_SECRETS_DIR"):
         Secrets(read.model_copy(update={"poll_secrets_dir": None})).value("A")
+    monkeypatch.delenv("STRANDLINE_POLL_SECRETS")
+    (tmp_path / "all.json").write_text('{"C": "four"}')
+    monkeypatch.setenv("STRANDLINE_POLL_SECRETS_FILE", str(tmp_path / "all.json"))
+    assert Secrets(PollSettings.read()).value("C") == "four"
 
 
 def test_validators_outlive_the_process_and_nothing_else_does(tmp_path: Path) -> None:

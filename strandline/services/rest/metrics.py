@@ -69,7 +69,11 @@ class _Jobs(Collector):
             labels=["job", "stage"],
         )
         records = CounterMetricFamily("strandline_job_records", "Records of committed slices", labels=["job"])
-        rejected = CounterMetricFamily("strandline_job_rejected_records", "Dead letters", labels=["job", "reason"])
+        rejected = CounterMetricFamily(
+            "strandline_job_rejected_records",
+            "Rejected records; all but repeats, and late ones that are dropped, are dead letters",
+            labels=["job", "reason"],
+        )
         results = CounterMetricFamily("strandline_job_results", "Results of committed slices", labels=["job", "stage"])
         for job in self._jobs:
             for one in (*JobState, COMPLETED):
