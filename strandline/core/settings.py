@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from strandline.core.errors import InvalidSettings
-from strandline.core.text_rows import RECORD_BYTES_MAX
+from strandline.core.files.text_rows import RECORD_BYTES_MAX
 
 _URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url", "sql_sink_url")
 _MAPS_WITH_SECRETS = ("kafka_properties", "poll_secrets", "sql_sources")

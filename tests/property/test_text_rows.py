@@ -8,7 +8,7 @@ from io import StringIO
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.text_rows import lines_of, rows_of_csv
+from strandline.core.files.text_rows import lines_of, rows_of_csv
 from tests.support.examples import examples
 
 VALUES = st.text('a ";\n\r\u2028', max_size=6)

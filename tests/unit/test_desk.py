@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.core.errors import BadRecord, InvalidDocument, PermanentError
-from strandline.core.text_rows import UnreadableFile
+from strandline.core.files.text_rows import UnreadableFile
 from strandline.example.fleet import Fleet
 from strandline.ingest.files.rows import rows_of
 from strandline.ledger.ledger import Ledger

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from strandline.core import text_rows
 from strandline.core.errors import LogUnavailable
+from strandline.core.files import text_rows
+from strandline.core.files.text_rows import TOO_LONG, UnreadableFile
 from strandline.core.stream import StreamSpec
-from strandline.core.text_rows import TOO_LONG, UnreadableFile
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files import file_ingest
 from strandline.ingest.files.file_ingest import FileIngest, Taken

@@ -26,6 +26,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from strandline.core.errors import LogUnavailable
+from strandline.core.files.text_rows import TOO_LONG, Row, TooLong
 from strandline.core.record_headers import (
     HEADER_CONTENT_TYPE,
     HEADER_EPOCH,
@@ -36,7 +37,6 @@ from strandline.core.record_headers import (
     HEADER_WRITER,
 )
 from strandline.core.stream import StreamSpec
-from strandline.core.text_rows import TOO_LONG, Row, TooLong
 from strandline.ingest.append.attempts import AttemptFinder
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord

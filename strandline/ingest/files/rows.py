@@ -18,8 +18,7 @@ from typing import Any
 
 import msgspec
 
-from strandline.core.stream import StreamSpec
-from strandline.core.text_rows import (
+from strandline.core.files.text_rows import (
     TOO_LONG,
     Row,
     UnreadableFile,
@@ -28,6 +27,7 @@ from strandline.core.text_rows import (
     rows_of_lines,
     without_column_names,
 )
+from strandline.core.stream import StreamSpec
 from strandline.ingest.gateway.decompression import ZSTD_OPTIONS
 
 if sys.version_info >= (3, 14):

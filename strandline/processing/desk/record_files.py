@@ -18,8 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from strandline.core.errors import PermanentError
-from strandline.core.json_paths import JsonPath
-from strandline.core.text_rows import (
+from strandline.core.files.text_rows import (
     RECORD_BYTES_MAX,
     Row,
     TooLong,
@@ -28,6 +27,7 @@ from strandline.core.text_rows import (
     rows_of_lines,
     without_column_names,
 )
+from strandline.core.json_paths import JsonPath
 from strandline.processing.desk.records import RECORDS_AT_ONCE
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.record_rows import RecordFormat
