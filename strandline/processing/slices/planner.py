@@ -248,6 +248,11 @@ class SlicePlanner:
         with suppress(NotFound):  # the next look for a slice says what that means
             self._look(self._ledger.last_slice(self._settings.job))
 
+    def is_to_end(self) -> bool:
+        """Whether the job drains, or has an end: then each slice is due at once."""
+        row = self._ledger.job(self._settings.job)
+        return row.desired is Desired.DRAINED or row.ends is not None
+
     def _cut(
         self, done: SliceRow | None, checkpoint: CheckpointRow | None, ends_of_batch: Offsets | None, *, draining: bool
     ) -> SliceRow | None:

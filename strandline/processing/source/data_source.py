@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from strandline.ledger.states import SliceRow
+from strandline.ledger.states import SliceKind, SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.stages import Enrich
@@ -180,6 +180,8 @@ class SliceStreamReader(DataSourceStreamReader):
         self._replay: Replay | None = None
         self._formats: StreamFormats | None = None
         self._planned_at_s = 0.0
+        self._is_behind = False
+        """Whether more records waited than the last slice could take."""
 
     def initialOffset(self) -> dict[str, int]:
         return offset_of_slice(self._config.plan.slice_first - 1)
@@ -204,13 +206,16 @@ class SliceStreamReader(DataSourceStreamReader):
         if planned is None or planned.number <= number:
             return start
         self._planned_at_s = time.monotonic()
+        self._is_behind = planned.kind is SliceKind.CATCH_UP
         return offset_of_slice(planned.number)
 
     def _pause(self, planner: SlicePlanner) -> None:
         """Wait until the next slice is due, so that a steady trickle makes fewer and larger slices; in a long wait silence is
-        counted meanwhile."""
+        counted meanwhile. A job that is behind, that drains or that has an end waits for nothing."""
         due_s = self._planned_at_s + self._config.slice_interval_ms / 1000
-        while (left_s := due_s - time.monotonic()) > 0:
+        while not self._is_behind and (left_s := due_s - time.monotonic()) > 0:
+            if left_s > _LOOK_EVERY_S and planner.is_to_end():
+                return
             time.sleep(min(left_s, _LOOK_EVERY_S))
             if left_s > _LOOK_EVERY_S:
                 planner.count_silence()
