@@ -16,10 +16,13 @@ from strandline.core.errors import (
     Fenced,
     IndexMisconfigured,
     IndexUnavailable,
+    InvalidSettings,
     LogChanged,
     LogTruncated,
     LogUnavailable,
     NotFound,
+    RecordTooLarge,
+    SchemaChanged,
     StrandlineError,
 )
 from strandline.core.settings import Settings
@@ -167,6 +170,9 @@ def test_what_fails_on_a_snapshot_is_done_by_a_rewind_at_once(stage: Stage, erro
         LogTruncated("offset 7 is gone"),
         NotFound("no topic 'turbines'"),
         IndexMisconfigured("index_closed_exception"),
+        InvalidSettings("STRANDLINE_SQL_SINK_URL is not set"),
+        RecordTooLarge("a result of 9 MB"),
+        SchemaChanged("schema 7"),
     ],
     ids=repr,
 )
@@ -202,6 +208,15 @@ def test_after_two_runs_in_vain_the_third_rewinds(stage: Stage) -> None:
     assert stage.start(failing()) is JobState.STOPPED
     assert stage.began == [(2, True), (1, False)]
     assert stage.unusable() == ["2 runs have committed nothing since the last checkpoint"]
+
+
+def test_where_the_log_holds_no_rewind_no_failure_costs_the_snapshot(stage: Stage) -> None:
+    """Whatever the cause is, after the remedy the job can begin from nothing else."""
+    stage.index = LogFrom({0: 1_000_000, 1: 1_000_000})
+    with pytest.raises(Conflict, match="somebody else's"):
+        stage.start(failing(Conflict("the alias is somebody else's")))
+    assert stage.began == [(2, True)]
+    assert sorted(one.name for one in (stage.snapshots / JOB).iterdir()) == ["1", "2"]
 
 
 def test_where_the_log_holds_no_rewind_the_snapshot_is_tried_again(stage: Stage) -> None:

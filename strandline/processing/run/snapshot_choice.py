@@ -11,9 +11,12 @@ from strandline.core.errors import (
     BadRecord,
     Fenced,
     IndexMisconfigured,
+    InvalidSettings,
     LogChanged,
     LogTruncated,
     NotFound,
+    RecordTooLarge,
+    SchemaChanged,
     StrandlineError,
     TransientError,
 )
@@ -31,6 +34,10 @@ from strandline.processing.spark.session import shuffle_partitions
 
 log = structlog.get_logger()
 
+_ELSEWHERE = (
+    TransientError, Fenced, BadRecord, LogChanged, NotFound, LogTruncated, IndexMisconfigured, InvalidSettings, RecordTooLarge,
+    SchemaChanged,
+)  # fmt: skip
 TRIES = 2
 """After so many runs in a row that committed nothing, the next one does not begin from a snapshot."""
 
@@ -77,7 +84,7 @@ class SnapshotChoice:
             self._say_unusable("; ".join(refused) or "there is none")
         elif plan.held_open_from_ms is not None:
             self._say_unusable("only a rewind emits windows that another version has left over")
-        elif len(in_vain) >= TRIES and self._can_rewind():
+        elif len(in_vain) >= TRIES and self.can_rewind():
             self._say_unusable(f"{len(in_vain)} runs have committed nothing since the last checkpoint")
         else:
             return snapshot
@@ -106,7 +113,8 @@ class SnapshotChoice:
         self._say_unusable(why)
         self._snapshots.remove_all()
 
-    def _can_rewind(self) -> bool:
+    def can_rewind(self) -> bool:
+        """Whether ledger and log still hold what a rewind needs."""
         plan = plan_of_job(self._ledger, self._pipeline)
         cost = rewind_cost(self._ledger, plan, self._run.job)
         try:
@@ -127,8 +135,6 @@ class SnapshotChoice:
 
 def lies_elsewhere(error: Exception) -> bool:
     """Whether a failure can't be the fault of the snapshot that the run began from: a server is away, a newer run has begun, a
-    record is bad, or the log or the store is not as it was. A rewind would meet the same, and the snapshot may be needed after
-    the remedy."""
-    return isinstance(
-        error, TransientError | Fenced | BadRecord | LogChanged | NotFound | LogTruncated | IndexMisconfigured
-    )
+    record is bad or too large, a setting is wrong, or the log, a schema or the store is not as it was. A rewind would meet the
+    same, and the snapshot may be needed after the remedy."""
+    return isinstance(error, _ELSEWHERE)

@@ -58,6 +58,8 @@ class RunStart:
         except (StrandlineError, OSError) as error:
             if lies_elsewhere(error) or self._last_committer() != epoch or not self.is_java_alive():
                 raise
+            if not self.snapshots.can_rewind():  # nothing else is left to begin from, once the cause is mended
+                raise
             raise SnapshotFailed(str(error)) from error
 
     def _last_committer(self) -> int:
