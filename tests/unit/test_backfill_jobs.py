@@ -160,7 +160,8 @@ def test_after_some_attempts_without_a_chunk_it_has_failed(lab: Lab) -> None:
         f"{ATTEMPTS} attempts in a row made no progress; the last: its process ended with code 3"
     )
     said = [event.message for event in lab.ledger.events("power") if event.kind == "backfill_died"]
-    assert [f"{n} attempts in a row" in message for n, message in enumerate(said, 1)] == [True] * ATTEMPTS
+    told = [n for n in range(1, ATTEMPTS + 1) if n.bit_count() == 1]
+    assert [f"{n} attempts in a row" in message for n, message in zip(told, said, strict=True)] == [True] * len(told)
     wait_until(lambda: lab.discarded, lambda found: found == [("turbine-minute", 2)], "deleted")
     assert len(lab.started) == ATTEMPTS
 

@@ -224,7 +224,10 @@ class BackfillJobs:
         in_a_row = f"{deaths.count} attempts in a row made no progress; the last: {why}. Its log is {log}"
         message = f"an attempt at backfill {row.generation} of job {row.job} ended: {in_a_row}"
         logger.warning(message, action="backfill", job=row.job, generation=row.generation, deaths=deaths.count)
-        self._ledger.record_event("backfill_died", message, row.job, facts={"generation": row.generation})
+        if (
+            deaths.count.bit_count() == 1
+        ):  # the 1st, 2nd, 4th, ...: an outage of days must not fill the ledger; the log has each
+            self._ledger.record_event("backfill_died", message, row.job, facts={"generation": row.generation})
         if too_often and row.state is not BackfillState.SWAPPING:
             try:
                 self._clear(self._ledger.move_backfill(row.job, row.generation, BackfillState.FAILED, in_a_row))
