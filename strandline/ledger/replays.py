@@ -6,9 +6,11 @@ look, and remembers what the log no longer holds. Writes of one stream's replays
 
 1. `begin_replay` gives the attempt a number; older ones are Fenced. Where nothing is in doubt, it notes where the stream ends:
    all that this attempt, and later ones, put back stands behind that.
-2. `intend_replays`, before anything of it is written. An intent that is not settled is in doubt: the attempt may have been killed
+2. `decide_doubts`, when the attempt has read what older ones wrote: from then on nothing is in doubt, and what this attempt puts
+   back stands behind the end that it found when it began.
+3. `intend_replays`, before anything of it is written. An intent that is not settled is in doubt: the attempt may have been killed
    before it wrote, or after.
-3. `settle_replays`, when it is in the log.
+4. `settle_replays`, when it is in the log.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class ReplayAttempt:
     number: int
     since: dict[int, int]
     """Partition -> offset: what was put back and is in doubt stands at or behind it."""
+    ends: dict[int, int]
+    """Partition -> offset: what this attempt puts back stands at or behind it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Replays(Part):
             )
             is_in_doubt = connection.execute(doubt).first() is not None
             since = known.since if is_in_doubt else dict(ends)
-            attempt = ReplayAttempt(stream, known.number + 1, since)
+            attempt = ReplayAttempt(stream, known.number + 1, since, dict(ends))
             connection.execute(
                 sa.update(replay_attempts).where(of_stream).values(number=attempt.number, since=attempt.since)
             )
@@ -73,6 +77,26 @@ class Replays(Part):
         """Raise Fenced when a newer attempt has begun."""
         with self._database.reading(f"read who puts records back into stream {attempt.stream}") as connection:
             _refuse_older(connection, attempt)
+
+    def decide_doubts(self, attempt: ReplayAttempt, there: Collection[str], *, is_whole: bool) -> set[str]:
+        """Decide all that is in doubt in the stream, whoever asked for it. `there`: what the stream holds from `attempt.since`
+        on; `is_whole`: whether it still holds all that it got since.
+
+        What is there was put back. Of the rest, a whole stream says that it was not, so its intents go; else it is taken for put
+        back, and returned. Raises Fenced when a newer attempt has begun.
+        """
+        is_doubted = (replays.c.stream == attempt.stream) & replays.c.sent_ms.is_(None)
+        now_ms = self._clock_ms()
+        with self._database.writing(f"decide what was put back into stream {attempt.stream}") as connection:
+            _refuse_older(connection, attempt, lock=True)
+            absent = set(connection.execute(sa.select(replays.c.identity).where(is_doubted)).scalars()) - set(there)
+            if is_whole:
+                for some in _parts(absent):
+                    connection.execute(sa.delete(replays).where(is_doubted, replays.c.identity.in_(some)))
+            connection.execute(sa.update(replays).where(is_doubted).values(sent_ms=now_ms))
+            of_stream = replay_attempts.c.stream == attempt.stream
+            connection.execute(sa.update(replay_attempts).where(of_stream).values(since=attempt.ends))
+        return set() if is_whole else absent
 
     def known_replays(self, stream: str, identities: Collection[str]) -> dict[str, bool]:
         """Those of the rows that were put back (True), or are in doubt (False)."""
@@ -101,7 +125,7 @@ class Replays(Part):
                 connection.execute(self._database.insert_new(replays).values(values))
 
     def settle_replays(self, attempt: ReplayAttempt, identities: Collection[str]) -> None:
-        """Record that these are in the log, or must be taken for it. Raises Fenced when a newer attempt has begun."""
+        """Record that these are in the log. Raises Fenced when a newer attempt has begun."""
         now_ms = self._clock_ms()
         with self._database.writing(f"note what was put back into stream {attempt.stream}") as connection:
             _refuse_older(connection, attempt, lock=True)

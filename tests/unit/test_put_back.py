@@ -118,6 +118,28 @@ def test_what_is_in_doubt_where_the_stream_is_gone_is_left_out(ledger: Ledger, t
     assert put(ledger, topic).before == set(IDENTITIES)
 
 
+@pytest.mark.parametrize("killed_at", ["replay.intended", "replay.committed"])
+def test_what_nobody_asks_for_again_is_decided_by_the_next_replay(ledger: Ledger, topic: Topic, killed_at: str) -> None:
+    """It stayed in doubt for ever. So each replay read the stream from there; and once retention had removed that place, letters
+    of another call that was killed before it wrote were taken for put back."""
+    topic.killed_at = killed_at
+    with pytest.raises(Killed):
+        put(ledger, topic, IDENTITIES[:1])
+    topic.records += ["other"] * 2
+    decided = len(topic.records)
+    topic.killed_at = "replay.intended"
+    with pytest.raises(Killed):
+        put(ledger, topic, IDENTITIES[1:3])
+    is_sent = ledger.known_replays("turbines", IDENTITIES).get(IDENTITIES[0])
+    assert is_sent is (True if killed_at == "replay.committed" else None), "an intent goes if nothing was written"
+    topic.killed_at, topic.start = "", decided
+    done = put(ledger, topic, IDENTITIES[1:])
+    assert (done.now, done.unknown) == (set(IDENTITIES[1:]), set())
+    assert put(ledger, topic).before >= set(IDENTITIES[1:])
+    assert put_back_so_far(topic) == Counter(IDENTITIES)
+    assert ledger.begin_replay("turbines", {0: 1_000}).since == {0: 1_000}, "nothing is in doubt"
+
+
 def test_what_the_stream_holds_is_not_put_back_though_the_ledger_forgot_it(ledger: Ledger, topic: Topic) -> None:
     """As after a kill before the first settlement, with a ledger that lost the last intents."""
     attempt = ledger.begin_replay("turbines", {0: 0})

@@ -89,7 +89,8 @@ def put_back(
     """Put the records back into the stream, each of them unless that was done before, by whomever.
 
     1. Begin an attempt, which fences older ones; then fence what they may still write to Kafka, and read what they have written.
-    2. Settle what is in doubt by what the log holds.
+    2. Decide by what the log holds about all that is in doubt, also what nobody asks for again: else each later call would read
+       the stream from there, and find its beginning gone one day.
     3. Record what is to be put back; put it back in one transaction; record that it is there.
 
     `bytes_max`: the largest record that gateways take. Raises Fenced when another attempt has begun, RecordTooLarge,
@@ -100,16 +101,13 @@ def put_back(
     slot = _slot(ledger, bootstrap, attempt, bytes_max)
     there = slot.there()
     by_identity = {one.replay.identity: one for one in records}
-    known = ledger.known_replays(stream, by_identity)
-    done = PutBack(before={identity for identity, is_sent in known.items() if is_sent})
-    doubted = {identity for identity, is_sent in known.items() if not is_sent}
-    done.before |= by_identity.keys() & there
-    starts = index.starts(stream)
-    if any(starts.get(partition, 0) > offset for partition, offset in attempt.since.items()):
-        done.unknown = doubted - done.before
-    todo = [one for identity, one in by_identity.items() if identity not in done.before | done.unknown]
-    ledger.intend_replays(attempt, [by_identity[identity].replay for identity in done.before - known.keys()])
-    ledger.settle_replays(attempt, done.before | done.unknown)
+    # First those of which the ledger knows nothing: once all is decided, nobody reads this part of the stream again.
+    ledger.intend_replays(attempt, [by_identity[identity].replay for identity in by_identity.keys() & there])
+    is_whole = all(start <= attempt.since.get(partition, 0) for partition, start in index.starts(stream).items())
+    unknown = ledger.decide_doubts(attempt, there, is_whole=is_whole)
+    known = ledger.known_replays(stream, by_identity).keys()
+    done = PutBack(before=known - unknown, unknown=known & unknown)
+    todo = [one for identity, one in by_identity.items() if identity not in known]
     ledger.intend_replays(attempt, [one.replay for one in todo])
     failpoint("replay.intended")
     slot.write([one.entry for one in todo])
