@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.lives import Origin
+from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
@@ -142,6 +145,26 @@ def test_letters_are_listed_and_counted_by_reason_step_and_time(api: Api, monkey
     assert total["reasons"] == {"decode": 4, "late": 3, "schema": 3}
     assert total["steps"] == {"step0": 5, "step1": 5}
     assert api.ask("GET", "/v1/jobs/nobody/dead-letters/counts").status_code == 404
+
+
+def test_a_letter_of_an_earlier_life_is_not_repaired_by_its_number_either(api: Api) -> None:
+    """The job that was reset reads the record again: repaired, it would count twice."""
+    api.apply(BOTH)
+    api.ledger.set_desired("power", Desired.STOPPED)
+    api.ledger.move_job("power", JobState.STOPPED)
+    api.log.letters = [letter(number) for number in range(4)]
+    fence = api.ledger.end_runs("power", "reset")
+    api.ledger.reset_job(fence, Origin({"turbines": {0: 0, 1: 5}}, {0: 4}))
+
+    def repair(which: str) -> httpx.Response:
+        path = f"/v1/jobs/power/dead-letters/repair?letter={which}&dry_run=true"
+        return api.ask("POST", path, content=record(), headers={"Content-Type": "application/octet-stream"})
+
+    refused = repair("3")
+    assert refused.status_code == 404 and "an earlier life of job power" in refused.json()["detail"]
+    for which in ("turbines/0/3", "4", "9" * 300):
+        assert "no dead letter" in repair(which).json()["detail"]
+    assert repair("9" * 5_000).status_code == 422, "too long for a number"
 
 
 def test_why_a_letter_is_not_put_back() -> None:

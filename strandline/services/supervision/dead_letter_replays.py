@@ -317,13 +317,18 @@ class DeadLetters:
                 yield from letters
 
     def _find(self, row: JobRow, letter: str) -> StoredDeadLetter:
-        after = row.letters_first - 1
         if letter.isdecimal():
+            if int(letter) < row.letters_first:
+                raise NotFound(
+                    f"dead letter {letter} is of an earlier life of job {row.name}, and the present one may have read the record "
+                    "again; nothing was put back. If it was rejected again, repair the new letter: "
+                    f"strandline dead-letters list {row.name} --after {row.letters_first - 1}"
+                )
             found = self._log.dead_letters(row.name, int(letter) - 1, 1)
             if found and found[0].offset == int(letter):
                 return found[0]
         else:
-            for one in self._letters(row.name, LetterFilter(), after):
+            for one in self._letters(row.name, LetterFilter(), row.letters_first - 1):
                 if _identity(one) == letter:
                     return one
         raise NotFound(

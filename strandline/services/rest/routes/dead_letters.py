@@ -126,7 +126,9 @@ def repair_dead_letter(
     control: Control,
     caller: Caller,
     name: str,
-    letter: Annotated[str, Query(description="Its number, or STREAM/PARTITION/OFFSET of the record that it is of.")],
+    letter: Annotated[
+        str, Query(max_length=300, description="Its number, or STREAM/PARTITION/OFFSET of the record that it is of.")
+    ],
     payload: Annotated[bytes, Body(media_type="application/octet-stream")],
     anyway: Annotated[bool, Query(description="Also if it would be rejected again.")] = False,
     dry_run: Annotated[bool, Query(description="Only say what would become of it.")] = False,
