@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.core.errors import Conflict, Fenced, LogUnavailable, NotFound
+from strandline.core.errors import Conflict, Fenced, IndexUnavailable, LogUnavailable, NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
 from strandline.ledger.states import Desired, JobState
@@ -296,3 +296,26 @@ def test_dead_letters_of_a_deleted_job_are_deleted_if_asked(api: Api, monkeypatc
     api.apply(PIPELINE)
     checkpoint = api.ledger.last_checkpoint("power")
     assert checkpoint is not None and checkpoint.dead_letter_offsets == {}
+
+
+def test_where_deleted_dead_letters_ended_is_forgotten_though_the_index_is_away(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new topic begins at 0: of a job of that name neither replay nor audit saw the first letters."""
+
+    def request(url: str, method: str, path: str, **options: object) -> None:
+        if is_away:
+            raise IndexUnavailable("Elasticsearch does not answer")
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", request)
+    api.apply(BOTH)
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    is_away = True
+    assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code == 503
+    checkpoint = api.ledger.last_checkpoint("power")
+    assert checkpoint is not None and checkpoint.dead_letter_offsets == {}
+    del api.log.ranges["power.dead-letter"]
+    is_away = False
+    assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").json()["dead_letters"] == "deleted", "what was left"
+    api.apply(PIPELINE)
+    assert api.ledger.job("power").letters_first == 0

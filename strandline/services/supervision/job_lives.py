@@ -241,8 +241,9 @@ class JobLives:
             self._admin.delete(dead_letter_topic(job))
         except NotFound:
             log.info("there are no dead letters to delete", job=job)
-        _delete(self._elasticsearch_url, f"/{dead_letter_index(job)}")
+        # Whether Elasticsearch answers or not: a new topic of that name begins at 0.
         self._ledger.forget_letters(job)
+        _delete(self._elasticsearch_url, f"/{dead_letter_index(job)}")
 
 
 def _delete(url: str, path: str) -> None:
