@@ -319,3 +319,25 @@ def test_where_deleted_dead_letters_ended_is_forgotten_though_the_index_is_away(
     assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").json()["dead_letters"] == "deleted", "what was left"
     api.apply(PIPELINE)
     assert api.ledger.job("power").letters_first == 0
+
+
+def test_with_an_index_of_open_windows_its_own_template_goes_and_no_other(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut at its last hyphen, `turbine-minute.open` named the template of an emission `turbine`."""
+    paths: list[str] = []
+
+    def request(url: str, method: str, path: str, **options: object) -> None:
+        paths.append(path)
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", request)
+    api.apply(BOTH)
+    for index in ("turbine-minute.g2-2026.11", "turbine-minute.open"):
+        api.ledger.add_result_index("power", index)
+    assert api.ask("DELETE", "/v1/jobs/power?results=true").status_code == 200
+    assert paths == [
+        "/turbine-minute.g2-2026.11",
+        "/_index_template/strandline-turbine-minute.g2",
+        "/turbine-minute.open",
+        "/_index_template/strandline-turbine-minute.open",
+    ]

@@ -28,7 +28,7 @@ from strandline.processing.pipelines.stored import followers_of
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.generations import hide_older
 from strandline.results.mapping import template_path
-from strandline.results.names import dead_letter_index
+from strandline.results.names import dead_letter_index, generation_of
 
 log = structlog.get_logger()
 
@@ -232,7 +232,10 @@ class JobLives:
 
     def _delete_indices(self, job: str, indices: list[str]) -> None:
         for index in indices:
-            for path in (f"/{index}", template_path(index.rpartition("-")[0])):
+            stem = index.rpartition("-")[0]
+            # An index of open windows has no month in its name, and a template of its own.
+            template = template_path(index if generation_of(stem, index) is None else stem)
+            for path in (f"/{index}", template):
                 _delete(self._elasticsearch_url, path)
         self._ledger.forget_indices(job, indices)
 
