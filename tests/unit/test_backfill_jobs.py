@@ -20,7 +20,7 @@ from strandline.processing.backfill.process import Backfill
 from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.cli import commands as command_line
 from strandline.services.supervision.backfill_jobs import BackfillJobs, backfill_command
-from tests.support.control import BOTH, Api, ObedientSupervisor, serving
+from tests.support.control import BOTH, PIPELINE, Api, ObedientSupervisor, serving
 from tests.support.ledger_server import LedgerServer
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import wait_until
@@ -289,6 +289,18 @@ def test_what_can_not_be_done_is_said(lab: Lab) -> None:
     lost = lab.api.ask("POST", PATH, params={"from_ms": 0})
     assert (lost.status_code, lost.json()["code"]) == (409, "log_truncated")
     assert "--from 1970-01-01T00:03:00.000Z" in lost.json()["detail"]
+
+
+def test_one_by_the_version_before_does_not_answer_for_the_present_one(lab: Lab) -> None:
+    """Who has upgraded the job and asks again was told of the older one, and took its results for those of the new version."""
+    lab.ask()
+    assert lab.api.outcomes(PIPELINE.replace("max(power)", "max(power * 2)")) == ["changed"]
+    epoch = lab.ledger.begin_run("power", 1).epoch
+    lab.ledger.plan_slice(a_slice(4, epoch, version=2))
+    last = a_checkpoint(4, epoch, version=2, latest_event_ms=260_000, closes_ms=240_000)
+    lab.ledger.commit_checkpoint(last)
+    refused = lab.api.ask("POST", PATH, params={"from_ms": 0})
+    assert refused.status_code == 409 and "backfill 2 of job power is requested" in refused.json()["detail"]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, url: str, *arguments: str) -> int:

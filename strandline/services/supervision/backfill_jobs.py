@@ -107,11 +107,12 @@ class BackfillJobs:
     def request(self, job: str, from_ms: int, to_ms: int | None, principal: str | None = None) -> BackfillRow:
         """Request a backfill of the windows that end after `from_ms`, up to `to_ms` or to what is emitted now, for `principal`.
 
-        While it is open, the same call again changes nothing. Raises NotFound, LogTruncated, LogUnavailable, and Conflict
-        when another backfill is open or there is nothing to compute.
+        While it is open, the same call again changes nothing, unless the job has another version by now. Raises NotFound,
+        LogTruncated, LogUnavailable, and Conflict when another backfill is open or there is nothing to compute.
         """
+        asked = (self._ledger.job(job).version, from_ms, to_ms)
         for row in self._ledger.backfills(job):
-            if row.state in OPEN_BACKFILLS and (row.from_ms, row.to_ms) == (from_ms, to_ms):
+            if row.state in OPEN_BACKFILLS and (row.version, row.from_ms, row.to_ms) == asked:
                 return row
         load = partial(load_pipeline, self._ledger, job)
         plan = plan_backfill(self._ledger, job, load, self._log_starts, from_ms, to_ms)
