@@ -85,14 +85,16 @@ def count_documents(url: str, snapshot: str, ends: EndRange) -> int:
 
 
 def read_documents(
-    url: str, snapshot: str, ends: EndRange, part: int, parts: int
+    url: str, snapshot: str, ends: EndRange, part: int, parts: int, shown: dict[str, Any] | None = None
 ) -> Iterator[Sequence[StoredDocument]]:
-    """Yield part `part` of `parts` of the snapshot's documents, page by page.
+    """Yield part `part` of `parts` of the snapshot's documents, page by page. `shown`: the query for what an alias shows, where
+    the snapshot is of an index and not of the alias; None: all of it.
 
     Raises IndexUnavailable when the index did not answer for all of its shards, RequestRefused when the snapshot has
     expired.
     """
-    body: dict[str, Any] = {"size": PAGE_DOCUMENTS, "query": ends.query(), "sort": ["_shard_doc"]}
+    query = ends.query() if shown is None else {"bool": {"filter": [ends.query(), shown]}}
+    body: dict[str, Any] = {"size": PAGE_DOCUMENTS, "query": query, "sort": ["_shard_doc"]}
     body |= {"track_total_hits": False, "pit": _pit(snapshot)}
     if parts > 1:
         body["slice"] = {"id": part, "max": parts}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -409,17 +409,23 @@ def _of_index(asked: Request, alias: str, stage: Stage | RecordStage, ledger: Le
     )
     committed = checkpoint.slice if checkpoint else 0
     return Table(
-        schema, [IndexPart(url, name, pipeline_job, ends, committed, decoding) for name in _indices(url, alias)]
+        schema,
+        [
+            IndexPart(url, name, shown, pipeline_job, ends, committed, decoding)
+            for name, shown in _indices(url, alias).items()
+        ],
     )
 
 
-def _indices(url: str, alias: str) -> list[str]:
+def _indices(url: str, alias: str) -> dict[str, dict[str, Any] | None]:
+    """Index -> the query for what the alias shows of it: after a backfill not all. None: all of it."""
     try:
-        return sorted(request(own_elasticsearch_url(url), "GET", f"/_alias/{alias}", timeout_s=_TIMEOUT_S))
+        held = request(own_elasticsearch_url(url), "GET", f"/_alias/{alias}", timeout_s=_TIMEOUT_S)
     except RequestRefused as error:
         if error.status != 404:
             raise
-        return []  # nothing was emitted yet
+        return {}  # nothing was emitted yet
+    return {index: held[index]["aliases"][alias].get("filter") for index in sorted(held)}
 
 
 @dataclass(frozen=True)
@@ -428,6 +434,8 @@ class IndexPart:
 
     url: str
     index: str
+    shown: dict[str, Any] | None
+    """The query for what the alias shows of the index; None: all of it."""
     job: str
     ends: EndRange
     slice_last: int
@@ -438,7 +446,7 @@ class IndexPart:
         rows, decoder = RowReader(self.decoding.format), decoder_of(self.decoding)
         snapshot = open_snapshot(url, self.index)
         try:
-            for page in read_documents(url, snapshot, self.ends, 0, 1):
+            for page in read_documents(url, snapshot, self.ends, 0, 1, self.shown):
                 held = [one for one in page if one.emission is None or one.emission <= self.slice_last]
                 if held:
                     columns = _decoded_documents(rows, decoder, [one.body for one in held], self.index)
