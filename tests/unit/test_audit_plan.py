@@ -12,9 +12,12 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import StreamVersions
+from strandline.ledger.lives import Origin
+from strandline.ledger.states import JobState, StreamVersions
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, plan_audit
+from strandline.processing.audit.reconciliation import Kind
+from strandline.processing.audit.report import letter_scope
 from strandline.processing.backfill.plan import Load
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -170,6 +173,17 @@ def test_a_log_that_lost_all_that_was_read_leaves_nothing_to_audit(ledger: Ledge
     found = plan(ledger, starts={0: 1_000, 1: 2_000})
     assert found.spans == ()
     assert found.incomplete
+
+
+def test_an_audit_with_nothing_to_compare_accuses_no_dead_letter(ledger: Ledger) -> None:
+    """All that was read is gone; nothing was emitted since the time that is asked for; a reset, and no slice since."""
+    nothing = [plan(ledger, starts={0: 1_000, 1: 2_000}), plan(ledger, EndRange(40 * HOUR_MS))]
+    ledger.move_job("power", JobState.STOPPED)
+    ledger.reset_job(ledger.end_runs("power", "reset"), Origin({"turbines": {0: 120, 1: 240}}, {0: 24}))
+    nothing.append(plan(ledger))
+    for found in nothing:
+        assert found.spans == ()
+        assert letter_scope(found, a_slice(13)).kind_of("turbines/0/5") is Kind.OUTSIDE
 
 
 def test_a_job_without_a_checkpoint_can_not_be_audited(tmp_path: Path) -> None:

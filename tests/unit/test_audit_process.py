@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.core.errors import LogUnavailable
+from strandline.core.settings import Settings
 from strandline.ledger.states import Totals
 from strandline.processing.audit import process
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.parts import Account, Part
+from strandline.processing.audit.plan import AuditPlan
 from strandline.processing.audit.report import AuditReport, Outcome
+from strandline.processing.audit.stores import ROWS_SCHEMA
+from strandline.processing.audit.table import Table
 
 NOTHING = Totals(0, 0, {}, {})
 REPORT = AuditReport("power", "clean", "", None, None, 1, 9, NOTHING, NOTHING, [], [], [], 0, [], 1.5)
@@ -53,3 +61,19 @@ def test_an_audit_that_failed_says_why_and_exits_with_1(
     assert process.main(["--job", "power"]) == 1
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["error"]["message"] == "Kafka is away"
+
+
+def test_where_nothing_is_compared_no_dead_letter_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those from the first on may be gone, and then an audit that reads them ends with an error."""
+    read: list[Part] = []
+
+    def run(_step: str, parts: Sequence[Part]) -> Account:
+        read.extend(parts)
+        return Account()
+
+    monkeypatch.setattr(process, "_run", run)
+    settings = Settings(data_dir=tmp_path, ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    audit = process.Audit(settings, "power", EndRange())
+    plan = AuditPlan("power", EndRange(), spans=(), slice_first=10, slice_last=9, slice_committed=9)
+    assert audit._read_stores(plan, {}, {}, {0: 24}, Table(tmp_path / "compared", ROWS_SCHEMA)) == {}
+    assert read == []

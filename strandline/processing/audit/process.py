@@ -162,6 +162,8 @@ class Audit:
         for span in plan.spans:  # versions may emit one stage to different places
             for stage, names in stores_of_letters(span.pipeline).items():
                 stores[stage] = tuple(dict.fromkeys((*stores.get(stage, ()), *names)))
+        if not plan.spans:  # nothing is compared, and older dead letters may be gone
+            letters_end = {}
         parts: list[Part] = [
             *index_parts(self._settings.elasticsearch_url, snapshots, self._asked, compared),
             *results_parts(bootstrap, self._job, streams, self._asked, compared),

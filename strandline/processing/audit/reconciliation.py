@@ -180,12 +180,14 @@ class LetterScope:
     first: Offsets
     """Where the audited slices begin."""
     next: Offsets
-    """Where they end, in each stream that the job reads."""
+    """Where they end, in each stream that the job reads; empty where no slice is audited."""
     later_next: Offsets | None
     """Where the slices end that may have dead letters already; None: letters from `next` on are not compared."""
 
     def kind_of(self, identity: str) -> Kind:
         """`same` for the id of a record in the audited slices, or of an element of one, else why it is none."""
+        if not self.next:
+            return Kind.OUTSIDE
         stream, *numbers = identity.split("/")  # no stream has a slash in its name
         if stream not in self.next or len(numbers) not in (2, 3) or not all(number.isdecimal() for number in numbers):
             return Kind.EXTRA
