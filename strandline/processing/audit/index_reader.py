@@ -28,6 +28,8 @@ class StoredDocument:
 
     index: str
     id: str
+    job: str | None
+    """The job that wrote it; None where the document names none."""
     end_ms: int | None
     """The window's end; None where the document has none that can be read."""
     emission: int | None
@@ -120,7 +122,7 @@ def _pit(snapshot: str) -> dict[str, str]:
 def _stored(hit: dict[str, Any]) -> StoredDocument:
     source = hit["_source"]
     end_ms, emission = window_end_and_emission(source)
-    return StoredDocument(hit["_index"], hit["_id"], end_ms, emission, encode_result(source))
+    return StoredDocument(hit["_index"], hit["_id"], job_of(source), end_ms, emission, encode_result(source))
 
 
 def window_end_and_emission(source: dict[str, Any]) -> tuple[int | None, int | None]:
@@ -132,6 +134,13 @@ def window_end_and_emission(source: dict[str, Any]) -> tuple[int | None, int | N
     origin = source.get("strandline")
     emission = origin.get("emission") if isinstance(origin, dict) else None
     return end_ms, emission if isinstance(emission, int) else None
+
+
+def job_of(source: dict[str, Any]) -> str | None:
+    """Return the job that a document says it is of; None where that can't be read."""
+    origin = source.get("strandline")
+    job = origin.get("job") if isinstance(origin, dict) else None
+    return job if isinstance(job, str) else None
 
 
 def stage_of(source: dict[str, Any]) -> str:

@@ -165,7 +165,7 @@ class Audit:
         if not plan.spans:  # nothing is compared, and older dead letters may be gone
             letters_end = {}
         parts: list[Part] = [
-            *index_parts(self._settings.elasticsearch_url, snapshots, self._asked, compared),
+            *index_parts(self._settings.elasticsearch_url, self._job, snapshots, self._asked, compared),
             *results_parts(bootstrap, self._job, streams, self._asked, compared),
             *letters_parts(bootstrap, topic, plan.letters_from, letters_end, stores, compared),
         ]

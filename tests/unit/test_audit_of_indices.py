@@ -1,0 +1,36 @@
+"""How an audit reads the documents of its aliases, over a double of the index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from strandline.processing.audit import index_reader
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts
+from strandline.processing.audit.table import Table
+
+URL = "http://e:9200"
+
+
+def test_documents_with_another_jobs_name_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An alias may pass from one living job to another, whose documents then stand in the same indices."""
+    origins = {"own": {"job": "power"}, "heats": {"job": "heat"}, "by-hand": {"stage": "minute"}, "bare": "power"}
+    hits = [
+        {"_index": "minutes-2026.09", "_id": name, "_source": {"n": 1, "strandline": origin}, "sort": [1]}
+        for name, origin in origins.items()
+    ]
+
+    def request(_url: str, _method: str, _path: str, *, body: Any, **_: Any) -> Any:
+        page = [] if body["size"] == 0 or "search_after" in body else hits
+        return {"hits": {"hits": page, "total": {"value": len(hits)}}, "pit_id": "p", "_shards": {"failed": 0}}
+
+    monkeypatch.setattr(index_reader, "request", request)
+    compared = Table(tmp_path / "compared", ROWS_SCHEMA)
+    compared.create()
+    for part in index_parts(URL, "power", {"minutes": "p"}, EndRange(), compared):
+        part.run()
+    assert pq.read_table(compared.directory)["id"].to_pylist() == ["own", "by-hand", "bare"]
