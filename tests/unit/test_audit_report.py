@@ -7,14 +7,27 @@ from dataclasses import replace
 
 import pytest
 
+from strandline.core.stream import StreamSpec
 from strandline.ledger.states import Totals
 from strandline.processing.audit.index_reader import EndRange
-from strandline.processing.audit.plan import AuditPlan
-from strandline.processing.audit.reconciliation import DEAD_LETTERS, Found, LetterScope, Reconciler, StoreScope
-from strandline.processing.audit.report import AuditReport, letter_scope, make_report
+from strandline.processing.audit.plan import AuditPlan, VersionSpan
+from strandline.processing.audit.reconciliation import (
+    DEAD_LETTERS,
+    Found,
+    Kind,
+    LetterScope,
+    Reconciler,
+    Row,
+    Side,
+    StoreScope,
+)
+from strandline.processing.audit.report import AuditReport, letter_scope, make_report, store_scopes
+from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.model import PipelineSpec
 from strandline.results.generations import Generation
 from tests.support.ledgers import a_slice
 
+STREAM = StreamSpec.from_document({"stream": "turbines", "schema": {"ts": "timestamp"}})
 PLAN = AuditPlan(
     job="power",
     asked=EndRange(),
@@ -114,6 +127,34 @@ def test_dead_letters_of_slices_that_are_planned_since_are_no_difference() -> No
         *({"turbines": one} for one in ({0: 3}, {0: 90, 1: 180}, {0: 100, 1: 200}))
     )
     assert letter_scope(replace(PLAN, slice_last=5), last).later_next is None
+
+
+def a_span(stage: str, windows: EndRange) -> VersionSpan:
+    """Of a version whose one stage has this name, and emits to `minutes`."""
+    document: dict[str, object] = {
+        "pipeline": "power",
+        "input": {"stream": "turbines"},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "steps": [
+            {
+                "window": {"name": stage, "tumbling": "1m", "aggregate": {"n": "count(*)"}},
+                "emit": [{"elasticsearch": "minutes"}],
+            }
+        ],
+    }
+    return VersionSpan(1, check(PipelineSpec.from_document(document), STREAM), 1, 1, 9, {stage: windows})
+
+
+@pytest.mark.parametrize(("after_ms", "kind"), [(None, Kind.EXTRA), (60_000, Kind.OUTSIDE)])
+def test_a_store_is_compared_from_the_first_stage_that_emitted_to_it(after_ms: int | None, kind: Kind) -> None:
+    """A window was renamed: what is under the alias from before is of the same store."""
+    ends = {"per_minute": EndRange(after_ms, 180_000), "minutes": EndRange(180_000, 300_000)}
+    plan = replace(PLAN, spans=tuple(a_span(*one) for one in ends.items()), scope=ends)
+    scopes = store_scopes(plan, a_slice(9))
+    assert (scopes["minutes"].after_ms, scopes["minutes"].up_to_ms) == (after_ms, 300_000)
+    planted = Row("minutes", "by-hand", Side.STORED, "minutes-1970.01", 60_000, 3, b"{}")
+    assert scopes["minutes"].kind_of_unexpected(planted) is kind
+    assert (scopes["letters:minutes"].after_ms, scopes["letters:per_minute"].up_to_ms) == (180_000, 180_000)
 
 
 @pytest.mark.parametrize(("kind", "is_shown"), [("same", True), ("missing", True), ("outside", False)])

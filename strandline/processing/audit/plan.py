@@ -216,13 +216,7 @@ def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> Audit
     letters_from = ledger.checkpoint(job, slice_letters - 1).dead_letter_offsets if slice_letters > 1 else {}
     return replace(
         plan,
-        scope={
-            name: EndRange(
-                _least([span.windows[name].after_ms for span in spans if name in span.windows]),
-                max(span.windows[name].up_to_ms or 0 for span in spans if name in span.windows),
-            )
-            for name in names
-        },
+        scope={name: whole_range([span.windows[name] for span in spans if name in span.windows]) for name in names},
         totals=_subtract(ledger.totals(job, plan.slice_last), before),
         offsets_first=counted[0].offsets_first if counted else offsets,
         offsets=offsets,
@@ -387,10 +381,11 @@ def _refused_since(totals: Totals, before: Totals) -> dict[str, int] | None:
     return {key: count for key in totals.refused if (count := totals.refused[key] - before.refused.get(key, 0))}
 
 
-def _least(values: list[int | None]) -> int | None:
-    """The least, where None is below all."""
-    known = [value for value in values if value is not None]
-    return min(known) if len(known) == len(values) else None
+def whole_range(ranges: Sequence[EndRange]) -> EndRange:
+    """The least range that holds all of these. It has no beginning where one of them has none."""
+    after_ms = [one.after_ms for one in ranges if one.after_ms is not None]
+    is_bounded = len(after_ms) == len(ranges)
+    return EndRange(min(after_ms) if is_bounded else None, max(one.up_to_ms or 0 for one in ranges))
 
 
 def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:

@@ -11,7 +11,8 @@ from typing import Literal
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_RESULT
 from strandline.ledger.states import SliceRow, Totals
-from strandline.processing.audit.plan import AuditPlan, VersionSpan, stores_of, stores_of_letters
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.plan import AuditPlan, VersionSpan, stores_of, stores_of_letters, whole_range
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
     DIFFERENCES,
@@ -106,12 +107,12 @@ def store_scopes(
         for stage, stores in stores_of(span.pipeline).items():
             if stage not in span.windows:
                 continue
-            ends = plan.scope[stage]
             # Which results had no value before they were revised is in no recomputation.
             is_revised = stage in revised
             for store in stores if is_revised else (RESULT_LETTERS + stage, *stores):
                 known = scopes[store].generations if store in scopes else {}
                 shown = stores if store.startswith(RESULT_LETTERS) else (store,)
+                ends = plan.scope[stage] if store.startswith(RESULT_LETTERS) else _ends_in(plan, store)
                 scopes[store] = StoreScope(
                     stage,
                     ends.after_ms,
@@ -125,6 +126,18 @@ def store_scopes(
                     removed.get(store),
                 )
     return scopes
+
+
+def _ends_in(plan: AuditPlan, store: str) -> EndRange:
+    """The windows of all stages that emit to the store: one may have had another name in an earlier version."""
+    return whole_range(
+        [
+            plan.scope[stage]
+            for span in plan.spans
+            for stage, stores in stores_of(span.pipeline).items()
+            if store in stores and stage in span.windows
+        ]
+    )
 
 
 def letter_scope(plan: AuditPlan, last: SliceRow) -> LetterScope:
