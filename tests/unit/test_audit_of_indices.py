@@ -34,3 +34,23 @@ def test_documents_with_another_jobs_name_are_left_out(monkeypatch: pytest.Monke
     for part in index_parts(URL, "power", {"minutes": "p"}, EndRange(), compared):
         part.run()
     assert pq.read_table(compared.directory)["id"].to_pylist() == ["own", "by-hand", "bare"]
+
+
+def test_aliases_are_read_by_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Reading keeps a snapshot alive. That of the second alias would expire while a large first one is read to its end."""
+    documents = {"p-minutes": 250_000, "p-hours": 7, "p-days": 150_000}
+
+    def request(_url: str, _method: str, _path: str, *, body: Any, **_: Any) -> Any:
+        return {"hits": {"total": {"value": documents[body["pit"]["id"]]}}}
+
+    monkeypatch.setattr(index_reader, "request", request)
+    snapshots = {name.removeprefix("p-"): name for name in documents}
+    parts = index_parts(URL, "power", snapshots, EndRange(), Table(tmp_path, ROWS_SCHEMA))
+    assert [(one.store, one.part) for one in parts] == [
+        ("minutes", 0),
+        ("hours", 0),
+        ("days", 0),
+        ("minutes", 1),
+        ("days", 1),
+        ("minutes", 2),
+    ]

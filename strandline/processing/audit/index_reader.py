@@ -16,8 +16,8 @@ from strandline.results.comparison import result_of
 from strandline.results.elasticsearch_client import RequestRefused, request
 
 PAGE_DOCUMENTS = 2_000
-_KEEP_ALIVE = "10m"
-"""How long the index keeps an unused snapshot."""
+_KEEP_ALIVE = "1h"
+"""How long the index keeps an unused snapshot: one waits while a part of each other alias is read."""
 _TIMEOUT_S = 60.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

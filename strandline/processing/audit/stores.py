@@ -109,12 +109,14 @@ class MessagesPart:
 
 def index_parts(url: str, job: str, snapshots: Mapping[str, str], ends: EndRange, compared: Table) -> list[IndexPart]:
     """The job's documents in the index, of each alias's snapshot."""
-    return [
+    parts = [
         IndexPart(f"index-{alias}-{part}", url, job, ends, alias, snapshot, part, count, compared)
         for alias, snapshot in snapshots.items()
         for count in [count_documents(url, snapshot, ends) // INDEX_PART_DOCUMENTS + 1]
         for part in range(count)
     ]
+    # By turns, since only reading keeps a snapshot alive: others would expire while all of a large alias is read.
+    return sorted(parts, key=lambda one: one.part)
 
 
 def letters_parts(
