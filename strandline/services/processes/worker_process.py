@@ -79,6 +79,8 @@ class WorkerProcess:
 
     def has_ended(self) -> bool:
         """Whether it has ended. It isn't reaped here: until `reap` the kernel can't give its pid to another process."""
+        if self._process.returncode is not None:  # a `reap` came so far; the kernel knows the process no more
+            return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def wait(self) -> None:
@@ -91,10 +93,13 @@ class WorkerProcess:
 
     def reap(self) -> int:
         """Kill what is left of its tree, reap it, and forget it; returns its exit code. Raises StackError when one of them
-        doesn't end."""
+        doesn't end. That it still stands in `pids.json`, as after a full disk, is no error: it counts for nothing there."""
         self.kill_tree()
         code = self._process.wait()
-        self._pids.remove(self.name, self.pid)
+        try:
+            self._pids.remove(self.name, self.pid)
+        except (StackError, OSError) as error:
+            logger.warning("an ended process stays recorded", action="end", process=self.name, error=str(error))
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()

@@ -118,10 +118,12 @@ class RunnerProcess(WorkerProcess):
         code = super().reap()
         os.close(self._alive_pipe)
         if self._first_log != self.log:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 with self._first_log.open("rb") as said, self.log.open("ab") as log:
                     log.write(said.read())
                 self._first_log.unlink()
+            except OSError as error:
+                logger.warning("what a standby said first is not in the job's log", action="end", error=str(error))
         return code
 
 

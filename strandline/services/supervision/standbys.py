@@ -80,7 +80,7 @@ class Standbys:
         for standby in list(self._waiting):
             try:
                 self._forget(standby)
-            except StackError as error:
+            except (StackError, OSError) as error:
                 logger.error("a standby did not end", action="close", error=str(error))
 
     def _note_death(self, standby: RunnerProcess) -> None:

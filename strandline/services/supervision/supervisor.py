@@ -246,7 +246,7 @@ class Supervisor:
             if is_neighbour and Path(before.data_dir).resolve() != self._data_dir.resolve():
                 kill_tree(tree_mark(Path(before.data_dir)), whole_stack=True)
             self._ledger.record_event("leader_changed", message, lease.job, facts=facts)
-        except (LedgerUnavailable, StackError) as error:
+        except (LedgerUnavailable, StackError, OSError) as error:
             logger.error("could not take over in order", action="lead", job=lease.job, error=str(error))
 
     def _forget_lost(self) -> None:
@@ -255,7 +255,7 @@ class Supervisor:
                 continue
             try:
                 self._reap(name, runner)
-            except StackError as error:
+            except (StackError, OSError) as error:
                 logger.error("the runner of a lost job did not end", action="lose", job=name, error=str(error))
                 continue
             logger.warning("the job is no longer led here", action="lose", job=name, lease=runner.lease)
@@ -265,7 +265,7 @@ class Supervisor:
         for name in self._runners.keys() - present:
             try:
                 self._reap(name, self._runners[name])
-            except StackError as error:
+            except (StackError, OSError) as error:
                 logger.error("the runner of a deleted job did not end", action="lose", job=name, error=str(error))
 
     def _end_at_once(self, job: str, why: str) -> None:
@@ -275,7 +275,7 @@ class Supervisor:
         if runner is not None:
             try:
                 runner.process.kill_tree()
-            except StackError as error:
+            except (StackError, OSError) as error:
                 logger.error("the runner of a lost job did not end", action="lose", job=job, error=str(error))
 
     def _attend(self, job: JobRow) -> None:
@@ -424,7 +424,7 @@ class Supervisor:
         for name, runner in list(self._runners.items()):
             try:
                 self._reap(name, runner)
-            except StackError as error:
+            except (StackError, OSError) as error:
                 logger.error("a runner did not end", action="close", job=name, error=str(error))
 
     def _lease(self, job: str) -> int:

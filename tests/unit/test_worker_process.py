@@ -1,0 +1,119 @@
+"""The processes of a control service that end while the disk is full, or no file can be opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from strandline.ledger.ledger import Ledger
+from strandline.services.processes import pids
+from strandline.services.processes.pids import PidFile
+from strandline.services.processes.worker_process import WorkerProcess
+from strandline.services.supervision.runner_process import RunnerProcess
+from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor, _Runner
+from tests.support.waiting import wait_until
+
+JOB = "power"
+SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+END = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+
+
+class Disk:
+    """Under `pids.json`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_full = False
+        self._write = pids._replace
+        monkeypatch.setattr(pids, "_replace", self._replace)
+
+    def _replace(self, path: Path, content: dict[str, object]) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        self._write(path, content)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def recorded(directory: Path) -> int | None:
+    return PidFile(directory).all().get(f"runner-{JOB}")
+
+
+def test_a_process_is_reaped_even_where_it_stays_recorded(tmp_path: Path, disk: Disk) -> None:
+    process = WorkerProcess(tmp_path, f"runner-{JOB}", SLEEP)
+    assert not process.has_ended()
+    disk.is_full = True
+    with capture_logs() as logs:
+        assert process.reap() == -signal.SIGKILL
+    assert [line["event"] for line in logs] == ["an ended process stays recorded"]
+    assert process.has_ended() and recorded(tmp_path) == process.pid
+    disk.is_full = False
+    assert process.reap() == -signal.SIGKILL, "again is the same"
+    assert recorded(tmp_path) is None
+
+
+def test_a_standby_is_reaped_even_where_its_first_words_can_not_be_kept(tmp_path: Path) -> None:
+    process = RunnerProcess(tmp_path, "standby-1", lambda *_: END, None, None)
+    (tmp_path / "logs" / f"runner-{JOB}.log").mkdir()  # can't be written
+    process.assign(JOB, 1)
+    with capture_logs() as logs:
+        process.reap()
+    assert [line["event"] for line in logs] == ["what a standby said first is not in the job's log"]
+
+
+def test_a_job_whose_runner_ends_on_a_full_disk_gets_another_when_there_is_room(tmp_path: Path, disk: Disk) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    ledger.submit_job(JOB, f"pipeline: {JOB}", {"pipeline": JOB})
+    times = SupervisionTimes(pause_first_s=0.01, away_pause_max_s=0.5, close_patience_s=5)
+    supervisor = Supervisor(ledger, tmp_path, times=times, command=lambda *_: SLEEP)
+    supervisor.start()
+    try:
+        first = wait_until(lambda: recorded(tmp_path), bool, "a runner")
+        assert first is not None
+        disk.is_full = True
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: ledger.job(JOB).message, lambda said: "No space left" in said, "the next can't start")
+        disk.is_full = False
+        wait_until(lambda: recorded(tmp_path), lambda pid: pid != first, "the next runner")
+    finally:
+        supervisor.close()
+        ledger.close()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda supervisor: supervisor._forget_lost(),
+        lambda supervisor: supervisor._forget_deleted(set()),
+        lambda supervisor: supervisor._end_all(),
+        lambda supervisor: supervisor._end_at_once(JOB, "it is over"),
+    ],
+    ids=["lost", "deleted", "closing", "at once"],
+)
+def test_a_runner_that_can_not_be_ended_for_want_of_files_does_not_end_the_supervisor(
+    tmp_path: Path, end: Callable[[Supervisor], None]
+) -> None:
+    def refuse() -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    ledger: Any = None
+    supervisor = Supervisor(ledger, tmp_path)
+    leadership: Any = SimpleNamespace(holds=lambda *_: False)
+    process: Any = SimpleNamespace(reap=refuse, kill_tree=refuse, tell_to_end=lambda _: None, has_ended=lambda: True)
+    supervisor._leadership = leadership
+    supervisor._runners[JOB] = _Runner(process, 1, 0)
+    with capture_logs() as logs:
+        end(supervisor)
+    assert "Too many open files" in [line.get("error", "").partition("] ")[2] for line in logs]
+    assert JOB in supervisor._runners, "the next look tries again"
