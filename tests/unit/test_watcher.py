@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ class Part:
     def __init__(self, pids: PidFile, name: str) -> None:
         self.pids, self.name = pids, name
         self.failures_left = 0
+        self.failure: Exception = StackError(f"{name} has no room")
         self.starts_s: list[float] = []
         self.processes: list[subprocess.Popen[bytes]] = []
 
@@ -35,7 +37,7 @@ class Part:
         self.starts_s.append(time.monotonic())
         if self.failures_left:
             self.failures_left -= 1
-            raise StackError(f"{self.name} has no room")
+            raise self.failure
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
         self.processes.append(process)
         self.pids.add(self.name, process.pid)
@@ -152,6 +154,31 @@ def test_a_part_that_ran_calmly_is_started_after_the_first_pause_again(
             wait_until(lambda: kafka.name in pids.alive(), bool, "recorded")
             time.sleep(0.5)
     assert [line["event"].rpartition(" in ")[2] for line in logs if line["log_level"] == "warning"] == ["0.05 s"] * 2
+
+
+def test_a_full_disk_ends_no_watch(
+    pids: PidFile, parts: list[Part], watch: Callable[..., threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, _ = parts
+    no_room = OSError(errno.ENOSPC, "No space left on device")
+    kafka.failures_left, kafka.failure = 2, no_room
+    remove, refusals_left = pids.remove, [no_room] * 2
+
+    def refuse(name: str, pid: int) -> None:
+        if refusals_left:
+            raise refusals_left.pop()
+        remove(name, pid)
+
+    monkeypatch.setattr(pids, "remove", refuse)
+    with capture_logs() as logs:
+        watch(pause_first_s=0.001)
+        kafka.kill()
+        wait_until(lambda: logs[-1:] and logs[-1]["log_level"] == "info", bool, "started again")
+    assert pids.alive()["kafka"] == kafka.processes[-1].pid
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == [
+        *["could not look after kafka: [Errno 28] No space left on device"] * 2,
+        *["kafka did not start: [Errno 28] No space left on device"] * 2,
+    ]
 
 
 def test_nothing_is_started_once_it_is_to_stop(

@@ -71,11 +71,18 @@ class Watcher:
     def _watch(self, name: str, start: Callable[[], object]) -> None:
         pause_s, started_s, deaths, cause = self._pause_first_s, self._clock_s(), 0, ""
         while not self._stopping.wait(LOOK_INTERVAL_S):
-            if name in self._pids.alive():
-                if self._clock_s() - started_s > CALM_S:
-                    pause_s, deaths, cause = self._pause_first_s, 0, ""
+            try:
+                if name in self._pids.alive():
+                    if self._clock_s() - started_s > CALM_S:
+                        pause_s, deaths, cause = self._pause_first_s, 0, ""
+                    continue
+                what, deaths = "died" if self._forget(name) else "does not run", deaths + 1
+            except (StrandlineError, OSError) as error:
+                logger.error(f"could not look after {name}: {error}", action="restart", part=name)
+                if self._stopping.wait(pause_s):
+                    return
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
                 continue
-            what, deaths = "died" if self._forget(name) else "does not run", deaths + 1
             again = f"{name} {what}; it is started again in {pause_s:g} s"
             logger.warning(again, action="restart", part=name)
             if deaths >= OFTEN:
@@ -88,8 +95,8 @@ class Watcher:
                 start()
             except Cancelled:
                 return
-            except StrandlineError as error:
-                logger.error(f"{name} did not start: {error}", action="restart", part=name, code=error.code)
+            except (StrandlineError, OSError) as error:
+                logger.error(f"{name} did not start: {error}", action="restart", part=name)
                 cause = f", the last time because {error}"
             else:
                 logger.info(f"{name} runs again", action="restart", part=name, pid=self._pids.all().get(name))

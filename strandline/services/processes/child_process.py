@@ -117,8 +117,10 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
                 raise StackError(f"{program.name} ended while starting:\n{log_tail(program.log)}")
             _pause(program, deadline, check)
     except BaseException:
-        stop(program.name, child.pid, pids, timeout_s=program.stop_timeout_s)
-        child.kill_tree()
+        try:
+            stop(program.name, child.pid, pids, timeout_s=program.stop_timeout_s)
+        finally:  # one that stays and is not recorded would hold the port of the next
+            child.kill_tree()
         raise
     return child
 
