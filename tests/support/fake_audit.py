@@ -15,7 +15,7 @@ from pathlib import Path
 
 def main(path: str, *_: str) -> None:
     subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
-    print("what Java has to say", flush=True)
+    print("what Java has to say\n250000\n[1]", flush=True)
     print(json.dumps({"progress": {"step": "reading the log", "done": 3, "total": 8}}), flush=True)
     while not Path(path).exists():
         time.sleep(0.02)

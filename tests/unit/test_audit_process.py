@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,3 +79,13 @@ def test_where_nothing_is_compared_no_dead_letter_is_read(monkeypatch: pytest.Mo
     plan = AuditPlan("power", EndRange(), spans=(), slice_first=10, slice_last=9, slice_committed=9)
     assert audit._read_stores(plan, {}, {}, {0: 24}, Table(tmp_path / "compared", ROWS_SCHEMA)) == {}
     assert read == []
+
+
+def test_what_a_function_prints_is_no_message() -> None:
+    """It goes to stderr, which is the audit's log."""
+    program = (
+        "import os; from strandline.processing.audit.progress import keep_stdout, tell; keep_stdout(); "
+        "print(250_000, flush=True); os.system('echo {}'); tell('progress', {'done': 1})"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == ('{"progress": {"done": 1}}\n', "250000\n{}\n")

@@ -32,7 +32,7 @@ from strandline.processing.audit.findings import find
 from strandline.processing.audit.index_reader import EndRange, close_snapshot, open_snapshot
 from strandline.processing.audit.parts import Account, Part, run_parts
 from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of_letters, streams_of
-from strandline.processing.audit.progress import Progress, tell
+from strandline.processing.audit.progress import Progress, keep_stdout, tell
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.reconciliation import EVER_MS, Found, Reconciler, store_of
 from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
@@ -281,4 +281,5 @@ def _failed(job: str, error: StrandlineError) -> int:
 
 
 if __name__ == "__main__":
+    keep_stdout()
     sys.exit(main())

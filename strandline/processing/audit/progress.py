@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import os
+from typing import Any, TextIO
+
+_messages: TextIO | None = None
+"""Where they go; None: to stdout as it is."""
+
+
+def keep_stdout() -> None:
+    """From here on only messages go to stdout, in a line each. What anything else prints there, such as a function of a user's
+    package, goes to stderr: among messages it would be taken for one, or tear one in two. Call once, at the start of a process.
+    """
+    global _messages
+    _messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
 
 
 def tell(what: str, content: Any) -> None:
     """Write one line: `{what: content}`."""
-    print(json.dumps({what: content}), flush=True)
+    print(json.dumps({what: content}), file=_messages, flush=True)
 
 
 class Progress:

@@ -157,6 +157,8 @@ class AuditJobs:
             said = json.loads(line)
         except ValueError:
             return
+        if not isinstance(said, dict):
+            return
         with self._lock:
             state = self._states[job]
             if "progress" in said:
