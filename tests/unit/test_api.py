@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -618,6 +619,23 @@ def test_ready_only_with_a_ledger(api: Api, monkeypatch: pytest.MonkeyPatch) -> 
     answer = api.ask("GET", "/readyz")
     assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
     assert api.ask("GET", "/healthz").status_code == 200
+
+
+def test_alive_while_requests_hold_every_thread(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on = threading.Event()
+    monkeypatch.setattr(api.ledger, "jobs", lambda: may_go_on.wait(60) and [])
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(api.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
+            slow = [asyncio.create_task(client.get("/v1/jobs")) for _ in range(100)]
+            try:
+                return await asyncio.wait_for(client.get("/healthz"), 30)
+            finally:
+                may_go_on.set()
+                await asyncio.gather(*slow)
+
+    assert asyncio.run(ask()).status_code == 200
 
 
 def test_description_is_the_one_checked_in() -> None:

@@ -464,6 +464,9 @@ def test_a_preview_takes_its_turn(api: Api, say: Say, tmp_path: Path, monkeypatc
     monkeypatch.setattr(previews, "_WAIT_S", 0.01)
     with previews._turn():
         said = say("pipeline", "preview", str(tmp_path / "farm.yaml"))
+        monkeypatch.setattr(previews, "_WAIT_S", 600.0)
+        with previews._places:  # one waits already
+            assert say("pipeline", "preview", str(tmp_path / "farm.yaml")).err == said.err
     assert (said.code, said.err) == (1, "another preview is under way; try again in some seconds\n")
     assert say("pipeline", "preview", str(tmp_path / "farm.yaml")).code == 0
     assert asked == [("turbines", 1_000, 32 << 20, ("strandline-query",))], "bounded in records and bytes"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 
 import numpy as np
 
@@ -30,6 +30,8 @@ _LETTERS_MAX = 100
 _SLICE_RECORDS = 1_000
 _WAIT_S = 10.0
 _one_at_a_time = Lock()
+_places = BoundedSemaphore(2)
+"""One that is under way and one that waits. Each holds one of the threads that answer all requests."""
 
 
 def chosen_pipeline(batch: Batch, name: str | None, source: str) -> CheckedPipeline:
@@ -49,8 +51,8 @@ def preview(
 
     Records of several partitions are taken in the order of their log time. At the end all windows are closed, so the first
     and the last hold only what was read. Of each stage as many results are shown, so that records that are emitted hide no
-    windows. Raises NotFound, LogUnavailable; TransientError while another preview takes too long; InvalidSettings,
-    RegistryUnavailable where records name schemas of a registry.
+    windows. Raises NotFound, LogUnavailable; TransientError while another preview takes too long or two are there already;
+    InvalidSettings, RegistryUnavailable where records name schemas of a registry.
     """
     desk, own = Desk(pipeline, _SLICE_RECORDS), stream if stream in pipeline.streams else pipeline.stream.stream
     headers, beside = desk.headers_of(own)
@@ -86,12 +88,17 @@ def preview(
 
 @contextmanager
 def _turn() -> Iterator[None]:
-    if not _one_at_a_time.acquire(timeout=_WAIT_S):
-        raise TransientError("another preview is under way; try again in some seconds")
+    has_place = _places.acquire(blocking=False)
     try:
-        yield
+        if not has_place or not _one_at_a_time.acquire(timeout=_WAIT_S):
+            raise TransientError("another preview is under way; try again in some seconds")
+        try:
+            yield
+        finally:
+            _one_at_a_time.release()
     finally:
-        _one_at_a_time.release()
+        if has_place:
+            _places.release()
 
 
 def _in_order(newest: NewestRecords) -> DeskRecords:

@@ -19,7 +19,7 @@ _KAFKA_WAIT_S = 0.5
 
 
 @router.get("/healthz")
-def health() -> HealthView:
+async def health() -> HealthView:  # not in a thread: other requests may hold all of them
     """200 while the process answers. It checks nothing else."""
     return HealthView(status="ok")
 
