@@ -327,6 +327,20 @@ def test_page_of_another_origin_is_refused(api: Api, origin: str) -> None:
     assert api.ledger.job("power").desired is Desired.RUNNING
 
 
+@pytest.mark.parametrize("path", ["/v1/jobs/a%00b", "/v1/streams/a%00b", "/v1/events?job=a%00b"])
+def test_a_name_that_can_not_be_one_is_not_found_without_the_ledger(
+    api: Api, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """PostgreSQL refuses to look for a NUL, which is no conflict."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the ledger was asked")
+
+    monkeypatch.setattr(Database, "reading", refuse)
+    detail = problem_of(api.ask("GET", path), 404, "not_found")["detail"]
+    assert detail == "nothing is called 'a\\x00b': no name holds a NUL character"
+
+
 def test_unknown_route_method_job_and_parameter(api: Api) -> None:
     problem_of(api.ask("GET", "/v1/nothing"), 404, "not_found")
     answer = api.ask("DELETE", "/v1/jobs")

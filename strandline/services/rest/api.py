@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from strandline import __version__
 from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.rights import REST_OPERATIONS, Need
-from strandline.services.rest.dependencies import Dependencies
+from strandline.services.rest.dependencies import Dependencies, require_possible_names
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX, HostGuard
 from strandline.services.rest.guards.token_guard import TokenGuard, methods_of
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
@@ -86,6 +86,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        dependencies=[Depends(require_possible_names)],
         responses=_PROBLEM_ANSWER,
         generate_unique_id_function=_operation_id,
     )

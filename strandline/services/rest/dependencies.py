@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from strandline.access.rights import ANYONE, Need, may
+from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.services.rest.apply_documents import Applier
@@ -49,6 +50,13 @@ def _dependencies(request: Request) -> Dependencies:
     found = request.app.state.dependencies
     assert isinstance(found, Dependencies)
     return found
+
+
+async def require_possible_names(request: Request) -> None:
+    """Raises NotFound for a name with a NUL character: nothing has one, and PostgreSQL can't be asked for it."""
+    for text in (*request.path_params.values(), *request.query_params.values()):
+        if "\0" in text:
+            raise NotFound(f"nothing is called {text!r}: no name holds a NUL character")
 
 
 def _caller(request: Request) -> str | None:
