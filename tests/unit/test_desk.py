@@ -464,8 +464,8 @@ def test_a_preview_takes_its_turn(api: Api, say: Say, tmp_path: Path, monkeypatc
     monkeypatch.setattr(previews, "_WAIT_S", 0.01)
     with previews._turn():
         said = say("pipeline", "preview", str(tmp_path / "farm.yaml"))
-        monkeypatch.setattr(previews, "_WAIT_S", 600.0)
-        with previews._places:  # one waits already
+        with previews._places, monkeypatch.context() as no_wait:  # one waits already
+            no_wait.setattr(previews, "_one_at_a_time", None)
             assert say("pipeline", "preview", str(tmp_path / "farm.yaml")).err == said.err
     assert (said.code, said.err) == (1, "another preview is under way; try again in some seconds\n")
     assert say("pipeline", "preview", str(tmp_path / "farm.yaml")).code == 0
