@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import resource
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -19,9 +20,10 @@ from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import FILES_BESIDE_CONNECTIONS, GatewayResources
-from strandline.ingest.sockets import tcp_connection
+from strandline.ingest.sockets import tcp_connection, tcp_gateway
 from strandline.ingest.sockets.tcp_gateway import TcpGateway, TcpSettings
 from strandline.log.record_key import Record
+from strandline.services.certificates import DevCertificates, make_dev_certificates
 from tests.support.gateways import free_port
 
 RECORD_BYTES_MAX = 2_000
@@ -47,10 +49,19 @@ class HoldingWriter:
         return Accepted.LOG
 
 
-class Door:
-    """A gateway with one port."""
+class NoStreams:
+    async def follow(self, _: Any) -> None:
+        await asyncio.Event().wait()
 
-    def __init__(self, **settings: Any) -> None:
+
+class Door:
+    """A gateway with one port; with certificates, behind TLS."""
+
+    def __init__(self, made: DevCertificates | None = None, **settings: Any) -> None:
+        self.tls = None
+        if made is not None:
+            self.tls = ssl.create_default_context(cafile=made.ca)
+            settings |= {"tcp_tls_certificate": made.server, "tcp_tls_key": made.server_key}
         self.writer = HoldingWriter()
         self.senders: list[asyncio.StreamWriter] = []
         resources = GatewayResources(
@@ -71,7 +82,7 @@ class Door:
         async with asyncio.timeout(30):
             while True:
                 with contextlib.suppress(ConnectionRefusedError):  # it begins to listen in a task
-                    reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls)
                     self.senders.append(writer)
                     return reader, writer
                 await asyncio.sleep(0.001)
@@ -269,6 +280,104 @@ def test_a_connection_on_which_nothing_comes_is_ended() -> None:
         writer.close()
 
     play(script, tcp_idle_s=60)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> DevCertificates:
+    return make_dev_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.mark.parametrize(
+    ("sent", "after_s", "says"),
+    [
+        (b"", 61, b"error idle "),
+        (b"unfinished", 31, b"error timeout "),
+        (b"unfinished" * 100, 0, b"error log_busy "),
+        (b"GET / HTTP/1.1\n", 0, b"error http "),
+        (b"fails\n", 0, b"error log_unavailable "),
+        (b"a\nunfinished", None, b"ok 1\n"),
+    ],
+    ids=["idle", "unfinished", "full", "http", "not confirmed", "port closed"],
+)
+@pytest.mark.parametrize("is_deaf", [False, True])
+def test_whatever_ends_a_connection_ends_it_over_tls_too(
+    made: DevCertificates,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: bytes,
+    after_s: float | None,
+    says: bytes,
+    is_deaf: bool,
+) -> None:
+    """Also one whose sender never reads on. `after_s`: how late it is when the gateway looks; None: the stream is gone."""
+    monkeypatch.setattr(tcp_connection, "LINES_HELD_BYTES_MAX", 500)
+    monkeypatch.setattr(tcp_connection, "LINGER_S", 0.05 if is_deaf else 1e6)
+
+    async def script(door: Door) -> None:
+        door.writer.fails_with = b"fails"
+        reader, writer = await door.connect()
+        await door.until(lambda: len(door.room.connections) == 1)
+        (one,) = door.room.connections
+        if is_deaf:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(sent)
+        await door.until(lambda: not sent or one._counted or one._splitter.bytes_held or one._is_ending)
+        if after_s is None:
+            await door.until(lambda: one._settling is None)
+            door.gateway.update_streams([])
+        elif not one._is_ending:
+            one.end_if_stuck(asyncio.get_running_loop().time() + after_s)
+        if not is_deaf:
+            assert (await reader.read()).startswith(says)
+        await door.until(lambda: not door.room.connections)
+
+    play(script, made=made, tcp_idle_s=60)
+
+
+def test_a_connection_that_can_not_be_ended_is_cut_and_the_others_are_watched_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tcp_gateway, "SWEEP_EVERY_S", 0.01)
+
+    async def script(door: Door) -> None:
+        await door.connect()
+        await door.until(lambda: len(door.room.connections) == 1)
+        (broken,) = door.room.connections
+        broken.end_if_stuck = lambda now_s: 1 / 0  # type: ignore[method-assign,assignment]
+        sweeping = asyncio.create_task(door.gateway.sweep())
+        await door.until(lambda: broken not in door.room.connections)
+        door.room.idle_s = 0
+        reader, _ = await door.connect()
+        assert (await reader.read()).startswith(b"error idle ")
+        sweeping.cancel()
+
+    play(script)
+
+
+def test_the_process_ends_with_what_ended_its_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.asynccontextmanager
+    async def opened_resources(*_: Any) -> AsyncIterator[GatewayResources]:
+        yield GatewayResources(
+            HoldingWriter(),  # type: ignore[arg-type]
+            NoStreams(),  # type: ignore[arg-type]
+            IngestMetrics("tcp"),
+            HostNames(),
+            RECORD_BYTES_MAX,
+            asyncio.Event(),
+        )
+
+    async def broken(_: TcpGateway) -> None:
+        raise RuntimeError("no watch")
+
+    monkeypatch.setattr(tcp_gateway, "open_resources", opened_resources)
+    monkeypatch.setattr(tcp_gateway, "serve_health_pages", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(TcpGateway, "sweep", broken)
+
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            await tcp_gateway.serve(TcpSettings())
+
+    with pytest.raises(RuntimeError, match="no watch"):
+        asyncio.run(run())
 
 
 def test_a_connection_over_the_bound_keeps_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,10 +312,17 @@ class TcpConnection(asyncio.BufferedProtocol):
             return
         if self._has_sender_closed:
             self._transport.close()
-        else:
+            return
+        if self._transport.can_write_eof():
             self._transport.write_eof()
             self._transport.resume_reading()
-            self._loop.call_later(LINGER_S, self._transport.abort)
+        else:  # TLS can't close one side only: this sends what is written, then drops what comes
+            self._transport.close()
+        self._loop.call_later(LINGER_S, self._transport.abort)
+
+    def abort(self) -> None:
+        """Cut the connection, whatever state it is in."""
+        self._transport.abort()
 
     def _fail(self, code: str, reason: str) -> None:
         """Answer with an error, and end the connection when the append under way has its outcome."""

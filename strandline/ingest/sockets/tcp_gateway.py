@@ -16,6 +16,7 @@ log is busy, the gateway waits and does not read the connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import sys
 from functools import partial
@@ -124,7 +125,11 @@ class TcpGateway:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             for one in list(self.room.connections):
-                one.end_if_stuck(asyncio.get_running_loop().time())
+                try:
+                    one.end_if_stuck(asyncio.get_running_loop().time())
+                except Exception:  # the edge: one connection must not take the watch from the others
+                    logger.exception("a stuck TCP connection could not be ended", action="sweep_failed")
+                    one.abort()
 
     async def close(self) -> None:
         """Close every port, and return when every line that arrived whole is confirmed or refused."""
@@ -160,12 +165,15 @@ async def serve(settings: TcpSettings) -> None:
     async with open_resources(settings, "tcp", port) as resources, serve_health_pages(settings, port, resources):
         gateway = TcpGateway(settings, resources)
         sweeping = asyncio.create_task(gateway.sweep())
+        sweeping.add_done_callback(lambda _: resources.stopping.set())
         logger.info("the TCP gateway runs", action="gateway_started", host=settings.tcp_host)
         try:
             await resources.follow_streams(gateway.update_streams)
         finally:
             sweeping.cancel()
             await gateway.close()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sweeping  # raises what ended it, if that was not us
 
 
 if __name__ == "__main__":
