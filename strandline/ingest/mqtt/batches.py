@@ -84,7 +84,8 @@ class _StreamQueue:
 class Batches:
     """All messages between the connections and the log. For one event loop.
 
-    `set_reading(False)` stops the reading of all connections; `set_reading(True)` resumes it.
+    `set_reading(False)` stops the reading of all connections; `set_reading(True)` resumes it. What waits at a connection that is
+    resumed is added at once, so `set_reading(False)` may be called before `set_reading(True)` returns.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Batches:
         self._appending: set[asyncio.Task[None]] = set()
         self._is_flushing = False
         self._is_reading = True
+        self._is_settling = False
         self._blocked = 0
         self._is_confirming = True
         self.bytes_waiting = 0
@@ -132,7 +134,8 @@ class Batches:
             self._stop_reading()
 
     async def settle(self) -> None:
-        """Return when every message has its outcome. Nothing may be added meanwhile."""
+        """Return when every message has its outcome. Reading is not resumed any more: nothing may be added meanwhile."""
+        self._is_settling = True
         self._flush()
         while self.bytes_waiting:
             # A batch that waits for its next try has no task.
@@ -227,6 +230,8 @@ class Batches:
             self._set_reading(False)
 
     def _read_on(self) -> None:
-        if not self._is_reading and not self._blocked and self.bytes_waiting <= BYTES_WAITING_MAX // 2:
+        if self._is_reading or self._is_settling or self._blocked:
+            return
+        if self.bytes_waiting <= BYTES_WAITING_MAX // 2:
             self._is_reading = True
             self._set_reading(True)

@@ -279,7 +279,9 @@ class MqttConnections:
 
     def _set_reading(self, is_reading: bool) -> None:
         self._is_reading = is_reading
-        for connection in self._connections:
+        for connection in list(self._connections):  # what waits may be the DISCONNECT of one that is resumed
+            if self._is_reading != is_reading:  # what waited has filled the room again: the rest waits on
+                return
             if is_reading:
                 connection.resume(Pause.BACKLOG)
             else:

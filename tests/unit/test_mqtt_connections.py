@@ -1,0 +1,123 @@
+"""All connections of the MQTT server together: with its batches and sessions, over transports of lists and a log that waits."""
+
+import asyncio
+
+import pytest
+
+from strandline.core.stream import StreamSpec
+from strandline.ingest.append.outcome import LogBusy
+from strandline.ingest.gateway.health_pages import HostNames
+from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.gateway.process import GatewayResources
+from strandline.ingest.mqtt import batches
+from strandline.ingest.mqtt.connection import State
+from strandline.ingest.mqtt.connections import MqttConnections
+from strandline.ingest.mqtt.logins import Logins
+from strandline.ingest.mqtt.sessions import Sessions
+from tests.support import mqtt_client_packets as client
+from tests.unit.test_mqtt_batches import SlowLog, turns, until
+from tests.unit.test_mqtt_connection import Transport
+
+SENSORS = 20
+
+
+class Server:
+    def __init__(self, path, logins=None):
+        self.log = SlowLog()
+        self.metrics = IngestMetrics("mqtt-listener")
+        self.sessions = Sessions(path / "sessions")
+        resources = GatewayResources(self.log, None, self.metrics, HostNames(), 10_000, asyncio.Event())
+        self.all = MqttConnections(
+            resources, logins or Logins(None, None, None), self.sessions, record_bytes_max=10_000, connections_max=100,
+            connections_per_address_max=100, keep_alive_max_s=600, confirm_timeout_s=5,
+        )  # fmt: skip
+        self.all.update_streams(
+            [StreamSpec.from_document({"stream": "s", "schema": {"n": "long"}, "mqtt": {"topics": ["a"]}})]
+        )
+
+    def arrive(self):
+        one = self.all.connection()
+        one.connection_made(Transport())
+        return one
+
+    async def connect(self, version=4, client_id="c", **more):
+        one = self.arrive()
+        one.data_received(client.connect(version, client_id, **more))
+        await until(lambda: one.state is State.OPEN)
+        return one
+
+    async def connect_all(self):
+        return [await self.connect(client_id=f"c{number}") for number in range(SENSORS)]
+
+
+@pytest.fixture
+def play(tmp_path):
+    def run(test, **more):
+        async def all_of_it():
+            server = Server(tmp_path, **more)
+            async with asyncio.timeout(20):
+                await test(server)
+            server.sessions.close()
+
+        asyncio.run(all_of_it())
+
+    return run
+
+
+def is_reading(connection):
+    return connection._transport.is_reading
+
+
+def test_who_leaves_after_a_backlog_leaves_nobody_unread(play):
+    async def test(server):
+        sensors = await server.connect_all()
+        server.log.refusals = [LogBusy("full")]
+        sensors[0].data_received(client.publish(4, "a", b"1"))
+        await until(lambda: not any(map(is_reading, sensors)))
+        for one in sensors[1::2]:  # read before the backlog, handled after it
+            one.data_received(client.disconnect(4))
+        await until(lambda: server.log.waiting)
+        server.log.confirm()
+        await turns()
+        assert [is_reading(one) for one in sensors[::2]] == [True] * (SENSORS // 2)
+        assert [one._transport.is_closed for one in sensors] == [False, True] * (SENSORS // 2)
+
+    play(test)
+
+
+def test_what_waits_after_a_backlog_fills_the_room_only_once(play, monkeypatch):
+    monkeypatch.setattr(batches, "BYTES_WAITING_MAX", 4_500)  # the fourth message is over it
+
+    async def test(server):
+        sensors = await server.connect_all()
+        for number, one in enumerate(sensors):
+            one.data_received(client.publish(4, "a", b"x" * 1_000, packet_id=number + 1))
+        await turns()
+        while server.log.waiting:
+            server.log.confirm()
+            await turns()
+        assert [len(values) for _, values, _ in server.log.appended] == [4] * (SENSORS // 4)
+        assert all(map(is_reading, sensors))
+        assert all(one._transport.written.endswith(b"\x40\x02\x00%c" % (n + 1)) for n, one in enumerate(sensors))
+
+    play(test)
+
+
+def test_who_waits_after_a_backlog_is_not_read_while_the_server_stops(play, monkeypatch):
+    monkeypatch.setattr(batches, "BYTES_WAITING_MAX", 500)
+
+    async def test(server):
+        sensors = await server.connect_all()
+        for one in sensors:
+            one.data_received(client.publish(4, "a", b"x" * 1_000))
+        await turns()
+        assert len(server.log.waiting) == 1
+        stopping = asyncio.create_task(server.all.stop())
+        await turns()
+        server.log.confirm()
+        await stopping
+        assert len(server.log.values()) == 1
+        assert not any(map(is_reading, sensors))
+        assert all(one._transport.is_closed for one in sensors)
+
+    play(test)
