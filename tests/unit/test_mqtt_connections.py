@@ -1,6 +1,7 @@
 """All connections of the MQTT server together: with its batches and sessions, over transports of lists and a log that waits."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -9,7 +10,7 @@ from strandline.ingest.append.outcome import LogBusy
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
-from strandline.ingest.mqtt import batches
+from strandline.ingest.mqtt import batches, sessions
 from strandline.ingest.mqtt.connection import State
 from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.logins import Logins
@@ -119,5 +120,50 @@ def test_who_waits_after_a_backlog_is_not_read_while_the_server_stops(play, monk
         assert len(server.log.values()) == 1
         assert not any(map(is_reading, sensors))
         assert all(one._transport.is_closed for one in sensors)
+
+    play(test)
+
+
+class SlowDisk:
+    """Writes when, and if, the test lets it."""
+
+    def __init__(self):
+        self.write = sessions._append
+        self.may_write = threading.Event()
+        self.is_full = False
+
+    def append(self, path, lines):
+        assert self.may_write.wait(20)
+        if self.is_full:
+            raise OSError("no space left")
+        self.write(path, lines)
+
+
+@pytest.mark.parametrize("fault", ["lost", "taken over", "no space"])
+def test_a_session_outlives_a_connection_that_ends_before_its_connack(play, monkeypatch, fault):
+    async def test(server):
+        connect = client.connect(5, flags=0, content=b"\x11" + (60).to_bytes(4, "big"))
+        first, second, third = (server.arrive() for _ in range(3))
+        first.data_received(connect)
+        await until(lambda: first.state is State.OPEN)
+        first.connection_lost(None)
+        disk = SlowDisk()
+        monkeypatch.setattr(sessions, "_append", disk.append)
+        second.data_received(connect)
+        await turns()
+        assert second.state is State.ADMITTING
+        if fault == "lost":
+            second.connection_lost(None)
+        elif fault == "no space":
+            disk.is_full = True
+            disk.may_write.set()
+            await until(lambda: second.state is State.CLOSED)
+            disk.is_full = False
+        third.data_received(connect)
+        await turns()
+        disk.may_write.set()
+        await until(lambda: third.state is State.OPEN)
+        assert second.state is State.CLOSED
+        assert third._transport.written[2] == 1  # the session is present
 
     play(test)

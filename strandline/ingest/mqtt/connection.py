@@ -152,7 +152,8 @@ class Connection(asyncio.Protocol):
         self._unacknowledged = 0
         self.state = State.ARRIVED
         self.client_id = ""
-        self.session_expiry_s = 0
+        self.session_expiry_s: int | None = None
+        """How long the session outlives the connection; None until CONNACK has said it."""
         self.user: str | None = None
         self.login: Login | None = None
         """Who connected, with its rights; None where nobody is asked."""

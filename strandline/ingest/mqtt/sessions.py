@@ -79,9 +79,13 @@ class Sessions:
             await self._write()
         return is_present, expiry_s
 
-    def end(self, client_id: str, expiry_s: int, user: str | None = None) -> None:
-        """Note that the connection is closed, and how long the session goes on. The next `begin` writes it."""
-        self._note((user, client_id), min(expiry_s, EXPIRY_S_MAX), self._clock_s())
+    def end(self, client_id: str, expiry_s: int | None, user: str | None = None) -> None:
+        """Note that the connection is closed, and how long the session goes on; None: as long as `begin` was told. The next
+        `begin` writes it."""
+        key = (user, client_id)
+        if expiry_s is None:
+            expiry_s = self._expiry_s.get(key, 0)
+        self._note(key, min(expiry_s, EXPIRY_S_MAX), self._clock_s())
 
     def close(self) -> None:
         """Write what is not written yet."""
