@@ -270,6 +270,10 @@ class FieldSpec(DocumentModel):
             yield ("type",), "json is for the members that no other field takes; remove 'from' and 'text'"
 
 
+MQTT_FILTER_BYTES_MAX = 65_535
+"""Of a text in MQTT, in UTF-8 (5.0, section 1.5.4)."""
+
+
 class MqttSpec(DocumentModel):
     """Which MQTT topics flow into the stream."""
 
@@ -286,6 +290,12 @@ class MqttSpec(DocumentModel):
                 yield (
                     ("topics", number),
                     f"{topic!r} is not an MQTT topic filter; '+' stands for one whole level, '#' for all the last ones",
+                )
+                continue
+            if len(topic.encode(errors="surrogatepass")) > MQTT_FILTER_BYTES_MAX:
+                yield (
+                    ("topics", number),
+                    f"is longer than {MQTT_FILTER_BYTES_MAX:,} bytes, which MQTT can't say; shorten it",
                 )
                 continue
             for name, level in self.fields.items():

@@ -16,7 +16,8 @@ from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.mqtt import bridge
-from strandline.ingest.mqtt.bridge import MqttBridge, MqttBridgeSettings
+from strandline.ingest.mqtt.bridge import MqttBridge, MqttBridgeSettings, client_options
+from strandline.ingest.mqtt.client import BrokerUnavailable, MqttClient
 from strandline.log.record_key import Record
 from tests.support import mqtt_client_packets as packets
 
@@ -211,3 +212,46 @@ def test_a_refused_filter_is_logged_once_and_the_others_are_open(version: int, m
         await bench.until(lambda: broker.given_up == ["a/1"])
 
     play(version, script)
+
+
+class NoStreams:
+    async def follow(self, on_read: Callable[[list[StreamSpec]], None]) -> None:
+        on_read([])
+        await asyncio.Event().wait()
+
+
+def test_the_process_ends_with_what_ended_its_bridge(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.asynccontextmanager
+    async def opened_resources(*_: Any) -> AsyncIterator[GatewayResources]:
+        yield GatewayResources(
+            ListWriter(),  # type: ignore[arg-type]
+            NoStreams(),  # type: ignore[arg-type]
+            IngestMetrics("mqtt"),
+            HostNames(),
+            1_000,
+            asyncio.Event(),
+        )
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no bridge")
+
+    monkeypatch.setattr(bridge, "open_resources", opened_resources)
+    monkeypatch.setattr(bridge, "serve_health_pages", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(MqttClient, "open", broken)
+
+    async def run() -> None:
+        serving = asyncio.create_task(bridge.serve(MqttBridgeSettings()))
+        await asyncio.wait((serving,), timeout=20)
+        assert serving.done()
+        serving.result()
+
+    with pytest.raises(RuntimeError, match="no bridge"):
+        asyncio.run(run())
+
+
+def test_a_name_that_no_host_can_have_is_a_broker_that_is_away() -> None:
+    options = client_options(MqttBridgeSettings(mqtt_url="mqtt://broker..example"))
+    with pytest.raises(
+        BrokerUnavailable, match=r"broker\.\.example:1883 can't be reached: .*; look at STRANDLINE_MQTT_URL"
+    ):
+        asyncio.run(MqttClient.open(options, lambda *_: None))

@@ -7,7 +7,8 @@ import itertools
 import pytest
 from pydantic import ValidationError
 
-from strandline.core.errors import InvalidSettings
+from strandline.core.errors import InvalidDocument, InvalidSettings
+from strandline.core.stream import StreamSpec
 from strandline.ingest.mqtt.bridge import MqttBridgeSettings, client_options, covers, widest
 
 LEVELS = ("a", "b", "")
@@ -52,3 +53,12 @@ def test_the_broker_is_named_by_a_url():
         client_options(MqttBridgeSettings(mqtt_url="http://broker.example"))
     with pytest.raises(ValidationError):
         MqttBridgeSettings(mqtt_share_group="a/b")
+
+
+def test_a_filter_is_no_longer_than_a_text_of_mqtt():
+    def spec(topic: str) -> StreamSpec:
+        return StreamSpec.from_document({"stream": "s", "schema": {"n": "long"}, "mqtt": {"topics": [topic]}})
+
+    assert spec("é" * 32_767 + "/").mqtt is not None
+    with pytest.raises(InvalidDocument, match="longer than 65,535 bytes"):
+        spec("é" * 32_767 + "/a")

@@ -373,8 +373,10 @@ def test_the_process_ends_with_what_ended_its_watch(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(TcpGateway, "sweep", broken)
 
     async def run() -> None:
-        async with asyncio.timeout(30):
-            await tcp_gateway.serve(TcpSettings())
+        serving = asyncio.create_task(tcp_gateway.serve(TcpSettings()))
+        await asyncio.wait((serving,), timeout=20)
+        assert serving.done()
+        serving.result()
 
     with pytest.raises(RuntimeError, match="no watch"):
         asyncio.run(run())

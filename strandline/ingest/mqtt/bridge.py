@@ -446,13 +446,14 @@ async def serve(settings: MqttBridgeSettings) -> None:
     async with opening as resources, serve_health_pages(settings, port, resources):
         bridge = MqttBridge(settings, resources)
         running = asyncio.create_task(bridge.run())
+        running.add_done_callback(lambda _: resources.stopping.set())
         logger.info("the MQTT bridge runs", action="gateway_started", broker=without_credentials(settings.mqtt_url))
         try:
             await resources.follow_streams(bridge.update_streams)
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await running
+                await running  # raises what ended it, if that was not us
 
 
 if __name__ == "__main__":

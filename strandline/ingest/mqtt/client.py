@@ -294,8 +294,10 @@ class MqttClient:
                 await asyncio.wait((self._connected, self.lost), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError as error:
             raise BrokerUnavailable(f"{where} did not answer within {CONNECT_TIMEOUT_S:g} s") from error
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: what can't be a host's name is looked up
             remedy = "; look at STRANDLINE_MQTT_CA_FILE" if isinstance(error, ssl.SSLError) else ""
+            if isinstance(error, UnicodeError):
+                remedy = "; look at STRANDLINE_MQTT_URL"
             raise BrokerUnavailable(f"{where} can't be reached: {error}{remedy}") from error
         if not self._connected.done():
             reason = str(self.lost.result())
