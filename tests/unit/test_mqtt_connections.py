@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+from contextlib import closing
 
 import pytest
 
+from strandline.access.doorkeeper import Doorkeeper
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import LogBusy
 from strandline.ingest.gateway.health_pages import HostNames
@@ -16,6 +18,8 @@ from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.logins import Logins
 from strandline.ingest.mqtt.sessions import Sessions
 from tests.support import mqtt_client_packets as client
+from tests.support.tokens import ToldBook
+from tests.unit.test_doorkeeper import ROW, TOKEN
 from tests.unit.test_mqtt_batches import SlowLog, turns, until
 from tests.unit.test_mqtt_connection import Transport
 
@@ -33,7 +37,7 @@ class Server:
             connections_per_address_max=100, keep_alive_max_s=600, confirm_timeout_s=5,
         )  # fmt: skip
         self.all.update_streams(
-            [StreamSpec.from_document({"stream": "s", "schema": {"n": "long"}, "mqtt": {"topics": ["a"]}})]
+            [StreamSpec.from_document({"stream": "readings", "schema": {"n": "long"}, "mqtt": {"topics": ["a"]}})]
         )
 
     def arrive(self):
@@ -167,3 +171,25 @@ def test_a_session_outlives_a_connection_that_ends_before_its_connack(play, monk
         assert third._transport.written[2] == 1  # the session is present
 
     play(test)
+
+
+@pytest.mark.parametrize("is_revoked", [False, True])
+def test_a_revoked_token_leaves_no_will(play, is_revoked):
+    async def test(server):
+        book.add(ROW)
+        await door.look()
+        password = TOKEN.removeprefix(b"Bearer ")
+        sensor = await server.connect(user=ROW.name, password=password, will=("a", b"gone", b""))
+        if is_revoked:
+            book.revoke(ROW.id)
+            await door.look()
+        sensor.connection_lost(None)
+        await turns()
+        assert server.log.values() == ([] if is_revoked else [b"gone"])
+        labels = {"protocol": "mqtt-listener", "stream": "(unknown)", "reason": "forbidden"}
+        refused = server.metrics.registry.get_sample_value("strandline_ingest_refused_total", labels)
+        assert refused == (1 if is_revoked else None)
+
+    book = ToldBook()
+    with closing(Doorkeeper(book, look_s=1, kept_s=10)) as door:
+        play(test, logins=Logins(None, door, None))

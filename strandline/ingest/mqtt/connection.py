@@ -128,7 +128,7 @@ class ConnectionOwner(Protocol):
         """Count and log it."""
 
     def leave(self, connection: Connection, will: Will | None) -> None:
-        """Remove a closed connection, and publish its will."""
+        """Remove a closed connection, and publish its will if its login is still valid."""
 
 
 class Connection(asyncio.Protocol):

@@ -245,10 +245,19 @@ class MqttConnections:
         if connection.client_id and self._clients.get(connection.client_id) is connection:
             del self._clients[connection.client_id]
             self._sessions.end(connection.client_id, connection.session_expiry_s, connection.user)
-        if will is not None:
+        if will is None:
+            return
+        if self._logins.is_valid(connection.login):
             message = Publish(will.topic, will.payload, 0, will.retain, 0, will.properties)
             with contextlib.suppress(PacketError):  # it was counted; the client is gone
                 self.publish(connection, message)
+        else:
+            self._refuse_message("forbidden")
+            self._note(
+                "forbidden",
+                "its will is not published: its token is not valid any more, or can't be checked",
+                connection,
+            )
 
     # Steps of the above.
 
