@@ -52,6 +52,14 @@ def test_no_like_takes_longer_than_in_proportion_to_the_text() -> None:
         assert found({"s": texts, "p": pa.array([pattern] * 2)}, 2).to_pylist() == [False, True]
 
 
+@pytest.mark.parametrize("target", ["double", "decimal(10,2)", "long", "integer"])
+def test_no_number_takes_longer_to_read_than_in_proportion_to_the_text(target: str) -> None:
+    """Digits before something else were tried in all pairs of parts: hours for these texts."""
+    digits = "1" * 800_000
+    texts = [f"{digits}x", f"{digits}.{digits}x", f".{digits}x", f"1e{digits}x"]
+    assert cast(pa.array(texts), "string", target).to_pylist() == [None] * 4
+
+
 @pytest.mark.parametrize(
     ("text", "pattern", "expected"),
     [
