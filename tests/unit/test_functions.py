@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,6 +59,12 @@ def test_no_number_takes_longer_to_read_than_in_proportion_to_the_text(target: s
     digits = "1" * 800_000
     texts = [f"{digits}x", f"{digits}.{digits}x", f".{digits}x", f"1e{digits}x"]
     assert cast(pa.array(texts), "string", target).to_pylist() == [None] * 4
+
+
+def test_a_number_with_any_exponent_is_a_decimal_or_has_no_value() -> None:
+    texts = ["1e1000000", "-1e1000000", f"1e{'9' * 1_000}", "1e40", "1e-1000000", f"-1e-{'9' * 1_000}", "12e-1"]
+    found = cast(pa.array(texts), "string", "decimal(10,2)").to_pylist()
+    assert found == [None, None, None, None, 0, 0, Decimal("1.20")]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal, DecimalException
 
 import numpy as np
 import pyarrow as pa
@@ -93,7 +93,7 @@ def _decimal_of_text(value: object) -> Decimal | None:
         return None
     try:
         number = EXACT_OF_DOUBLE.create_decimal(text)
-    except InvalidOperation:
+    except DecimalException:  # greater than Python has decimals
         return None
     return number if number.adjusted() < 40 else None
 
