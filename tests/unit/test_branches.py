@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from strandline.core.documents import read_documents
@@ -9,11 +10,13 @@ from strandline.core.errors import InvalidDocument
 from strandline.core.record_headers import REASON_LOOKUP
 from strandline.core.stream import StreamSpec
 from strandline.processing.desk.pipeline_graph import pipeline_graph
+from strandline.processing.operators.cascade import each_once
 from strandline.processing.operators.row_steps import RowProblem, first_problems
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 STREAM = """
 stream: turbines
@@ -226,6 +229,18 @@ def test_of_several_steps_that_fail_the_first_of_the_document_says_why():
     expected = {3: "steps[2].enrich", 1: "steps[5].derive.load"}
     assert {one.row: one.step for one in first_problems(problems)} == expected
     assert {one.row: one.step for one in first_problems(problems[::-1])} == expected
+
+
+def test_a_result_with_a_time_beyond_the_year_9999_fails_once_however_many_take_it():
+    """Python has no such time."""
+    times = pa.array([900_000_000_000_000_000, None, 0], pa.timestamp("us", tz="UTC"))
+    numbers, problems = pa.array([0, 0, 0], pa.int64()), pa.nulls(3, pa.string())
+    shown = pa.RecordBatch.from_arrays([numbers, numbers, times, problems], [WINDOW_START, WINDOW_END, "hour", PROBLEM])
+    failed = shown.set_column(3, PROBLEM, pa.array(["first", "first", "first"]))
+    again = shown.set_column(3, PROBLEM, pa.array(["second", "second", "second"]))
+    found = each_once([failed, again], shown, ["hour"])
+    assert found.column("hour").equals(times)
+    assert found.column(PROBLEM).to_pylist() == ["first"] * 3
 
 
 def test_the_graph_says_what_is_computed_where():

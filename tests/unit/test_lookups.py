@@ -22,6 +22,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.formats.lookups.documents import read_lookup
+from strandline.processing.operators.lookups.lookup_table import LookupTable
+from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.stages import Column, Enrich
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
@@ -145,6 +147,25 @@ def test_a_step_names_the_columns_as_it_likes_and_whole_numbers_of_both_sizes_ar
     assert checked.columns_needed == ("device", "ts", "power", "number")
     numbers = pa.array([8, None, 2**40, 7], pa.int64())
     assert checked.tables["sites"].find([numbers]).to_pylist() == [1, None, None, 0]
+
+
+@pytest.mark.parametrize("rows", [1, 9], ids=["fewer rows than records", "more"])
+@pytest.mark.parametrize("optional", [True, False])
+def test_a_time_beyond_the_year_9999_is_a_key_that_is_not_found(rows: int, optional: bool) -> None:
+    """Python has no such time. More rows than records are searched in another way."""
+    kind = pa.timestamp("us", tz="UTC")
+    columns = [pa.array([hour * 3_600_000_000 for hour in range(rows)], kind), pa.array(range(rows), pa.int64())]
+    table = LookupTable("tariffs", 1, pa.RecordBatch.from_arrays(columns, ["from", "rate"]), ["from"])
+    step = Enrich(
+        "steps[0].enrich", "tariffs", (("from", "hour"),), (Column("rate", "rate", "long"),), optional=optional
+    )
+    hours = pa.array([900_000_000_000_000_000, 0, None, 1_704_067_200_250_000], kind)
+    found = RowSteps([step], {"hour": "timestamp"}).apply({"hour": hours}, 4, {"tariffs": table})
+    assert found.columns["rate"].to_pylist() == ([None, 0, None, None] if optional else [0])
+    shown = [] if optional else ["900000000000000000 us", "null", "2024-01-01 00:00:00.25"]
+    assert [one.message for one in found.problems] == [
+        f"steps[0].enrich: lookup tariffs has no row for hour {one} (version 1)" for one in shown
+    ]
 
 
 def test_packed_rows_are_bounded_whoever_wrote_them(monkeypatch: pytest.MonkeyPatch) -> None:

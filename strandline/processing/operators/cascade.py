@@ -34,7 +34,7 @@ from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.dedupe.candidates import Candidates, RepeatedRecords, flags_in, kept_rows
 from strandline.processing.operators.dedupe.remembered import Flags, Remembered, Seen, SegmentStore
 from strandline.processing.operators.dedupe.repeats import RepeatsOperator
-from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of
+from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of, without_times
 from strandline.processing.operators.kinds.counted import CountOperator
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.kinds.joins import IntervalJoinOperator, LatestJoinOperator, WindowJoinOperator
@@ -511,7 +511,7 @@ def each_once(failed: Sequence[pa.RecordBatch], shown: pa.RecordBatch, identifyi
     found: set[tuple[object, ...]] = set()
     kept = []
     for rows in [shown.filter(shown.column(PROBLEM).is_valid()), *failed]:
-        keys = list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+        keys = list(zip(*(without_times(rows.column(name)).to_pylist() for name in names), strict=True))
         new = [place for place, key in enumerate(keys) if key not in found]
         found.update(keys)
         kept.append(_as_far_as_known(rows.take(pa.array(new, pa.int64())), shown.schema))

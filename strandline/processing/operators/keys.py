@@ -85,6 +85,11 @@ def virtual_buckets_of(table: pa.RecordBatch) -> Codes:
     return np.array(numbers, np.int64)
 
 
+def without_times(column: pa.Array) -> pa.Array:
+    """Times as microseconds since 1970, for Python, which has none beyond the year 9999; what is no time as it is."""
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
 def no_columns(rows: int) -> pa.RecordBatch:
     """A batch without columns that has rows all the same, which Arrow only makes from a struct."""
     return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
@@ -100,8 +105,7 @@ def _sortable(column: pa.Array) -> pa.Array:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.int64())
+    column = without_times(column)
     return column if pa.types.is_string(column.type) else column.cast(pa.string())
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from strandline.core.record_headers import REASON_EXPRESSION, REASON_LOOKUP
 from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.functions.mapped_rows import MappedRows
+from strandline.processing.operators.keys import without_times
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import Dedupe, Derive, Enrich, MapRows, RowStep, Select, Where
@@ -211,18 +211,28 @@ def _enrich(
         return np.ones(len(places), np.bool_)
     keep: npt.NDArray[np.bool_] = found.is_valid().to_numpy(zero_copy_only=False)
     missed = np.flatnonzero(~keep)
-    values = [key.take(pa.array(missed)).to_pylist() for key in keys]
+    values = [_shown(key.take(pa.array(missed))) for key in keys]
     for at, key in zip(missed.tolist(), zip(*values, strict=True), strict=True):
-        shown = " and ".join(f"{name} {_shown(value)}" for name, value in zip(step.key_columns, key, strict=True))
+        shown = " and ".join(f"{name} {value}" for name, value in zip(step.key_columns, key, strict=True))
         text = f"{step.step}: lookup {table.name} has no row for {shown} (version {table.version})"
         problems.append(RowProblem(int(places[at]), step.step, text, REASON_LOOKUP))
     return keep
 
 
-def _shown(value: object) -> str:
+def _shown(values: pa.Array) -> list[str]:
+    if pa.types.is_timestamp(values.type):
+        texts = cast(values, "timestamp", "string").to_pylist()
+        return [
+            "null" if us is None else text or f"{us} us"  # beyond the years that are written
+            for us, text in zip(without_times(values).to_pylist(), texts, strict=True)
+        ]
+    return [_shown_value(value) for value in values.to_pylist()]
+
+
+def _shown_value(value: object) -> str:
     if value is None:
         return "null"
-    text = value.isoformat() if isinstance(value, datetime) else repr(value) if isinstance(value, str) else str(value)
+    text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
 
 

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.processing.operators.keys import without_times
+
 Places = npt.NDArray[np.int64]
 
 _NONE = -1
@@ -97,5 +99,5 @@ class _KeyPart:
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """Whole numbers of 32 and of 64 bits are compared as those of 64."""
-    return column.cast(pa.int64()) if pa.types.is_int32(column.type) else column
+    """Whole numbers of 32 and of 64 bits are compared as those of 64, and so are times."""
+    return column.cast(pa.int64()) if pa.types.is_int32(column.type) else without_times(column)
