@@ -16,6 +16,7 @@ from strandline.core.errors import FunctionUnusable, InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.processing.operators.functions import mapped_rows
 from strandline.processing.operators.row_steps import RowSteps, SteppedRows
+from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
@@ -174,6 +175,44 @@ def test_a_function_that_depends_on_more_than_the_row_stops_the_job(function: st
     assert str(stopped.value).startswith(
         f"steps[0].map: acme_quality:{function} of acme-quality 1.2.0 gave other values of warm when it was called again"
     )
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "other"),
+    [
+        ("double", [0.0, NAN, None], -0.0),
+        ("array<double>", [[NAN, None, 0.0], None, []], [NAN, None, -0.0]),
+        ("array<double>", [[], None, [NAN]], None),
+        ("array<string>", [["a"], None, []], ["a", "a"]),
+        ("struct<x: double, n: long>", [{"x": NAN, "n": 1}, None, {"x": None, "n": None}], {"x": NAN, "n": 2}),
+        ("struct<x: double>", [{"x": None}, None, {"x": NAN}], None),
+        ("array<struct<l: array<double>>>", [[{"l": [NAN, 0.0]}], [None, {"l": None}], []], [{"l": [NAN, -0.0]}]),
+    ],
+)
+def test_values_are_the_same_to_the_last_bit_within_arrays_and_structs_too(
+    kind: str, values: list[Any], other: Any
+) -> None:
+    """What is not a number is the same as itself, and a zero another one than that below it."""
+    one = step("fahrenheit", warm=kind)
+    steps = mapped_rows.MappedRows(one)
+
+    def function(batch: pa.RecordBatch) -> pa.RecordBatch:
+        found = [values[int(row)] for row in batch.column("temp").to_pylist()]
+        return pa.RecordBatch.from_arrays([pa.array(found, arrow_type(kind))], ["warm"])
+
+    steps._function = function
+    steps({"temp": pa.array([2.0, 0.0, 1.0, 0.0, 1.0, 2.0])}, 6)
+    # The rows in two parts are single ones.
+    steps._function = lambda batch: (
+        function(batch)
+        if batch.num_rows == 2
+        else pa.RecordBatch.from_arrays([pa.array([other], arrow_type(kind))], ["warm"])
+    )
+    with pytest.raises(FunctionUnusable, match="gave other values of warm"):
+        steps({"temp": pa.array([0.0, 0.0])}, 2)
 
 
 def test_a_function_is_looked_at_again_now_and_then() -> None:

@@ -123,9 +123,14 @@ def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _is_same(one: pa.Array, other: pa.Array) -> bool:
-    """To the last bit."""
+    """To the last bit, within lists and structs too: for Arrow, what is not a number is not even the same as itself."""
+    if not one.is_valid().equals(other.is_valid()):
+        return False
+    if pa.types.is_struct(one.type):
+        return all(map(_is_same, one.flatten(), other.flatten()))
+    if pa.types.is_list(one.type):
+        lengths = map(pc.list_value_length, (one, other))
+        return _is_same(*lengths) and _is_same(one.flatten(), other.flatten())
     if pa.types.is_floating(one.type):
-        if not one.is_valid().equals(other.is_valid()):
-            return False
         one, other = (pc.fill_null(array, 0.0).view(pa.int64()) for array in (one, other))
     return bool(one.equals(other))
