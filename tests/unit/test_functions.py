@@ -53,6 +53,18 @@ def test_no_like_takes_longer_than_in_proportion_to_the_text() -> None:
         assert found({"s": texts, "p": pa.array([pattern] * 2)}, 2).to_pylist() == [False, True]
 
 
+def test_a_like_pattern_out_of_a_column_has_at_most_1000_characters() -> None:
+    """A sender may write one as long as its record, and what it takes grows with both. One that is written out may be longer."""
+    patterns = ["a" * 1_000, "a" * 1_001, "%" + "_" * 1_000, "%" + "_" * 999]
+    for written, expected in (("s like p", [True, None, None, True]), ("s not like p", [False, None, None, False])):
+        like = ColumnExpression(parse_expression(written).sql, {"s": "string", "p": "string"})
+        columns = {"s": pa.array(["a" * 1_000] * 4), "p": pa.array(patterns)}
+        assert like(columns, 4).to_pylist() == expected
+        assert like.fails(columns, 4).tolist() == [False, True, True, False]
+    like = ColumnExpression(parse_expression(f"s like '{patterns[1]}'").sql, {"s": "string"})
+    assert like({"s": pa.array(["a" * 1_001, "a"])}, 2).to_pylist() == [True, False]
+
+
 @pytest.mark.parametrize("target", ["double", "decimal(10,2)", "long", "integer"])
 def test_no_number_takes_longer_to_read_than_in_proportion_to_the_text(target: str) -> None:
     """Digits before something else were tried in all pairs of parts: hours for these texts."""

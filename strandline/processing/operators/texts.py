@@ -8,6 +8,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+LIKE_LENGTH_MAX = 1_000
+"""The characters of a LIKE pattern that is not written out."""
+
 
 def upper(texts: pa.Array) -> pa.Array:
     return _converted(texts, pc.ascii_upper, str.upper)
@@ -48,7 +51,10 @@ def like_pattern(pattern: str) -> str:
     return "".join([first, *(f"(?>.*?{piece})" for piece in between), ".*", last])
 
 
-def is_like(text: str, pattern: str) -> bool:
+def is_like(text: str, pattern: str) -> bool | None:
+    """None where the pattern is too long: a sender may have written it, and each piece of it is tried all along the text."""
+    if len(pattern) > LIKE_LENGTH_MAX:
+        return None
     return re.fullmatch(like_pattern(pattern), text, re.DOTALL) is not None
 
 
