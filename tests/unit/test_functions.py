@@ -75,8 +75,17 @@ def test_no_number_takes_longer_to_read_than_in_proportion_to_the_text(target: s
 
 def test_a_number_with_any_exponent_is_a_decimal_or_has_no_value() -> None:
     texts = ["1e1000000", "-1e1000000", f"1e{'9' * 1_000}", "1e40", "1e-1000000", f"-1e-{'9' * 1_000}", "12e-1"]
-    found = cast(pa.array(texts), "string", "decimal(10,2)").to_pylist()
-    assert found == [None, None, None, None, 0, 0, Decimal("1.20")]
+    zeros = ["0e50", "0.0e1000000", "-0e-50"]
+    found = cast(pa.array(texts + zeros), "string", "decimal(10,2)").to_pylist()
+    assert found == [None, None, None, None, 0, 0, Decimal("1.20"), 0, 0, 0]
+
+
+@pytest.mark.parametrize("digits", [27, 28, 29, 38])
+def test_a_decimal_may_have_as_many_nines_as_its_type_has_digits(digits: int) -> None:
+    most, kind = "9" * digits, f"decimal({digits},0)"
+    assert cast(pa.array([most, f"{most}.4", f"{most}.5", f"-{most}"]), "string", kind).to_pylist() == [
+        Decimal(most), Decimal(most), None, Decimal(most).copy_negate()
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,8 @@ def rounded_decimals(values: Sequence[Decimal | None], target: pa.Decimal128Type
     """Decimals rounded half up to the target's scale; null where they have too many digits for it."""
     unit, limit = Decimal(1).scaleb(-target.scale), Decimal(10) ** (target.precision - target.scale)
     rounded = [None if value is None else EXACT_OF_DOUBLE.quantize(value, unit) for value in values]
-    return pa.array([None if value is None or abs(value) >= limit else value for value in rounded], target)
+    # copy_abs rounds nothing, which abs does to 28 digits.
+    return pa.array([None if value is None or value.copy_abs() >= limit else value for value in rounded], target)
 
 
 def _to_decimal(array: pa.Array, source: str, target: pa.Decimal128Type) -> pa.Array:
@@ -95,6 +96,8 @@ def _decimal_of_text(value: object) -> Decimal | None:
         number = EXACT_OF_DOUBLE.create_decimal(text)
     except DecimalException:  # greater than Python has decimals
         return None
+    if not number:
+        return Decimal(0)  # with any exponent
     return number if number.adjusted() < 40 else None
 
 
