@@ -15,6 +15,7 @@ from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX
+from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeSource
@@ -348,7 +349,50 @@ def test_times_of_cbor_are_times() -> None:
 def test_a_map_that_holds_itself_is_rejected() -> None:
     accepted, rejected = read({"a": "long"}, b"\xd8\x1c\xa1\x61a\xd8\x1d\x00", format="cbor")
     assert accepted == []
-    assert rejected[0].startswith("0 decode: ")
+    assert rejected == ["0 schema: a: expected a long, got null"]
+
+
+def test_references_of_cbor_are_not_written_out() -> None:
+    """Each array holds the one before it twelve times: written out, they are three million numbers."""
+    value = b"\xd8\x1c\x8c" + b"\x01" * 12
+    for number in range(5):
+        value = b"\xd8\x1c\x8c" + value + (b"\xd8\x1d" + bytes([number + 1])) * 11
+    text = b"\xd9\x01\x00\x82\x64abcd\xd8\x19\x00"
+    (found,) = PackedMaps.of_cbor().objects([b"\xa2\x61a" + value + b"\x61b" + text], [None])
+    assert isinstance(found, bytes)
+    assert len(found) < 1_000
+    assert json.loads(found)["b"] == ["abcd", None]
+
+
+def test_no_tag_of_cbor_means_more_than_is_said() -> None:
+    """Whatever tags the library knows, only those that the docs name change what they enclose."""
+    meant = {0, 1, 2, 3, 4, 5, 25, 29, 37, 100, 1004}
+    unpacked = PackedMaps.of_cbor().objects(
+        [b"\xa1\x61a\xd9" + tag.to_bytes(2, "big") + b"\x81\x18\x2a" for tag in range(65_536)], [None]
+    )
+    assert {tag for tag, found in enumerate(unpacked) if found != b'{"a":[42]}'} == meant
+
+
+@pytest.mark.parametrize(
+    ("format_name", "member", "text"),
+    [
+        ("cbor", "d9270f01", "1"),  # an unknown tag
+        ("cbor", "f7", "null"),  # undefined
+        ("cbor", "f0", "null"),  # a simple value that nobody has given a meaning
+        ("cbor", "d9010283616261616162", '["b","a","b"]'),  # a set
+        ("cbor", "d823615b", '"["'),  # a regular expression, which is none
+        ("cbor", "d8255000112233445566778899aabbccddeeff", '"00112233-4455-6677-8899-aabbccddeeff"'),
+        ("cbor", "c249010000000000000000", "18446744073709551616"),
+        ("cbor", "c349010000000000000000", "-18446744073709551617"),
+        ("cbor", "c25a00010000" + "ff" * 65_536, "null"),
+        ("cbor", "c48221196ab3", '"273.15"'),
+        ("msgpack", "d4052a", '"Kg=="'),  # an extension
+    ],
+)
+def test_an_unusual_value_costs_no_record(format_name: str, member: str, text: str) -> None:
+    head = {"cbor": b"\xa2\x61n\x01\x61a", "msgpack": b"\x82\xa1n\x01\xa1a"}[format_name]
+    reader = {"cbor": PackedMaps.of_cbor, "msgpack": PackedMaps.of_msgpack}[format_name]()
+    assert reader.objects([head + bytes.fromhex(member)], [None]) == [b'{"n":1,"a":%s}' % text.encode()]
 
 
 # --- InfluxDB's line protocol

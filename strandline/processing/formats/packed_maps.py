@@ -1,11 +1,13 @@
 """Maps in MessagePack and CBOR (RFC 8949) to JSON objects.
 
-Byte strings become base64 text, CBOR's times ISO 8601 text. What JSON can't hold (an infinite number) becomes null.
+Byte strings and MessagePack's extensions become base64 text, CBOR's times ISO 8601 text. What JSON can't hold (an infinite
+number, `undefined`) becomes null. A tag of CBOR that means nothing here leaves what it encloses as it is, and what refers to
+something before it (a shared value, a repeated text) is null: a few bytes could be any amount of text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -14,6 +16,9 @@ import msgspec
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.columns.packed_columns import PackedColumns, cbor_coding, msgpack_coding
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks
+
+_BIG_NUMBER_BYTES_MAX = 64
+"""A whole number of more bytes is null: no field holds it, and to write it costs the square of its length."""
 
 
 class PackedMaps:
@@ -40,7 +45,7 @@ class PackedMaps:
         """The objects of values that are maps all; None if any is not."""
         try:
             found = list(map(self._unpack, values))  # type: ignore[arg-type]  # None raises TypeError
-            return list(map(msgspec.json.encode, found)) if set(map(type, found)) == {dict} else None
+            return list(map(_encode, found)) if set(map(type, found)) == {dict} else None
         except (ValueError, TypeError, RecursionError):
             return None
 
@@ -54,9 +59,42 @@ class PackedMaps:
         if not isinstance(found, dict):
             return Rejection(REASON_SCHEMA, f"expected a map, got {type(found).__name__}")
         try:
-            return msgspec.json.encode(found)
+            return _encode(found)
         except (TypeError, ValueError, RecursionError) as error:
             return Rejection(REASON_DECODE, f"the map holds what no field can: {error}")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold of an extension of MessagePack, or one of CBOR's simple values."""
+    if value is None:  # JSON has a null, but not as a name
+        raise TypeError("a name in it is neither text nor number")
+    return value.data if isinstance(value, msgspec.msgpack.Ext) else None
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+
+
+def _whole(value: Any, _is_key: bool) -> int | None:
+    if not isinstance(value, bytes):
+        raise TypeError("the bytes of a number are no byte string")
+    return int.from_bytes(value) if len(value) <= _BIG_NUMBER_BYTES_MAX else None
+
+
+def _below_zero(value: Any, is_key: bool) -> int | None:
+    return None if (number := _whole(value, is_key)) is None else -1 - number
+
+
+def _enclosed(value: Any, _is_key: bool) -> Any:
+    return value
+
+
+_CBOR_TAGS: Mapping[int, Callable[[Any, bool], Any]] = {
+    2: _whole,
+    3: _below_zero,
+    **dict.fromkeys((25, 29), lambda *_: None),
+    **dict.fromkeys((28, 30, 35, 36, 52, 54, 256, 258, 260, 261, 43000), _enclosed),
+}
+"""In place of what cbor2 makes of these tags. Its own are times (0, 1, 100, 1004), decimals (4, 5), a UUID (37), and 55799."""
 
 
 def _unpack_cbor(value: bytes) -> Any:
@@ -64,7 +102,9 @@ def _unpack_cbor(value: bytes) -> Any:
 
     stream = BytesIO(value)
     try:
-        found = cbor2.CBORDecoder(stream).decode()
+        found = cbor2.CBORDecoder(
+            stream, semantic_decoders=_CBOR_TAGS, tag_hook=lambda tag, _is_key: tag.value
+        ).decode()
     except cbor2.CBORError as error:
         raise ValueError(error) from error
     if stream.tell() < len(value):
