@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import NotFound
-from strandline.core.record_headers import REASON_DECODE
+from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.gateway.serving.http_request import BodyRoom, Refusal, Request, RoomFull
 from strandline.ingest.http.gateway import stream_of
+from strandline.processing.formats import json_rows
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.telemetry import otlp_metrics, remote_writes
+from strandline.processing.formats.telemetry import points as telemetry_points
 from strandline.processing.formats.telemetry.otlp_metrics import OtlpMetrics
 from strandline.processing.formats.telemetry.remote_writes import RemoteWrites, unpack_snappy
 from strandline.processing.pipelines.event_time import EventTimeSource
@@ -294,6 +296,47 @@ def test_snappy_is_unpacked_within_its_bound(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(remote_writes, "PLAIN_BYTES_MAX", 99_999)
     with pytest.raises(ValueError, match="100000 bytes unpacked"):
         unpack_snappy(snappy(b"x" * 100_000))
+
+
+@pytest.mark.parametrize(("label_bytes", "points_count"), [(20_000, 100), (0, 40_000)])
+def test_points_are_written_out_within_their_bound(
+    label_bytes: int, points_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A label stands in each of its series' rows, so a few bytes may ask for any amount; and a point may take two bytes."""
+    monkeypatch.setattr(telemetry_points, "EXPLODED_BYTES_MAX", 1 << 20)
+    name, text = _field(1, b"a"), b"x" * label_bytes
+    series = _field(1, name + _field(2, text)) + _field(2, b"") * points_count
+    resource = _field(1, _field(1, name + _field(2, _field(1, text))))
+    gauge = _field(5, _field(1, b"") * points_count)
+    otlp = _field(1, resource + _field(2, _field(2, gauge)))
+    for reader, message in ((RemoteWrites(), snappy(_field(1, series))), (OtlpMetrics(), otlp)):
+        assert points(reader, message) == Rejection(REASON_SCHEMA, "its points have more than 1048576 bytes together")
+
+
+def test_requests_are_written_out_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may be as large as a record may be: all of a batch at once would be thousands of times that."""
+    monkeypatch.setattr(json_rows, "EXPLODED_BYTES_MAX", 1_000)
+    body = write_request(({"__name__": "up", "instance": "a"}, [(1.0, time_ms) for time_ms in range(50)]))
+    read = 0
+
+    def counted(value: bytes) -> Any:
+        nonlocal read
+        read += 1
+        return unpack_snappy(value)
+
+    monkeypatch.setattr(remote_writes, "unpack_snappy", counted)
+    parts = RowReader(record_format(example("prometheus"))).parts([body] * 100, [])
+    assert (len(next(parts).texts), read) == (50, 1)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of Protobuf that has a length."""
+    size = b""
+    length = len(content)
+    while length > 0x7F:
+        size += bytes([length & 0x7F | 0x80])
+        length >>= 7
+    return bytes([number << 3 | 2]) + size + bytes([length]) + content
 
 
 def example(name: str) -> StreamSpec:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -97,14 +97,17 @@ class ExplodedRows:
         self._paths = [path[depth:] if path[:depth] == array else path for path in self._fields.paths]
         self._read = _FastReader(self._paths) if all(self._paths) else lambda _: None
 
-    def parts(self, values: Sequence[JsonText]) -> Iterator[Rows]:
-        """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows, but for the last."""
+    def parts(self, values: Iterable[JsonText]) -> Iterator[Rows]:
+        """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows or EXPLODED_BYTES_MAX bytes, but
+        for the last."""
         texts: list[JsonText] = []
         places: list[int] = []
         elements: list[int | None] = []
+        size = 0
         for place, value in enumerate(values):
             found = self._rows(value)
             if isinstance(found, list):
+                size += sum(map(len, found))
                 texts += found
                 elements += range(len(found))
                 places += [place] * len(found)
@@ -112,9 +115,10 @@ class ExplodedRows:
                 texts.append(found)
                 elements.append(None)
                 places.append(place)
-            if len(texts) >= ROWS_A_PART:
+            if len(texts) >= ROWS_A_PART or size >= EXPLODED_BYTES_MAX:
                 yield Rows(texts, places, elements)
                 texts, places, elements = [], [], []
+                size = 0
         if texts:
             yield Rows(texts, places, elements)
 

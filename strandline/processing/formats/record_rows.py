@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -153,15 +154,16 @@ _READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
 """JSON needs none."""
 
 
-def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Sequence[JsonText]:
+def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Iterator[JsonText]:
     """Each record as a JSON object, or why it is none, before fields are looked for in it."""
-    if config.keeps_sessions:
-        return [None] * len(values)  # a message says what it is only among those before it
     make_reader = _READERS.get(config.name)
-    if make_reader is None:
-        return values
     sources = SourceFields({}, {field.name: field.type for field in config.fields})
-    return make_reader(config, sources).objects(values, [None] * len(values))
+    reader = make_reader(config, sources) if make_reader else None
+    for value in values:
+        if config.keeps_sessions:
+            yield None  # a message says what it is only among those before it
+        else:
+            yield from [value] if reader is None else reader.objects([value], [None])
 
 
 class RowReader:
@@ -281,7 +283,12 @@ class RowReader:
     def _exploded_texts(
         self, exploded: ExplodedRows, values: Sequence[bytes | None], sources: Sequence[bytes | None]
     ) -> Iterator[Rows]:
-        for rows in exploded.parts(self._objects(values, sources)):
+        # One after the other: an object may have as many bytes as all rows of a record.
+        objects = chain.from_iterable(
+            self._objects([value], [source])
+            for value, source in zip(values, sources or [None] * len(values), strict=True)
+        )
+        for rows in exploded.parts(objects):
             yield rows._replace(texts=self._filled_in(rows.texts, rows.of_each(sources))) if sources else rows
 
     def _objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Sequence[JsonText]:

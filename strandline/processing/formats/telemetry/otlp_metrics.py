@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from strandline.core.record_headers import REASON_DECODE
 from strandline.processing.formats.record_fields import JsonText, Rejection
-from strandline.processing.formats.telemetry.points import is_of_points, message_class, of_points
+from strandline.processing.formats.telemetry.points import Series, is_of_points, message_class, of_points
 
 _TIMES = [("start_time_unix_nano", 2, "fixed64"), ("time_unix_nano", 3, "fixed64")]
 _DISTRIBUTION = [("count", 4, "fixed64"), ("sum", 5, "optional double")]
@@ -84,12 +84,12 @@ def _read(value: bytes) -> JsonText:
             json_format.Parse(value, request, ignore_unknown_fields=True)
         else:
             request.ParseFromString(value)
-        return of_points(list(_points(request)))
+        return of_points(_series(request))
     except (DecodeError, json_format.Error, ValueError, TypeError, AttributeError, RecursionError) as error:
         return Rejection(REASON_DECODE, f"not a request with OpenTelemetry's metrics: {str(error)[:200]}")
 
 
-def _points(request: Any) -> Iterator[dict[str, Any]]:
+def _series(request: Any) -> Iterator[Series]:
     for of_resource in request.resource_metrics:
         resource = _attributes(of_resource.resource.attributes)
         for of_scope in of_resource.scope_metrics:
@@ -98,8 +98,7 @@ def _points(request: Any) -> Iterator[dict[str, Any]]:
                 for kind in _KINDS:
                     if metric.HasField(kind):
                         about = {"metric": metric.name, "unit": metric.unit, "type": kind, **common}
-                        for point in getattr(metric, kind).data_points:
-                            yield about | _point(kind, point)
+                        yield about, map(partial(_point, kind), getattr(metric, kind).data_points)
 
 
 def _point(kind: str, point: Any) -> dict[str, Any]:

@@ -6,12 +6,13 @@ holds one point of a request can be put back into the stream. No request begins 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from strandline.core.record_headers import REASON_DECODE
+from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX
 from strandline.processing.formats.record_fields import Rejection
 
 if TYPE_CHECKING:
@@ -20,14 +21,29 @@ if TYPE_CHECKING:
 POINTS = ("points",)
 """The path of the array whose elements are rows."""
 _POINTS_START = b'{"points":'
+_encode = msgspec.json.encode
+
+Series = tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]
+"""What some points have in common, and what each of them has beside it."""
 
 
-def of_points(points: Sequence[Mapping[str, Any]]) -> bytes | Rejection:
-    """The object that holds the points."""
+def of_points(series: Iterable[Series]) -> bytes | Rejection:
+    """The object that holds the points of all series, each with what its series says of all of them. It is rejected before it is
+    larger than the rows of one record may be: a few bytes may be one long label and thousands of points."""
+    points: list[bytes] = []
+    size = 0
     try:
-        return msgspec.json.encode({"points": points})
+        for common, own in series:
+            start = b""
+            for one in own:
+                start = start or _encode(common)[:-1] + b","
+                points.append(start + _encode(one)[1:])
+                size += len(points[-1])
+                if size > EXPLODED_BYTES_MAX:
+                    return Rejection(REASON_SCHEMA, f"its points have more than {EXPLODED_BYTES_MAX} bytes together")
     except (UnicodeError, RecursionError, ValueError) as error:
         return Rejection(REASON_DECODE, f"a point holds what no field can: {error}")
+    return b"%s[%s]}" % (_POINTS_START, b",".join(points))
 
 
 def is_of_points(value: bytes) -> bool:

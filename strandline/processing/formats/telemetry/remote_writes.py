@@ -12,7 +12,7 @@ from typing import Any
 
 from strandline.core.record_headers import REASON_DECODE
 from strandline.processing.formats.record_fields import JsonText, Rejection
-from strandline.processing.formats.telemetry.points import is_of_points, message_class, of_points
+from strandline.processing.formats.telemetry.points import Series, is_of_points, message_class, of_points
 
 PLAIN_BYTES_MAX = 64 << 20
 """A request that says it is larger when it is unpacked is rejected."""
@@ -49,20 +49,23 @@ def _read(value: bytes) -> JsonText:
     request = _request_class()()
     try:
         request.ParseFromString(unpack_snappy(value))
-        return of_points(list(_samples(request)))
+        return of_points(_series(request))
     except (DecodeError, ValueError, RecursionError) as error:
         return Rejection(REASON_DECODE, f"not a request of Prometheus' remote write: {str(error)[:200]}")
 
 
-def _samples(request: Any) -> Iterator[dict[str, Any]]:
+def _series(request: Any) -> Iterator[Series]:
     for series in request.timeseries:
         labels = {label.name: label.value for label in series.labels}
-        about = {"metric": labels.pop("__name__", ""), "labels": labels}
-        for sample in series.samples:
-            yield about | {"time": sample.timestamp, "value": sample.value}
-        for one in series.histograms:
-            count = one.count_int if one.HasField("count_int") else one.count_float
-            yield about | {"time": one.timestamp, "count": count, "sum": one.sum}
+        yield {"metric": labels.pop("__name__", ""), "labels": labels}, _samples(series)
+
+
+def _samples(series: Any) -> Iterator[dict[str, Any]]:
+    for sample in series.samples:
+        yield {"time": sample.timestamp, "value": sample.value}
+    for one in series.histograms:
+        count = one.count_int if one.HasField("count_int") else one.count_float
+        yield {"time": one.timestamp, "count": count, "sum": one.sum}
 
 
 def unpack_snappy(value: bytes) -> bytes:
