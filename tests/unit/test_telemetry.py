@@ -193,6 +193,24 @@ def test_bytes_that_were_written_by_hand_are_read() -> None:
     ]
 
 
+def test_requests_of_any_length_are_read() -> None:
+    """A first part of 123 bytes looks like the brace of JSON."""
+    lengths = set()
+    for length in range(1, 301):
+        of_resource = json.loads(json.dumps(OTLP["resourceMetrics"][0]))
+        of_resource["resource"]["attributes"] = [attribute("k", "x" * length)]
+        of_resource["scopeMetrics"][0]["metrics"] = [{"name": "m", "gauge": {"dataPoints": [{"asInt": 1}]}}]
+        of_resource["scopeMetrics"][0]["scope"] = {"name": ""}
+        body = protobuf({"resourceMetrics": [of_resource]})
+        lengths.add(body[1])
+        (point,) = points(OtlpMetrics(), body)
+        assert point["resource"] == {"k": "x" * length}
+    assert 123 in lengths
+    found = points(OtlpMetrics(), b"\n{'a':1}")
+    assert isinstance(found, Rejection)
+    assert "JSON" in found.message or "property name" in found.message
+
+
 def test_attributes_of_all_kinds() -> None:
     values = {
         "i": {"intValue": "5"},

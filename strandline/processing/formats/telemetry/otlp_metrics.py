@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -78,15 +79,29 @@ def _read(value: bytes) -> JsonText:
     from google.protobuf import json_format  # only where a stream needs it: each Python worker imports this module
     from google.protobuf.message import DecodeError
 
-    request = _request_class()()
     try:
-        if value.lstrip(b" \t\r\n")[:1] == b"{":
-            json_format.Parse(value, request, ignore_unknown_fields=True)
-        else:
-            request.ParseFromString(value)
-        return of_points(_series(request))
+        return of_points(_series(_request(value)))
     except (DecodeError, json_format.Error, ValueError, TypeError, AttributeError, RecursionError) as error:
         return Rejection(REASON_DECODE, f"not a request with OpenTelemetry's metrics: {str(error)[:200]}")
+
+
+def _request(value: bytes) -> Any:
+    """The request, which is JSON if it begins with a brace."""
+    from google.protobuf import json_format
+    from google.protobuf.message import DecodeError
+
+    request_class = _request_class()
+    if value.lstrip(b" \t\r\n")[:1] != b"{":
+        return request_class.FromString(value)
+    try:
+        return json_format.Parse(value, request_class(), ignore_unknown_fields=True)
+    except (json_format.Error, ValueError):
+        # Protobuf may begin so, too: with its tag, which is a line's end, and a first part of 123 bytes. A message with
+        # metrics has control characters, which no JSON has.
+        if value.startswith(b"\n"):
+            with suppress(DecodeError):
+                return request_class.FromString(value)
+        raise
 
 
 def _series(request: Any) -> Iterator[Series]:
