@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import time
 from dataclasses import replace
 from decimal import Decimal
 from itertools import product
@@ -50,6 +51,15 @@ def event_micros(text: str, unit: str = "ms") -> int | None:
     decoded = decode(f'{{"at": {text}, "ts": 1}}'.encode(), fields=fields)
     micros: list[int] = decoded.arrays["at"].cast(pa.int64()).to_pylist()
     return micros[0] if micros else None
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b"\\\\"])
+def test_a_broken_record_costs_time_with_its_length(end: bytes) -> None:
+    """A text that never ends, with a quote in each second byte: to look for its end from each would take minutes."""
+    began_s = time.process_time()
+    decoded = decode(b"[" * (NESTING_MAX + 1) + b'"' + b'\\"' * 40_000 + end, b"[" * (NESTING_MAX + 1) + b'"\\"]"]')
+    assert time.process_time() - began_s < 5
+    assert [reject.message[:8] for reject in decoded.rejects] == ["nested d"] * 2
 
 
 def test_good_records_become_columns_in_order() -> None:

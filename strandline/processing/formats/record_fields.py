@@ -58,7 +58,8 @@ _SHOWN_CHARACTERS_MAX = 40
 _MID_CENTURY_MICROS = 2_524_608_000_000_000
 """The year 2050. Half as many before and after it are the years 2010 to 2090."""
 _WHOLE_NUMBER = re.compile(rb"-?\d{1,30}")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""Also one that is not closed: to look on behind each of its quotes would cost the square of its length."""
 _BRACKET = re.compile(rb"[][{}]")
 
 
