@@ -145,6 +145,14 @@ def test_a_bad_element_of_avro_is_a_record_with_this_element_alone() -> None:
     assert letters == [nested((AT + timedelta(seconds=1), None))]
 
 
+def test_a_number_that_is_none_does_not_keep_a_bad_element_of_avro_with_the_others() -> None:
+    element = avro_of({"v": "double"}) | {"name": "E"}
+    schema = avro_of({"x": "double", "all": {"type": "array", "items": element}})
+    document = {"format": "avro", "avro": {"schema": schema}, "explode": "$.all", "schema": {"v": "double"}}
+    _, _, letters = read(document, avro_record(schema, {"x": math.nan, "all": [{"v": 1}, {"v": math.inf}]}))
+    assert letters == [avro_record(schema, {"x": math.nan, "all": [{"v": math.inf}]})]
+
+
 def test_bytes_that_are_no_record_of_the_schema_cost_only_themselves() -> None:
     schema = avro_of({"x": "string", "e": {"type": "enum", "name": "E", "symbols": ["A"]}, "d": "double"})
     good = avro_record(schema, {"x": "a", "e": "A", "d": 1})
@@ -332,6 +340,18 @@ def test_a_bad_element_of_protobuf_is_a_message_with_this_element_alone() -> Non
     accepted, _, letters = read({**OF_SET, "explode": "$.values", "schema": bare}, message(id="b", values=[1, 3]))
     assert accepted == [{"id": "b", "v": 1.0}]
     assert letters == [message(id="b", values=[3])]
+
+
+def test_what_no_field_takes_is_no_more_in_dead_letters_of_protobuf_than_in_rows() -> None:
+    for count in (600, 700):
+        record = message(id="x" * 100_000, all=[INNER(x=-1)] * count)
+        document = {**OF_SET, "explode": "$.all", "schema": {"x": {"type": "integer", "min": 0}}}
+        _, rejected, letters = read(document, record)
+        assert len(letters) == (600 if count == 600 else 1)
+        assert rejected[0].startswith(
+            "0 schema: x: " if count == 600 else "0 schema: $.all: its elements, each with what"
+        )
+        assert letters[-1] == (message(id="x" * 100_000, all=[INNER(x=-1)]) if count == 600 else record)
 
 
 def test_bytes_that_are_no_message_cost_only_themselves() -> None:

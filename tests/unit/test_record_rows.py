@@ -123,6 +123,7 @@ def test_text_stands_for_a_number_only_where_the_schema_says_so() -> None:
 
 # --- An array, a row for each element
 
+TOO_LARGE = f"its elements, each with what stands beside them, have more than {EXPLODED_BYTES_MAX} bytes"
 READINGS = {"device": "string", "t": {"type": "double", "from": "$.temp"}}
 
 
@@ -177,7 +178,32 @@ def test_a_record_that_would_be_too_many_bytes_of_rows_is_rejected_whole() -> No
     value = b'{"device":"%s","temp":1,"readings":[%s]}' % (beside, elements)
     accepted, rejected = read(READINGS, value, explode="$.readings")
     assert accepted == []
-    assert rejected == [f"0 schema: $.readings: its rows have more than {EXPLODED_BYTES_MAX} bytes together"]
+    assert rejected == [f"0 schema: $.readings: {TOO_LARGE}"]
+
+
+def test_what_no_field_takes_is_no_more_in_dead_letters_than_in_rows() -> None:
+    """Each element's dead letter repeats it."""
+    beside = b"x" * 100_000
+    for extra in (-1, 1):
+        elements = b",".join([b"{}"] * (EXPLODED_BYTES_MAX // len(beside) + extra))
+        value = b'{"device":"a","other":"%s","readings":[%s]}' % (beside, elements)
+        accepted, rejected = read(READINGS, value, explode="$.readings")
+        assert accepted == []
+        expected = "0/0 schema: t: required but missing" if extra < 0 else f"0 schema: $.readings: {TOO_LARGE}"
+        assert rejected[0] == expected
+
+
+def test_a_record_is_read_once_for_all_of_its_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = StreamSpec.from_document({"stream": "s", "schema": READINGS, "explode": "$.readings"})
+    reader = RowReader(record_format(stream))
+    values = [b'{"device":"%s","readings":[%s]}' % (name, b",".join([b"{}"] * 50)) for name in (b"a", b"b")]
+    (rows,) = reader.parts(values, [])
+    read_of: list[bytes] = []
+    letters_of = reader._letters_of
+    monkeypatch.setattr(reader, "_letters_of", lambda value: read_of.append(value) or letters_of(value))
+    letters = [reader.dead_letter_value(values, rows, at) for at in range(100)]
+    assert letters == [b'{"device":"a","readings":[{}]}'] * 50 + [b'{"device":"b","readings":[{}]}'] * 50
+    assert read_of == values
 
 
 def test_many_rows_come_in_parts_of_whole_records() -> None:

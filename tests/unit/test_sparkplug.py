@@ -333,7 +333,7 @@ def test_each_row_has_a_dead_letter_of_its_own_that_repeats_no_other() -> None:
     reader = RowReader(record)
     birth = payload(metric("a", 1, "Int32", alias=1), metric("b", "text", "String", alias=2), seq=0, time=TIME)
     data = payload(metric(alias=1, value=5, kind="Int32"), metric(alias=9, value=6, kind="Int32"), seq=1)
-    records = [birth, data, b"\xff"]
+    records = [birth, data + b"\x2a\x04body", b"\xff"]
     sources = [topic("NBIRTH"), topic("NDATA"), topic("NDATA")]
     (found,) = reader.parts(records, sources)
     assert (found.places, found.elements) == ([0, 0, 1, 1, 2], [0, 1, 0, 1, None])
@@ -346,7 +346,7 @@ def test_each_row_has_a_dead_letter_of_its_own_that_repeats_no_other() -> None:
     again = RowReader(record)
     (back,) = again.parts(letters[:1], [topic("NBIRTH")])
     assert json.loads(back.texts[0])["metric"] == "b" and again.sessions is not None and not again.sessions.nodes  # type: ignore[arg-type]
-    # The metric with an alias that nobody declared is the payload with this one alone.
+    # The metric with an alias that nobody declared is the payload with this one alone, without a body.
     assert letters[1] == payload(metric(alias=9, value=6, kind="Int32"), seq=1)
 
 

@@ -381,6 +381,17 @@ def test_a_dead_letter_of_a_point_holds_it_alone_and_is_read_again() -> None:
     assert reader.dead_letter_value([b"\xff"], broken, 0) == b"\xff"
 
 
+def test_a_request_is_unpacked_once_for_all_of_its_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = write_request(({"__name__": "up", "instance": "a"}, [(float(at), at) for at in range(100)]))
+    reader = RowReader(record_format(example("prometheus")))
+    (rows,) = reader.parts([body], [])
+    unpacked: list[bytes] = []
+    monkeypatch.setattr(remote_writes, "unpack_snappy", lambda value: unpacked.append(value) or unpack_snappy(value))
+    letters = [reader.dead_letter_value([body], rows, at) or b"" for at in range(100)]
+    assert [json.loads(letter)["points"][0]["time"] for letter in letters] == list(range(100))
+    assert len(unpacked) == 1
+
+
 def test_the_example_of_otlp_reads_its_request() -> None:
     (rows,) = RowReader(record_format(example("otlp"))).parts([protobuf(OTLP)], [None])
     assert json.loads(rows.texts[0]) == {

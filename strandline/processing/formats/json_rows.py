@@ -36,7 +36,7 @@ from strandline.processing.formats.record_fields import (
 from strandline.processing.formats.text_values import json_of_text
 
 EXPLODED_BYTES_MAX = 64 << 20
-"""The rows of one record have fewer bytes together."""
+"""The rows of one record have fewer bytes together, and so have its dead letters, if each row becomes one."""
 
 ROWS_A_PART = 10_000
 _Value = Raw | UnsetType
@@ -122,17 +122,20 @@ class ExplodedRows:
         if texts:
             yield Rows(texts, places, elements)
 
-    def with_only(self, value: bytes, element: int) -> bytes:
-        """The record with an array of this element alone."""
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """What returns the record with an array of one element alone, by the element's place."""
+        elements: list[Raw] = []
 
         def cut(raw: bytes, path: JsonPath) -> Raw:
             if not path:
-                return Raw(_encode([_array_of(raw)[element]]))
+                elements.extend(_array_of(raw))
+                return Raw(b"[\0]")  # no JSON has this byte
             members: Any = _object_of(raw) if isinstance(path[0], str) else _array_of(raw)
             members[path[0]] = cut(bytes(members[path[0]]), path[1:])
             return Raw(_encode(members))
 
-        return bytes(cut(value, self._array))
+        before, behind = bytes(cut(value, self._array)).split(b"\0")
+        return lambda element: before + bytes(elements[element]) + behind
 
     def _rows(self, value: JsonText) -> list[bytes] | JsonText:
         if not isinstance(value, bytes):
@@ -145,10 +148,9 @@ class ExplodedRows:
             found = "it is missing" if array is None else f"got {shown(array)}"
             return Rejection(REASON_SCHEMA, f"{self._name}: expected an array, {found}")
         elements = _array_of(array)
-        if len(elements) * sum(len(bytes(one)) for one in beside if one is not UNSET) > EXPLODED_BYTES_MAX:
-            return Rejection(
-                REASON_SCHEMA, f"{self._name}: its rows have more than {EXPLODED_BYTES_MAX} bytes together"
-            )
+        size = max(len(value) - len(array), sum(len(bytes(one)) for one in beside if one is not UNSET))
+        if len(elements) * size > EXPLODED_BYTES_MAX:
+            return too_large(self._array)
         rows = []
         for element in elements:
             own = self._read(element) or _resolved(bytes(element), self._paths)
@@ -254,6 +256,14 @@ def resolve(value: bytes, path: JsonPath) -> bytes | None:
 def _resolved(value: bytes, paths: Sequence[JsonPath]) -> list[_Value]:
     found = [resolve(value, path) for path in paths]
     return [UNSET if one is None else Raw(one) for one in found]
+
+
+def too_large(array: JsonPath) -> Rejection:
+    """Why a record is rejected whose rows, or whose dead letters, would take too many bytes."""
+    return Rejection(
+        REASON_SCHEMA,
+        f"{path_text(array)}: its elements, each with what stands beside them, have more than {EXPLODED_BYTES_MAX} bytes",
+    )
 
 
 def path_text(path: JsonPath) -> str:

@@ -28,7 +28,7 @@ from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.source_fields import SourceFields
 from strandline.processing.formats.sparkplug.message_rows import MessageRows
-from strandline.processing.formats.sparkplug.messages import MessageReader, letter_of_row
+from strandline.processing.formats.sparkplug.messages import MessageReader, letter_of_row, letters_of_metrics
 from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.formats.telemetry.otlp_metrics import OtlpMetrics
 from strandline.processing.formats.telemetry.points import POINTS
@@ -118,8 +118,8 @@ class FormatReader(Protocol):
 class ArrayReader(FormatReader, Protocol):
     """Reads the records of a format that can be exploded, and is not JSON."""
 
-    def with_only(self, value: bytes, element: int) -> bytes:
-        """Return the record with an array of this element alone."""
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """Return what returns the record with an array of one element alone, by the element's place: the record is read once."""
 
 
 def _avro(config: RecordFormat, schemas: RegisteredSchemas | None) -> ArrayReader:
@@ -202,6 +202,8 @@ class RowReader:
             else None
         )
         self._quick = self._quick_reader(config)
+        self._letters: tuple[bytes, Callable[[int], bytes]] | None = None
+        """The record that had a dead letter last, and what returns those of its rows."""
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
         beside = {header for _, header in config.header_fields}
@@ -307,16 +309,24 @@ class RowReader:
         value = values[at if rows.places is None else rows.places[at]]
         if element is None or value is None:
             return value
-        if rows.whole_of is not None and (whole := rows.whole_of(at)) is not None:
-            return letter_of_row(whole, value, element)
-        assert self._exploded is not None
+        if rows.whole_of is not None and isinstance(whole := rows.whole_of(at), bytes):
+            return letter_of_row(whole)
+        if self._letters is None or self._letters[0] != value:
+            self._letters = value, self._letters_of(value)
+        return self._letters[1](element)
+
+    def _letters_of(self, value: bytes) -> Callable[[int], bytes]:
+        """What returns the dead letter of one of the record's rows, by its element's place."""
+        if self._messages is not None:
+            return letters_of_metrics(value)
         if self._array_reader is not None:
-            return self._array_reader.with_only(value, element)
-        if self._reader is not None:
-            (read,) = self._reader.objects([value], [None])
-            assert isinstance(read, bytes), "one of its rows was read"
-            value = read
-        return self._exploded.with_only(value, element)
+            return self._array_reader.letters(value)
+        assert self._exploded is not None
+        if self._reader is None:
+            return self._exploded.letters(value)
+        (read,) = self._reader.objects([value], [None])
+        assert isinstance(read, bytes), "one of its rows was read"
+        return self._exploded.letters(read)
 
     def _read_columns(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> ReadColumns | None:
         """The records as columns, where the format has a quick way for most of them."""

@@ -17,7 +17,7 @@ neither needs one nor changes anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -290,17 +290,25 @@ def _stale(about: dict[str, Any], birth: Birth) -> Iterator[Row]:
         yield _encode(row | ({"alias": alias} if alias is not None else {}))
 
 
-def letter_of_row(row: Row, value: bytes, element: int) -> bytes:
-    """What the dead letter of a row of this record holds, so that a replay repeats no other one: the row as JSON; of a metric
-    that has none, the payload with this metric alone."""
-    if isinstance(row, bytes):
-        return b"%s%s]}" % (_POINTS_START, row)
+def letter_of_row(row: bytes) -> bytes:
+    """What the dead letter of a row holds, so that a replay repeats no other one: the row as JSON."""
+    return b"%s%s]}" % (_POINTS_START, row)
+
+
+def letters_of_metrics(value: bytes) -> Callable[[int], bytes]:
+    """What returns the dead letter of a metric without a row, by its place: the payload with this metric alone, without a body,
+    which no row is made of."""
     message = _parsed(value)
-    metric = type(message.metrics[element])()
-    metric.CopyFrom(message.metrics[element])
-    del message.metrics[:]
-    message.metrics.append(metric)
-    return bytes(message.SerializeToString())
+    message.DiscardUnknownFields()
+
+    def letter(element: int) -> bytes:
+        alone = type(message)(metrics=[message.metrics[element]])
+        for name in ("timestamp", "seq"):
+            if message.HasField(name):
+                setattr(alone, name, getattr(message, name))
+        return bytes(alone.SerializeToString())
+
+    return letter
 
 
 def _rows_of_points(value: bytes) -> list[Row]:

@@ -59,9 +59,9 @@ class AvroRecords:
         """The records as columns, as far as they can be read so."""
         return None if self._type.quick is None else self._type.quick.columns(values)
 
-    def with_only(self, value: bytes, element: int) -> bytes:
-        """The record with an array of this element alone."""
-        return self._type.with_only(value, element)
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """What returns the record with an array of one element alone."""
+        return self._type.letters(value)
 
 
 class RegisteredAvroRecords:
@@ -86,11 +86,12 @@ class RegisteredAvroRecords:
         quick = None if isinstance(found, Rejection) else found.quick
         return None if quick is None else quick.columns(values, model[:PREFIX_BYTES])
 
-    def with_only(self, value: bytes, element: int) -> bytes:
-        """The record with an array of this element alone."""
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """What returns the record with an array of one element alone."""
         found = self._type_of(value)
         assert isinstance(found, RecordType)
-        return value[:PREFIX_BYTES] + found.with_only(value[PREFIX_BYTES:], element)
+        letter = found.letters(value[PREFIX_BYTES:])
+        return lambda element: value[:PREFIX_BYTES] + letter(element)
 
     def _object(self, value: bytes) -> JsonText:
         found = self._type_of(value)
@@ -163,20 +164,27 @@ class RecordType:
         except (TypeError, ValueError, RecursionError) as error:
             return Rejection(REASON_DECODE, f"the record holds what no field can: {error}")
 
-    def with_only(self, value: bytes, element: int) -> bytes:
-        """The record with an array of this element alone. The value is a record."""
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """What returns the record with an array of one element alone, by the element's place. The value is a record."""
         found: Any = self._read(BytesIO(value), self._schema, None, return_named_type=True)
         here: Any = found
         for step in self._array[:-1]:
             here = (here[1] if isinstance(here, tuple) else here)[step]
         here = here[1] if isinstance(here, tuple) else here
-        here[self._array[-1]] = [here[self._array[-1]][element]]
-        written = BytesIO()
-        self._write(written, self._schema, found)
-        alone = written.getvalue()
-        # A union of float and double is written by its first branch, whichever it was read from.
-        again: Any = self._read(BytesIO(alone), self._schema, None, return_named_type=True)
-        return alone if again == found else value
+        elements = here[self._array[-1]]
+
+        def letter(element: int) -> bytes:
+            here[self._array[-1]] = [elements[element]]
+            written = BytesIO()
+            self._write(written, self._schema, found)
+            alone = written.getvalue()
+            # A union of float and double is written by its first branch, whichever it was read from.
+            again: Any = self._read(BytesIO(alone), self._schema, None, return_named_type=True)
+            return (
+                alone if _encode(again) == _encode(found) else value
+            )  # as text, in which numbers that are none are alike
+
+        return letter
 
     def _convert_elements(self, found: Any) -> None:
         for step in self._array:

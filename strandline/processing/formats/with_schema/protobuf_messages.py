@@ -21,6 +21,7 @@ from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.schemas.message_types import read_descriptor_set, read_registered_file
 from strandline.processing.formats.columns.protobuf_columns import protobuf_columns
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
+from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, too_large
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks
 from strandline.processing.formats.timestamps import PER_SECOND, format_timestamp
 from strandline.processing.formats.with_schema.registered_schemas import PREFIX_BYTES, RegisteredSchemas, number_of
@@ -58,9 +59,9 @@ class ProtobufMessages:
         """The messages as columns, as far as they can be read so."""
         return None if self._type.quick is None else self._type.quick.columns(values)
 
-    def with_only(self, value: bytes, element: int) -> bytes:
-        """The message with an array of this element alone."""
-        return self._type.with_only(value, element)
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """What returns the message with an array of one element alone."""
+        return self._type.letters(value)
 
 
 class RegisteredProtobufMessages:
@@ -84,12 +85,13 @@ class RegisteredProtobufMessages:
         """Each message as a JSON object. Raises RegistryUnavailable and SchemaChanged."""
         return [None if value is None else self._object(value) for value in values]
 
-    def with_only(self, value: bytes, element: int) -> bytes:
-        """The message with an array of this element alone."""
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """What returns the message with an array of one element alone."""
         found = self._type_of(value)
         assert not isinstance(found, Rejection)
         kind, first = found
-        return value[:first] + kind.with_only(value[first:], element)
+        letter = kind.letters(value[first:])
+        return lambda element: value[:first] + letter(element)
 
     def _object(self, value: bytes) -> JsonText:
         found = self._type_of(value)
@@ -134,6 +136,7 @@ class MessageType:
         self._parse: Callable[[Any], Message] = GetMessageClass(descriptor).FromString
         self._errors = (DecodeError, UnicodeDecodeError)
         self._array = explode
+        self._has_array = explode is not None and _leads_to_array(descriptor, explode)
         self._plain = _plain_message(descriptor, _wanted(fields, explode))
         self.quick = protobuf_columns(descriptor, fields) if explode is None else None
         """Reads many messages as columns; None if it can't."""
@@ -143,6 +146,8 @@ class MessageType:
         return in_blocks(self._at_once, self.object, values)
 
     def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
+        if self._has_array:
+            return None
         try:
             return list(map(_encode, map(self._plain, map(self._parse, values))))
         except (*self._errors, ValueError, TypeError):  # one of them is no message, or a tombstone
@@ -153,28 +158,45 @@ class MessageType:
         if value is None:
             return None
         try:
-            return _encode(self._plain(self._parse(value)))
+            message = self._parse(value)
+            found = _encode(self._plain(message))
         except self._errors as error:
             return Rejection(REASON_DECODE, f"not a message of the type: {error}")
         except ValueError as error:  # a text of proto2 may hold any bytes
             return Rejection(REASON_SCHEMA, f"the message holds what no field can: {error}")
+        if self._has_array and (count := len(array := self._array_in(message))) * len(value) > EXPLODED_BYTES_MAX:
+            del array[:]  # what is left stands beside it, whether a field wants it or not
+            if count * message.ByteSize() > EXPLODED_BYTES_MAX:
+                assert self._array is not None
+                return too_large(self._array)
+        return found
 
-    def with_only(self, value: bytes, element: int) -> bytes:
-        """The message with an array of this element alone. The value is a message that has it."""
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """What returns the message with an array of one element alone, by the element's place. The value is a message."""
         message: Message = self._parse(value)
-        assert self._array is not None
-        here = message
-        for step in self._array[:-1]:
-            here = getattr(here, str(step))
-        array = getattr(here, str(self._array[-1]))
-        only = array[element]
-        if hasattr(only, "SerializeToString"):
-            copied = type(only)()
-            copied.CopyFrom(only)
-            only = copied
+        array, elements = self._array_in(message), self._array_in(self._parse(value))
         del array[:]
-        array.append(only)
-        return bytes(message.SerializeToString(deterministic=True))
+
+        def letter(element: int) -> bytes:
+            array.append(elements[element])
+            alone = bytes(message.SerializeToString(deterministic=True))
+            del array[:]
+            return alone
+
+        return letter
+
+    def _array_in(self, message: Message) -> Any:
+        assert self._array is not None
+        return attrgetter(".".join(map(str, self._array)))(message)
+
+
+def _leads_to_array(descriptor: Descriptor, path: JsonPath) -> bool:
+    field = descriptor.fields_by_name.get(str(path[0])) if path else None
+    if field is None:
+        return False
+    if len(path) == 1:
+        return field.is_repeated and not (field.message_type and field.message_type.GetOptions().map_entry)
+    return not field.is_repeated and field.message_type is not None and _leads_to_array(field.message_type, path[1:])
 
 
 @lru_cache(maxsize=256)
