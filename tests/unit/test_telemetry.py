@@ -252,6 +252,33 @@ def test_a_point_that_does_not_know_its_time_has_none() -> None:
             assert "time" not in point and point["value"] == 1.5
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "flags", "others"),
+    [
+        ("gauge", 5, 8, b"\x31" + bytes(8)),
+        ("sum", 7, 8, b"\x21" + bytes(8)),
+        ("histogram", 9, 10, b""),
+        ("exponential_histogram", 10, 10, b""),
+        ("summary", 11, 8, b""),
+    ],
+)
+def test_a_point_without_a_recorded_value_has_none(kind: str, field: int, flags: int, others: bytes) -> None:
+    """By the numbers of the fields in OTLP's own files: its zeros are no measurement. Other flags say nothing about the value."""
+    for flag in (1, 2):
+        point = others + bytes([flags << 3, flag])
+        metric = _field(1, b"m") + _field(field, _field(1, point))
+        (found,) = points(OtlpMetrics(), _field(1, _field(2, _field(2, metric))))
+        about = {"metric": "m", "unit": "", "type": kind, "resource": {}, "attributes": {}}
+        assert (found == about) == (flag == 1)
+
+
+def test_a_summary_has_its_sum_also_where_it_is_0() -> None:
+    summary = {"name": "m", "summary": {"dataPoints": [{"timeUnixNano": 5}]}}
+    body = protobuf({"resourceMetrics": [{"scopeMetrics": [{"metrics": [summary]}]}]})
+    (found,) = points(OtlpMetrics(), body)
+    assert (found["count"], found["sum"], found["quantiles"]) == (0, 0.0, {})
+
+
 def test_samples_of_prometheus() -> None:
     body = write_request(
         ({"__name__": "up", "job": "node", "instance": "a:9100"}, [(1.0, 1_000), (0.0, 2_000)]),

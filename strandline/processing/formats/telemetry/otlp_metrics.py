@@ -3,7 +3,7 @@
 A point has `metric`, `unit`, `type` (`gauge`, `sum`, `histogram`, `exponential_histogram`, `summary`), `time` and `start_time` in
 nanoseconds, `attributes`, `resource` (the attributes of what sent it) and `scope`. A gauge and a sum have a `value`; the others
 `count`, `sum`, `min` and `max`, as far as they were sent, a histogram `bucket_counts` and `explicit_bounds`, a summary
-`quantiles`.
+`quantiles`. A point whose flags say that it has no recorded value (its series has ended) has none of these.
 """
 
 from __future__ import annotations
@@ -37,17 +37,20 @@ _MESSAGES = {
     "Summaries": [("data_points", 1, "repeated Summary")],
     "Number": [
         *_TIMES, ("as_double", 4, "optional double"), ("as_int", 6, "optional sfixed64"), ("attributes", 7, "repeated KeyValue"),
+        ("flags", 8, "uint32"),
     ],
     "Histogram": [
         *_TIMES, *_DISTRIBUTION, ("bucket_counts", 6, "repeated fixed64"), ("explicit_bounds", 7, "repeated double"),
-        ("attributes", 9, "repeated KeyValue"), ("min", 11, "optional double"), ("max", 12, "optional double"),
+        ("attributes", 9, "repeated KeyValue"), ("flags", 10, "uint32"), ("min", 11, "optional double"),
+        ("max", 12, "optional double"),
     ],
     "ExponentialHistogram": [
-        *_TIMES, *_DISTRIBUTION, ("attributes", 1, "repeated KeyValue"), ("min", 12, "optional double"),
-        ("max", 13, "optional double"),
+        *_TIMES, *_DISTRIBUTION, ("attributes", 1, "repeated KeyValue"), ("flags", 10, "uint32"),
+        ("min", 12, "optional double"), ("max", 13, "optional double"),
     ],
     "Summary": [
-        *_TIMES, *_DISTRIBUTION, ("quantile_values", 6, "repeated Quantile"), ("attributes", 7, "repeated KeyValue"),
+        *_TIMES, ("count", 4, "fixed64"), ("sum", 5, "double"), ("quantile_values", 6, "repeated Quantile"),
+        ("attributes", 7, "repeated KeyValue"), ("flags", 8, "uint32"),
     ],
     "Quantile": [("quantile", 1, "double"), ("value", 2, "double")],
     "KeyValue": [("key", 1, "string"), ("value", 2, "AnyValue")],
@@ -59,6 +62,8 @@ _MESSAGES = {
     "Values": [("values", 1, "repeated AnyValue")],
     "KeyValues": [("values", 1, "repeated KeyValue")],
 }  # fmt: skip
+_NO_RECORDED_VALUE = 1
+"""The flag of a point that says only that its series has ended, as Prometheus' stale markers do."""
 _KINDS = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
 
 
@@ -122,19 +127,24 @@ def _point(kind: str, point: Any) -> dict[str, Any]:
         found["time"] = point.time_unix_nano
     if point.start_time_unix_nano:
         found["start_time"] = point.start_time_unix_nano
+    if point.flags & _NO_RECORDED_VALUE:
+        return found
     if kind in ("gauge", "sum"):
         for name in ("as_double", "as_int"):
             if point.HasField(name):
                 found["value"] = getattr(point, name)
         return found
     found["count"] = point.count
-    for name in ("sum",) if kind == "summary" else ("sum", "min", "max"):
+    if kind == "summary":
+        return found | {
+            "sum": point.sum,
+            "quantiles": {str(one.quantile): one.value for one in point.quantile_values},
+        }
+    for name in ("sum", "min", "max"):
         if point.HasField(name):
             found[name] = getattr(point, name)
     if kind == "histogram":
         found |= {"bucket_counts": list(point.bucket_counts), "explicit_bounds": list(point.explicit_bounds)}
-    elif kind == "summary":
-        found["quantiles"] = {str(one.quantile): one.value for one in point.quantile_values}
     return found
 
 
