@@ -84,6 +84,8 @@ def test_a_filter_of_two_arguments_leaves_out_the_row() -> None:
         ("cast(max(level) as integer) * 2147483647 - min(level)", DeskLetter),
         ("sum(flow) / (count(*) - count(pump))", DeskLetter),
         ("sum(flow) / nullif(count(*) - count(pump), 0)", DeskResult),
+        ("case when count(*) > 1 then sum(flow) / (count(*) - count(pump)) end", DeskLetter),
+        ("case when count(*) < 1 then sum(flow) / (count(*) - count(pump)) end", DeskResult),
         ("1 / count(*) filter (where false)", DeskLetter),
         ("max(flow) filter (where false) + 1", DeskResult),
         ("sum(flow / (level - level))", DeskResult),

@@ -104,7 +104,8 @@ def test_brackets_nest_as_deep_as_every_process_can_take(form: str) -> None:
 
 
 def test_a_long_chain_of_operators_is_refused_by_a_limit_that_does_not_depend_on_the_stack() -> None:
-    ColumnExpression(parse_expression("x" + " + x" * 140).sql, TYPES)
+    deep = ColumnExpression(parse_expression("nullif(x, 1)" + " + x" * 140).sql, TYPES)
+    assert deep.fails({"x": pa.array([1, 2, 2**62])}, 3).tolist() == [False, False, True]
     with pytest.raises(ExpressionError, match="is nested too deeply, more than 150 levels"):
         parse_expression("x" + " + x" * 150)
 

@@ -11,9 +11,9 @@ differ in the last bit; a double becomes text by its shortest digits, as newer J
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from strandline.core.field_types import SIMPLE_TYPES, is_decimal, members_of
+from strandline.core.field_types import SIMPLE_TYPES, is_decimal, is_nested, members_of
 from strandline.processing.operators.arithmetic import (
     DOUBLE_OPERATIONS,
     INTEGER_OPERATIONS,
@@ -52,6 +52,8 @@ Evaluate = Callable[[Columns, int], pa.Array]
 """(columns, number of rows) -> one value a row."""
 Compare = Callable[[pa.Array, Columns, int], pa.Array]
 """(one value a row, columns, number of rows) -> whether the comparison holds, for each row."""
+Choose = Callable[[Sequence[Evaluate], Evaluate], Evaluate]
+"""(what each branch gives, what is given where none applies) -> what is given for each row."""
 
 
 class ColumnExpression:
@@ -69,7 +71,7 @@ class ColumnExpression:
         compiler = _Compiler(types)
         self._evaluate = compiler.compile(tree)
         conditions = tree.flatten() if isinstance(tree, exp.And) else [tree]
-        self._conditions = [(compiler.compiled[id(one)], compiler.choices_in(one)) for one in conditions]
+        self._conditions = [(compiler.compiled[id(one)], compiler.null_by_choice(one)) for one in conditions]
 
     def __call__(self, columns: Columns, rows: int) -> pa.Array:
         """One value a row, null where there is none. `columns` holds at least those that the expression reads."""
@@ -77,24 +79,18 @@ class ColumnExpression:
 
     def fails(self, columns: Columns, rows: int) -> npt.NDArray[np.bool_]:
         """For which rows it is null, or one of the conditions that it joins by `and`, without saying so itself: by `null`, by a
-        `case` without `else`, or by `nullif`, `try_cast` and their kin where what they are given is there."""
+        `case` of which no branch applies, or by `nullif`, `try_cast` and their kin where what they are given is there."""
         failed = np.zeros(rows, np.bool_)
-        for condition, choices in self._conditions:
+        for condition, is_chosen in self._conditions:
             is_null = condition(columns, rows).is_null()
-            for choice, given in choices:
-                chosen = choice(columns, rows).is_null()
-                for one in given:
-                    chosen = pc.and_(chosen, one(columns, rows).is_valid())
-                is_null = pc.and_not(is_null, chosen)
-            failed |= is_null.to_numpy(zero_copy_only=False)
+            if pc.any(is_null).as_py():
+                failed |= pc.and_not(is_null, is_chosen(columns, rows)).to_numpy(zero_copy_only=False)
         return failed
 
 
 def _given(node: exp.Expr) -> list[exp.Expr]:
-    """Of what gives null by choice the value from which it does."""
-    if isinstance(node, exp.Nullif | exp.TryCast):
-        return [node.this]
-    return list(node.expressions[:1]) if isinstance(node, exp.Anonymous) else []
+    """Of what gives null by choice the values from which it does."""
+    return list(node.expressions) if isinstance(node, exp.Anonymous) else [node.this]
 
 
 def _gives_null(node: exp.Expr) -> bool:
@@ -115,15 +111,41 @@ class _Compiler:
         self._types = types
         self.compiled: dict[int, Evaluate] = {}
         """By the identity of the node."""
+        self._choosers: dict[int, Choose] = {}
+        """Of each `case` and `if`, by its identity."""
 
     def compile(self, node: exp.Expr) -> Evaluate:
         self.compiled[id(node)] = _BUILDER_OF[type(node)](self, node)
         return self.compiled[id(node)]
 
-    def choices_in(self, node: exp.Expr) -> list[tuple[Evaluate, list[Evaluate]]]:
-        """What is null by choice in this node, each with the values from which it is."""
-        found = [one for one in node.walk() if _gives_null(one) and id(one) in self.compiled]
-        return [(self.compiled[id(one)], [self.compiled[id(given)] for given in _given(one)]) for one in found]
+    def null_by_choice(self, node: exp.Expr) -> Evaluate:
+        """For which rows the compiled node is null because it says so itself; of an array or a struct, because what it holds
+        does. What is not taken, or is passed over for another value, says nothing."""
+        if id(node) not in self.compiled or not any(map(_gives_null, node.walk())):
+            return _never
+        if isinstance(node, exp.Null):
+            return _always
+        value, said = self.compiled[id(node)], self._said(node)
+        if is_nested(self._type(node)):
+            return said
+        return lambda columns, rows: pc.and_(value(columns, rows).is_null(), said(columns, rows))
+
+    def _said(self, node: exp.Expr) -> Evaluate:
+        """Whether a null of the node, which is not `null` itself, is one by choice."""
+        if isinstance(node, exp.Case | exp.If):
+            values, other = _values_of(node)
+            otherwise = _always if other is None else self.null_by_choice(other)
+            return self._choosers[id(node)]([self.null_by_choice(one) for one in values], otherwise)
+        if isinstance(node, exp.Coalesce):
+            return self.null_by_choice((node.this, *node.expressions)[-1])
+        operands = [one for one in node.iter_expressions() if id(one) in self.compiled]
+        said = [self.null_by_choice(one) for one in operands]
+        if isinstance(node, exp.Least | exp.Greatest):
+            return _joined(pc.and_, said)
+        if _gives_null(node):
+            given = [_is_there(self.compiled[id(one)]) for one in _given(node) if id(one) in self.compiled]
+            said.append(_joined(pc.and_, given))
+        return _joined(pc.or_, said)
 
     def typed(self, node: exp.Expr, target: str) -> Evaluate:
         """The node's value, widened to `target`."""
@@ -359,25 +381,28 @@ class _Compiler:
     def case(self, node: exp.Expr) -> Evaluate:
         target = self._type(node)
         branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
-        other = node.args.get("default") or node.args.get("false")
         if isinstance(node, exp.Case) and node.this is not None:
             subject = self.compile(node.this)
             conditions = [self._compared(exp.EQ, node.this, branch.this) for branch in branches]
         else:
             subject = _constant(True, pa.bool_())
             conditions = [_alone(self.typed(branch.this, "boolean")) for branch in branches]
-        values = [self.typed(branch.args["true"], target) for branch in branches]
+
+        def choose(values: Sequence[Evaluate], otherwise: Evaluate) -> Evaluate:
+            def evaluate(columns: Columns, rows: int) -> pa.Array:
+                result = otherwise(columns, rows)
+                subjects = subject(columns, rows)
+                for condition, value in zip(reversed(conditions), reversed(values), strict=True):
+                    chosen = condition(subjects, columns, rows).fill_null(False)
+                    result = pc.if_else(chosen, value(columns, rows), result)
+                return result
+
+            return evaluate
+
+        self._choosers[id(node)] = choose
+        values, other = _values_of(node)
         otherwise = self.typed(other, target) if other is not None else _constant(None, arrow_type(target))
-
-        def evaluate(columns: Columns, rows: int) -> pa.Array:
-            result = otherwise(columns, rows)
-            subjects = subject(columns, rows)
-            for condition, value in zip(reversed(conditions), reversed(values), strict=True):
-                chosen = condition(subjects, columns, rows).fill_null(False)
-                result = pc.if_else(chosen, value(columns, rows), result)
-            return result
-
-        return evaluate
+        return choose([self.typed(value, target) for value in values], otherwise)
 
     def coalesce(self, node: exp.Expr) -> Evaluate:
         target = self._type(node)
@@ -485,6 +510,20 @@ def _alone(condition: Evaluate) -> Compare:
     return lambda _, columns, rows: condition(columns, rows)
 
 
+def _values_of(node: exp.Expr) -> tuple[list[exp.Expr], exp.Expr | None]:
+    """What the branches of a `case` or an `if` give, and what is given where none applies."""
+    branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
+    return [branch.args["true"] for branch in branches], node.args.get("default") or node.args.get("false")
+
+
+def _is_there(value: Evaluate) -> Evaluate:
+    return lambda columns, rows: value(columns, rows).is_valid()
+
+
+def _joined(join: Callable[[pa.Array, pa.Array], pa.Array], conditions: Sequence[Evaluate]) -> Evaluate:
+    return lambda columns, rows: reduce(join, [one(columns, rows) for one in conditions])
+
+
 def _as_written(value: object) -> Callable[[Columns, int], object]:
     return lambda columns, rows: value
 
@@ -492,3 +531,11 @@ def _as_written(value: object) -> Callable[[Columns, int], object]:
 def _constant(value: object, kind: pa.DataType) -> Evaluate:
     scalar = pa.scalar(value, kind)
     return lambda columns, rows: pa.repeat(scalar, rows)
+
+
+def _always(_: Columns, rows: int) -> pa.Array:
+    return pa.repeat(True, rows)
+
+
+def _never(_: Columns, rows: int) -> pa.Array:
+    return pa.repeat(False, rows)
