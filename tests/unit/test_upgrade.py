@@ -206,6 +206,41 @@ def test_where_results_go_and_what_is_done_with_bad_records_is_safe():
     }
 
 
+def test_where_results_are_those_of_one_stage_stay() -> None:
+    """What was emitted before keeps its meaning; only the name of its stage may change."""
+    swapped = (
+        ("elasticsearch: minute", "elasticsearch: other"),
+        ("elasticsearch: hour", "elasticsearch: minute"),
+        ("elasticsearch: other", "elasticsearch: hour"),
+    )
+    assert effects(*swapped) == {
+        "elasticsearch minute from results of minute to those of hour": Effect.FORBIDDEN,
+        "elasticsearch hour from results of hour to those of minute": Effect.FORBIDDEN,
+    }
+    branch = (
+        PIPELINE.replace("tumbling: 1h", "tumbling: 1m")
+        .replace("  - window: {name: hour", "  - from: s\n    window: {name: hour")
+        .replace("sum(n)", "max(power)")
+    )
+    found = changes_between(checked(branch), checked(branch.replace("minute}", "x}").replace("hour}", "minute}")))
+    assert ("elasticsearch minute from results of minute to those of hour", Effect.FORBIDDEN) in [
+        (change.what, change.effect) for change in found
+    ]
+    renamed = ("name: hour", "name: hourly")
+    assert Effect.FORBIDDEN not in effects(renamed).values()
+    another = effects(renamed, ("tumbling: 1h", "tumbling: 2h"))
+    assert another["elasticsearch hour from results of hour to those of hourly"] is Effect.FORBIDDEN
+
+
+def test_the_options_of_a_sink_are_told() -> None:
+    before, after = (
+        PIPELINE.replace("elasticsearch: hour", f"sink: {{use: lake, name: hour, options: {{level: {level}}}}}")
+        for level in (1, 2)
+    )
+    (change,) = changes_between(checked(before), checked(after))
+    assert (change.what, change.effect) == ("the options of sink lake:hour", Effect.SAFE)
+
+
 def test_the_settings_of_indices_count_for_those_that_are_made_later():
     change = ("elasticsearch: hour", "elasticsearch: {name: hour, shards: 2}")
     assert effects(change) == {"the settings of the indices of hour": Effect.SAFE}

@@ -253,8 +253,14 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
                 "what is there has other fields and another meaning; emit under another name",
             )
             continue
-        old_settings, old_updates = _settings_of(old_places[emit], emit)
-        new_settings, new_updates = _settings_of(new_places[emit], emit)
+        if _is_another(old_places[emit], new_places[emit], after):
+            yield Change(
+                f"{emit.kind} {emit.name} from results of {old_places[emit].name} to those of {new_places[emit].name}",
+                Effect.FORBIDDEN,
+                "what is there has another meaning, and would stand beside the new results; emit under another name",
+            )
+        old_settings, old_updates, old_options = _settings_of(old_places[emit], emit)
+        new_settings, new_updates, new_options = _settings_of(new_places[emit], emit)
         if old_settings != new_settings:
             yield Change(
                 f"the settings of the indices of {emit.name}",
@@ -265,6 +271,12 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
             yield Change(
                 f"how often open windows of {emit.name} are shown", Effect.SAFE, "counts from the next slice on"
             )
+        if old_options != new_options:
+            yield Change(
+                f"the options of {emit.kind} {emit.name}",
+                Effect.SAFE,
+                "its package is told them from the next slice on",
+            )
         if emit.kind == "stream":
             yield from _of_stream(emit.name, old_places[emit], new_places[emit])
 
@@ -273,10 +285,19 @@ def _begins_with(stage: Stage | RecordStage) -> str:
     return "from the first window not yet closed on" if isinstance(stage, Stage) else "from the next slice on"
 
 
-def _settings_of(stage: Stage | RecordStage, emit: Emit) -> tuple[IndexSettings, int | None]:
-    """Those of the results' indices, and how often open windows are shown. Of two equal sinks each stage has its own."""
-    index = next(one.index for one in stage.emits if one == emit)
-    return replace(index, updates_ms=None), index.updates_ms
+def _is_another(old: Stage | RecordStage, new: Stage | RecordStage, after: CheckedPipeline) -> bool:
+    """Whether `new` is another stage than `old`, not the same one under a new name."""
+    if old.name == new.name:
+        return False
+    is_left = any(stage.name == old.name for stage in after.all_stages)
+    return is_left or (isinstance(old, Stage) and isinstance(new, Stage) and _windows_of(old) != _windows_of(new))
+
+
+def _settings_of(stage: Stage | RecordStage, emit: Emit) -> tuple[IndexSettings, int | None, str]:
+    """Those of the results' indices, how often open windows are shown, and what the package of a sink is told. Of two equal sinks
+    each stage has its own."""
+    own = next(one for one in stage.emits if one == emit)
+    return replace(own.index, updates_ms=None), own.index.updates_ms, own.options
 
 
 def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStage) -> Iterator[Change]:
