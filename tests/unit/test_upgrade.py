@@ -173,7 +173,8 @@ def test_a_field_of_results_that_are_there_keeps_its_type():
 
 
 def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
-    """Its fields with their types, and that no result comes late. New fields and shorter windows take nothing away."""
+    """Its fields with their types, and that no result comes late, as those of long sessions do for who goes by when they begin.
+    New fields and shorter windows take nothing away."""
     text = PIPELINE[: PIPELINE.index("  - window: {name: hour")].replace("elasticsearch: minute", "stream: minute")
 
     def changed(old: str, new: str) -> dict[str, Effect]:
@@ -185,6 +186,13 @@ def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
     assert changed("g: 1m", "g: 2m")["longer windows in stream minute, from 1m to 2m"] is Effect.FORBIDDEN
     slides = "sliding: {size: 90s, every: 30s}"
     assert changed("tumbling: 1m", slides)["longer windows in stream minute, from 1m to 1m30s"] is Effect.FORBIDDEN
+    for moving in ("session: {gap: 10s, max: 30s}", "count: {size: 3, max: 1m}"):
+        found = changed("tumbling: 1m", moving)
+        (what,) = (one for one in found if one.startswith("windows in stream minute that end where records stand"))
+        assert found[what] is Effect.FORBIDDEN
+    sessions = text.replace("tumbling: 1m", "session: {gap: 10s, max: 1m}")
+    of_sessions = changes_between(checked(sessions), checked(sessions.replace("gap: 10s", "gap: 5s")))
+    assert Effect.FORBIDDEN not in {change.effect for change in of_sessions}
     more_often = ("tumbling: 1m", "sliding: {size: 1m, every: 5s}")
     for safe in (
         ("g: 1m", "g: 30s"),

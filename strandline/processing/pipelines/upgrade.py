@@ -308,7 +308,16 @@ def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStag
             Effect.FORBIDDEN,
             "the stream's schema has it, and jobs may read it; emit to another stream",
         )
-    if isinstance(before, Stage) and isinstance(after, Stage) and after.size_ms > before.size_ms:
+    if not (isinstance(before, Stage) and isinstance(after, Stage)):
+        return
+    if after.shape.ends_move and not before.shape.ends_move:
+        yield Change(
+            f"windows in stream {name} that end where records stand, from {before.shape} to {after.shape}",
+            Effect.FORBIDDEN,
+            "results would come in the order of their ends, and a long window would be late behind short ones for readers that "
+            "go by when windows begin; emit to another stream",
+        )
+    if after.size_ms > before.size_ms:
         yield Change(
             f"longer windows in stream {name}, from {format_duration(before.size_ms)} to {format_duration(after.size_ms)}",
             Effect.FORBIDDEN,
