@@ -123,6 +123,23 @@ def test_what_can_not_says_why_and_how_else(new: StreamSpec, why: str) -> None:
     assert re.search(why, sentence), sentence
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ({"level": "x-level"}, {}, "http.headers.level is gone.*in their headers alone; keep it"),
+        ({"device": "x-device"}, {"device": "x-id"}, "http.headers.device: another key.*two partitions"),
+        ({}, {"device": "x-id"}, "http.headers.device: another key.*two partitions"),
+        ({"device": "x-device"}, {}, "http.headers.device is gone"),
+        ({"level": "x-level", "device": "x-device"}, {"level": "x-steps", "device": "X-Device"}, None),
+        ({}, {"level": "x-level"}, None),
+    ],
+)
+def test_a_header_that_fills_a_field_stays(before: dict[str, str], after: dict[str, str], why: str | None) -> None:
+    old, new = (stream(key="device", http={"headers": headers}) for headers in (before, after))
+    found = refused_changes([old], new)
+    assert not found if why is None else re.search(why, *found)
+
+
 def test_a_line_of_csv_and_a_bare_value_stay_what_they_are() -> None:
     csv, value = (
         stream(format="csv"),

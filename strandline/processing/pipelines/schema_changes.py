@@ -7,7 +7,7 @@ keep their meaning in the types of now.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from strandline.core.field_types import digits_of
 from strandline.core.stream import FieldSpec, StreamSpec
@@ -47,11 +47,10 @@ def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
         yield f"explode from {old.explode} to {new.explode}: the rows of a record would be others; {_ANOTHER}"
     if old.key != new.key:
         yield f"key from {old.key} to {new.key}: one device's records would lie in two partitions, out of order; {_ANOTHER}"
-    before, after = (one.mqtt.fields if one.mqtt else {} for one in (old, new))
-    for name in sorted(before.keys() - after.keys()):
-        yield f"mqtt.fields.{name} is gone, and records in the log have it in their topic alone; keep it"
-    if new.key is not None and old.key == new.key and before.get(new.key) != after.get(new.key, before.get(new.key)):
-        yield f"mqtt.fields.{new.key}: another key, and one device's records would lie in two partitions; {_ANOTHER}"
+    levels = [one.mqtt.fields if one.mqtt else {} for one in (old, new)]
+    headers = [one.http.record_headers if one.http else {} for one in (old, new)]
+    yield from _of_source("mqtt.fields", "topic", old, new, *levels)
+    yield from _of_source("http.headers", "headers", old, new, *headers)
     if old.format == new.format == "csv":
         lines = [(one.csv.delimiter if one.csv else ",", _columns(one)) for one in (old, new)]
         if lines[0] != lines[1]:
@@ -65,6 +64,16 @@ def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
                     f"field {name}: which field a bare value is could not be told any more; mark the one that it is with "
                     "'from: $' first"
                 )
+
+
+def _of_source(
+    part: str, source: str, old: StreamSpec, new: StreamSpec, before: Mapping[str, object], after: Mapping[str, object]
+) -> Iterator[str]:
+    """`before`, `after`: field -> where in the source of a record it stands, as the two documents say."""
+    for name in sorted(before.keys() - after.keys()):
+        yield f"{part}.{name} is gone, and records in the log have it in their {source} alone; keep it"
+    if new.key is not None and old.key == new.key and before.get(new.key) != after.get(new.key, before.get(new.key)):
+        yield f"{part}.{new.key}: another key, and one device's records would lie in two partitions; {_ANOTHER}"
 
 
 def _columns(stream: StreamSpec) -> list[str]:
