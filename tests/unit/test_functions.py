@@ -11,7 +11,8 @@ import pytest
 from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.functions.kernels import KERNELS
-from strandline.processing.pipelines.expressions import parse_expression
+from strandline.processing.pipelines.expression_types import infer_type
+from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
 from strandline.processing.pipelines.functions.reference import page
 from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, TABLE
 
@@ -35,6 +36,22 @@ def test_the_examples_have_the_values_that_stand_beside_them(name: str, text: st
 def test_the_page_of_the_functions_is_that_of_the_table() -> None:
     """When it should change: `python -m strandline.processing.pipelines.functions.reference docs/functions.md`."""
     assert PAGE.read_text() == page(PAGE.read_text())
+
+
+@pytest.mark.parametrize(
+    "written", ["2026-10-25 00:00:00 Europe/Berlin", "2026-02-30 00:00:00", "2026-01-01 25:00", "12:00", "2026", ""]
+)
+def test_a_time_that_is_none_is_refused_where_it_stands(written: str) -> None:
+    for text in (f"ts > timestamp '{written}'", f"coalesce(ts, cast('{written}' as timestamp))"):
+        with pytest.raises(ExpressionError, match=r"is no time; expected one as '2026-03-29'.*to_utc_timestamp"):
+            infer_type(parse_expression(text), {"ts": "timestamp"})
+
+
+@pytest.mark.parametrize(
+    "written", ["2026-03-29", "2026-3-29T1:30", "2026-03-29 01:30:00.25Z", "2026-03-29 01:30+02:00"]
+)
+def test_a_time_that_is_one_has_a_value(written: str) -> None:
+    assert ColumnExpression(parse_expression(f"timestamp '{written}'").sql, {})({}, 1).null_count == 0
 
 
 def test_no_pattern_takes_longer_than_in_proportion_to_the_text() -> None:

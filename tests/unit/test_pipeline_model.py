@@ -821,7 +821,7 @@ def test_types_follow_spark(text: str, expected: str) -> None:
         ("round(d, i)", "the number of places must be written out"),
         ("least(i)", "needs at least two arguments"),
         ("cast(s as timestamp)", "text without a date would be read as today's"),
-        ("cast('12:00' as timestamp)", "text without a date would be read as today's"),
+        ("cast('12:00' as timestamp)", "is no time; expected one as '2026-03-29'"),
         ("cast(t as boolean)", "a timestamp can't become a boolean"),
         ("cast(i as date)", "date is not a type here"),
         ("cast(i as decimal(40,2))", "a decimal has 1 to 38 digits"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, DecimalException
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from strandline.core.field_types import NULL, WHOLE_RANGES, decimal_digits, element_of, is_decimal
 from strandline.processing.pipelines.arrow_types import arrow_type as field_arrow_type
+from strandline.processing.pipelines.functions.time_patterns import micros_of_text
 
 EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
 """For decimals: more digits than two of them together can have."""
@@ -214,36 +215,6 @@ def _text_of_time(micros: int) -> str | None:
     return f"{text}.{moment.microsecond:06d}".rstrip("0") if moment.microsecond else text
 
 
-_TIME_TEXT = re.compile(
-    r"(\d{4})-(\d{1,2})-(\d{1,2})"
-    r"(?:[T ](?:(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?)?",
-    re.ASCII,
-)
-
-
-def micros_of_text(text: str) -> int | None:
-    """Microseconds since 1970 of a written time, UTC unless it names an offset; None when it is no time."""
-    match = _TIME_TEXT.fullmatch(_trimmed(text))
-    if match is None:
-        return None
-    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-    fraction = int((match[7] or "").ljust(6, "0")[:6])
-    zone: timezone = UTC
-    if match[8] and match[8][0] in "+-":
-        hours, _, minutes = match[8][1:].partition(":")
-        if not minutes and len(hours) > 2:
-            hours, minutes = hours[:-2], hours[-2:]
-        offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
-        if offset > timedelta(hours=18):
-            return None
-        zone = timezone(offset if match[8][0] == "+" else -offset)
-    try:
-        moment = datetime(year, month, day, hour, minute, second, fraction, tzinfo=zone)
-    except ValueError:
-        return None
-    return (moment - _EPOCH) // timedelta(microseconds=1)
-
-
 def _each(convert: Callable[..., object], kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     return lambda array: pa.array([None if value is None else convert(value) for value in array.to_pylist()], kind)
 
@@ -294,7 +265,7 @@ _CASTS: dict[tuple[str, str], Callable[[pa.Array], pa.Array]] = {
     ("string", "long"): _each(_whole_of_text("long"), pa.int64()),
     ("string", "double"): _each(_double_of_text, pa.float64()),
     ("string", "boolean"): _each(_boolean_of_text, pa.bool_()),
-    ("string", "timestamp"): _micros_to_time(micros_of_text),
+    ("string", "timestamp"): _micros_to_time(lambda text: micros_of_text(_trimmed(text))),
     ("boolean", "integer"): lambda array: array.cast(pa.int32()),
     ("boolean", "long"): lambda array: array.cast(pa.int64()),
     ("boolean", "double"): lambda array: array.cast(pa.int32()).cast(pa.float64()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sqlglot import exp
@@ -45,6 +44,7 @@ from strandline.processing.pipelines.functions.array_functions import (
 from strandline.processing.pipelines.functions.list_aggregates import columns_of, type_of_list
 from strandline.processing.pipelines.functions.signature import COMMON, FIRST, Argument, Function
 from strandline.processing.pipelines.functions.table import CALLS, TABLE
+from strandline.processing.pipelines.functions.time_patterns import micros_of_text
 
 _SIGNED_PRECISION_MAX = 34
 """Spark negates a decimal in the precision of IEEE 754 decimal128."""
@@ -206,10 +206,16 @@ def _cast(node: exp.Expr, columns: Mapping[str, str]) -> str:
     source, target = type_of(node.this, columns), _target(node)
     group = _group(source)
     if group == "string" and target == "timestamp":
-        if not (isinstance(node.this, exp.Literal) and re.fullmatch(r"\d{4}-\d\d-\d\d([T ].*)?", node.this.name)):
+        if not isinstance(node.this, exp.Literal):
             raise ExpressionError(
                 f"{sql_of(node)}: text without a date would be read as today's; "
                 "declare the field as a timestamp in the stream"
+            )
+        if micros_of_text(node.this.name) is None:
+            raise ExpressionError(
+                f"{sql_of(node)}: is no time; expected one as '2026-03-29', '2026-03-29 01:30:00' (which is UTC) or "
+                "'2026-03-29 01:30:00+02:00'. For what a clock of a zone shows write to_utc_timestamp(timestamp '...', "
+                "'Europe/Berlin')"
             )
     elif source not in (target, NULL) and not {target, _group(target)} & _CASTS.get(group, set()):
         raise ExpressionError(f"{sql_of(node)}: {_a(source)} can't become {_a(target)}")

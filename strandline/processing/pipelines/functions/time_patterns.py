@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
 
 PATTERN_LENGTH_MAX = 100
 MONTHS = (
@@ -125,3 +126,34 @@ def _pieces(text: str) -> Iterator[Piece]:
             yield Piece("", "'")
         else:
             yield Piece("", match[3] if match[1] is None else match[1].replace("''", "'"))
+
+
+_TIME_TEXT = re.compile(
+    r"(\d{4})-(\d{1,2})-(\d{1,2})"
+    r"(?:[T ](?:(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{0,9}))?)?)?\s*(Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)?)?",
+    re.ASCII,
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def micros_of_text(text: str) -> int | None:
+    """Microseconds since 1970 of a time as `timestamp '...'` has it, UTC unless it names an offset; None when it is no time."""
+    match = _TIME_TEXT.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    fraction = int((match[7] or "").ljust(6, "0")[:6])
+    zone: timezone = UTC
+    if match[8] and match[8][0] in "+-":
+        hours, _, minutes = match[8][1:].partition(":")
+        if not minutes and len(hours) > 2:
+            hours, minutes = hours[:-2], hours[-2:]
+        offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
+        if offset > timedelta(hours=18):
+            return None
+        zone = timezone(offset if match[8][0] == "+" else -offset)
+    try:
+        moment = datetime(year, month, day, hour, minute, second, fraction, tzinfo=zone)
+    except ValueError:
+        return None
+    return (moment - _EPOCH) // timedelta(microseconds=1)
