@@ -54,6 +54,12 @@ def test_a_time_that_is_one_has_a_value(written: str) -> None:
     assert ColumnExpression(parse_expression(f"timestamp '{written}'").sql, {})({}, 1).null_count == 0
 
 
+def test_an_if_says_what_holds_else() -> None:
+    with pytest.raises(ExpressionError, match=r"expected if\(condition, then, else\)"):
+        infer_type(parse_expression("1 + if(d > 1, d, null) * if(d > 2, 5)"), {"d": "double"})
+    assert infer_type(parse_expression("if(d > 1, d, null)"), {"d": "double"}) == "double"
+
+
 def test_no_pattern_takes_longer_than_in_proportion_to_the_text() -> None:
     """Patterns for which an engine that tries one way after the other would need longer than the universe is old."""
     texts = pa.array(["a" * 50_000 + "!"])

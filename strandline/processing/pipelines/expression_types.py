@@ -183,6 +183,8 @@ def _case(node: exp.Expr, columns: Mapping[str, str]) -> str:
             _expect(node, found, "boolean")
     values = [branch.args["true"] for branch in branches]
     other = node.args.get("default") or node.args.get("false")
+    if other is None and isinstance(node, exp.If):
+        raise ExpressionError(f"{sql_of(node)}: expected if(condition, then, else), where 'else' may be null")
     return _common(node, [type_of(value, columns) for value in [*values, other] if value is not None])
 
 
