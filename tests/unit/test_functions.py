@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from strandline.processing.operators.casting import cast
+from strandline.processing.operators.casting import arrow_type, cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.functions.kernels import KERNELS
 from strandline.processing.pipelines.expression_types import infer_type
@@ -52,6 +52,29 @@ def test_a_time_that_is_none_is_refused_where_it_stands(written: str) -> None:
 )
 def test_a_time_that_is_one_has_a_value(written: str) -> None:
     assert ColumnExpression(parse_expression(f"timestamp '{written}'").sql, {})({}, 1).null_count == 0
+
+
+@pytest.mark.parametrize("places", [-400, -39, 39, 400, 10**12])
+def test_a_number_is_rounded_to_no_more_places_than_there_are(places: int) -> None:
+    with pytest.raises(ExpressionError, match="the number of places must be from -38 to 38"):
+        infer_type(parse_expression(f"round(x, {places})"), {"x": "double"})
+
+
+@pytest.mark.parametrize("places", [-38, 38])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("double", [1.7976931348623157e308, -5e-324, float("inf")]),
+        ("long", [2**63 - 1, -(2**63)]),
+        ("integer", [-(2**31)]),
+        ("decimal(38,0)", [Decimal(10**38 - 1)]),
+        ("decimal(38,38)", [Decimal("0.99999999999999999999999999999999999999")]),
+    ],
+)
+def test_a_number_of_any_size_is_rounded(places: int, kind: str, values: list[object]) -> None:
+    """Or it has no value; but nothing is raised."""
+    found = ColumnExpression(parse_expression(f"round(x, {places})").sql, {"x": kind})
+    assert len(found({"x": pa.array(values, arrow_type(kind))}, len(values))) == len(values)
 
 
 def test_an_if_says_what_holds_else() -> None:

@@ -270,6 +270,8 @@ def _round(node: exp.Expr, columns: Mapping[str, str]) -> str:
     kept = _whole_literal(places) if places is not None else 0
     if kept is None:
         raise ExpressionError(f"{sql_of(node)}: the number of places must be written out, as round(x, 2)")
+    if abs(kept) > PRECISION_MAX:
+        raise ExpressionError(f"{sql_of(node)}: the number of places must be from -{PRECISION_MAX} to {PRECISION_MAX}")
     if not is_decimal(found):
         return found
     precision, scale = decimal_digits(found)

@@ -28,7 +28,7 @@ NUMBER_FUNCTIONS = (
     ),
     Function(
         "round", _NUMBERS, (Argument("x", NUMBER), Argument("places", WHOLE, default="0")), "rounded",
-        "x rounded half up to so many places (written out); before the point, if negative", _TOO_LARGE,
+        "x rounded half up to so many places (written out, -38 to 38); before the point, if negative", _TOO_LARGE,
         examples=(("round(2.345, 2)", "2.35"), ("round(1250, -2)", "1300")), node=exp.Round,
     ),
     Function(
