@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import InvalidSettings, LogUnavailable, RecordTooLarge
-from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
+from strandline.ingest.append.limits import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES
 from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
@@ -155,6 +155,35 @@ def test_a_batch_larger_than_the_room_goes_alone():
             await bench.append(b"y")
         producer.report(1)
         await large
+
+    run(story)()
+
+
+def test_headers_of_the_senders_count_for_each_record():
+    async def story(bench, producer):
+        query, own = ("strandline-query", b"?" + b"q" * 2_000), (("message-id", b"m1"),)
+        batch = asyncio.ensure_future(
+            bench.writer.append(
+                "t", [(b"1", None)] * 3, received_ms=5, source=None, content_type=b"text/csv", headers=[query],
+                headers_each=[own, (), own],
+            )
+        )  # fmt: skip
+        await until(lambda: len(producer.sent) == 3)
+        each = 1 + RECORD_OVERHEAD_BYTES + len(query[0]) + len(query[1]) + HEADER_OVERHEAD_BYTES
+        assert bench.writer.bytes_in_flight == 3 * each + 2 * (len("message-id") + len(b"m1") + HEADER_OVERHEAD_BYTES)
+        producer.report(3)
+        await batch
+        assert bench.writer.bytes_in_flight == 0
+        alone = asyncio.ensure_future(
+            bench.writer.append(
+                "t", [(b"1", None)], received_ms=5, source=b"s", content_type=b"text/csv", message_id=b"m1"
+            )
+        )
+        await until(lambda: len(producer.sent) == 4)
+        assert dict(producer.sent[3].header_list)["message-id"] == b"m1"
+        assert bench.writer.bytes_in_flight == 1 + RECORD_OVERHEAD_BYTES + 12 + HEADER_OVERHEAD_BYTES
+        producer.report(1)
+        await alone
 
     run(story)()
 

@@ -179,6 +179,29 @@ def test_over_the_bound_nobody_is_read_until_half_is_confirmed():
     run(test)
 
 
+def test_topics_and_properties_count_as_what_waits():
+    async def test(bench):
+        user = tuple((f"p{number:04}", "") for number in range(400))
+        for topic, content_type, properties in (
+            (b"t" * 16_000, None, ()),
+            (b"a", "c" * 16_000, ()),
+            (b"a", None, user),
+        ):
+            before = bench.batches.bytes_waiting
+            said = PublishProperties(content_type, properties)
+            bench.batches.add(bench.sensor, Publish(topic, b"1", 0, False, 0, said), ROUTE)
+            assert bench.batches.bytes_waiting - before > 16_000
+        for _ in range(BYTES_WAITING_MAX // 16_000):
+            bench.batches.add(bench.sensor, Publish(b"t" * 16_000, b"1", 0, False, 0, None), ROUTE)
+        assert bench.reading == [False]
+        await turns()
+        bench.log.confirm()
+        await turns()
+        assert (bench.reading, bench.batches.bytes_waiting) == ([False, True], 0)
+
+    run(test)
+
+
 def test_what_a_message_says_of_itself_is_in_its_headers():
     async def test(bench):
         bench.add(b"1", 1, retain=True)

@@ -16,8 +16,10 @@ from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.mqtt import bridge
-from strandline.ingest.mqtt.bridge import MqttBridge, MqttBridgeSettings, client_options
-from strandline.ingest.mqtt.client import BrokerUnavailable, MqttClient
+from strandline.ingest.mqtt.bridge import HELD_BYTES_MAX, MqttBridge, MqttBridgeSettings, client_options
+from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient
+from strandline.ingest.mqtt.decoder import Publish
+from strandline.ingest.mqtt.wire import PublishProperties
 from strandline.log.record_key import Record
 from tests.support import mqtt_client_packets as packets
 
@@ -255,3 +257,28 @@ def test_a_name_that_no_host_can_have_is_a_broker_that_is_away() -> None:
         BrokerUnavailable, match=r"broker\.\.example:1883 can't be reached: .*; look at STRANDLINE_MQTT_URL"
     ):
         asyncio.run(MqttClient.open(options, lambda *_: None))
+
+
+def test_topics_and_properties_count_as_what_is_held() -> None:
+    class Connection:
+        is_paused = False
+
+        def pause(self) -> None:
+            self.is_paused = True
+
+        def resume(self) -> None:
+            self.is_paused = False
+
+        def ack(self, messages: list[Message]) -> None:
+            pass
+
+    async def run() -> None:
+        bench, connection = Bench(Broker(5), 1), Connection()
+        bench.follow(s=["a/#"])
+        publish = Publish(b"a/" + b"t" * 16_000, b"1", 0, False, 0, PublishProperties(None, (("unit", "u" * 16_000),)))
+        bench.bridge._take(connection, [Message(publish, False)] * (HELD_BYTES_MAX // 32_000))  # type: ignore[arg-type]
+        assert connection.is_paused
+        await bench.until(lambda: not connection.is_paused)
+        assert bench.bridge._held_bytes == 0
+
+    asyncio.run(run())

@@ -28,14 +28,23 @@ class StalledWriter:
         self.let_go = asyncio.Event()
         self.taken = []
 
-    async def append(self, topic, records, **_):
-        size = bytes_of(records)
+    async def append(self, topic, records, headers, **_):
+        size = bytes_of(records, headers)
         self.in_flight.require_room(size)
         self.in_flight.take(size)
         self.taken += [(topic, value) for value, _ in records]
         await self.let_go.wait()
         self.in_flight.give_back(size)
         return Accepted.SPOOL
+
+
+class TrustingSenders:
+    """Takes each datagram as one that a sender has signed."""
+
+    counters = None
+
+    def open(self, datagrams, host):
+        return {"gateway" * 30: datagrams}, {}
 
 
 class FullBuffers:
@@ -54,8 +63,9 @@ async def until(is_so):
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("senders", [None, TrustingSenders()])
 @pytest.mark.parametrize("closes", [False, True])
-def test_while_kafka_stalls_ports_stop_reading_and_nothing_is_refused(closes):
+def test_while_kafka_stalls_ports_stop_reading_and_nothing_is_refused(closes, senders):
     async def told():
         writer, waiting, metrics = StalledWriter(), RecordsWaiting(BYTES_MAX), IngestMetrics("udp")
         sockets = [readable_socket() for _ in range(2)]
@@ -64,7 +74,7 @@ def test_while_kafka_stalls_ports_stop_reading_and_nothing_is_refused(closes):
         def port(name, one):
             spec = StreamSpec.from_document({"stream": name, "schema": {"n": "long"}, "udp": {"port": 8082}})
             appender = StreamAppender(spec, writer, metrics, may_spool=True, record_bytes_max=10_000)
-            return UdpPort(appender, [one], buffers, lambda _: None, waiting)
+            return UdpPort(appender, [one], buffers, lambda _: senders, waiting)
 
         ports = [port(name, one) for name, one in zip("ab", sockets, strict=True)]
         await asyncio.wait_for(until(lambda: not any(port._is_reading for port in ports)), 10)

@@ -9,16 +9,27 @@ from strandline.ingest.append.outcome import LogBusy
 from strandline.log.record_key import Record
 
 BYTES_IN_FLIGHT_MAX = 64 * 1024 * 1024
-"""Values, keys and overhead of all records that Kafka has not yet confirmed."""
+"""Values, keys, headers and overhead of all records that Kafka has not yet confirmed."""
 RECORD_OVERHEAD_BYTES = 400
-"""What a record costs in memory beside its value and key: headers, and librdkafka's own book-keeping."""
+"""What a record costs in memory beside its value, its key and what its sender says of it: the headers that every record has,
+and librdkafka's own book-keeping."""
+HEADER_OVERHEAD_BYTES = 100
+"""What each other header costs beside its name and value."""
 RECORDS_PER_TURN = 1_000
 """A longer batch lets the event loop run in between; up to this, batches reach the log in the order of their calls."""
 
 
-def bytes_of(records: Sequence[Record]) -> int:
-    """What the records count while they are under way."""
-    return sum(len(value) + len(key or b"") + RECORD_OVERHEAD_BYTES for value, key in records)
+Headers = Sequence[tuple[str, bytes]]
+
+
+def bytes_of(records: Sequence[Record], headers: Headers = (), headers_each: Sequence[Headers] | None = None) -> int:
+    """What the records count while they are under way. Each record has the `headers`, of which librdkafka makes copies, and
+    those of its own."""
+    each = RECORD_OVERHEAD_BYTES + sum(len(name) + len(value) + HEADER_OVERHEAD_BYTES for name, value in headers)
+    size = sum(len(value) + len(key or b"") for value, key in records) + each * len(records)
+    if headers_each is None:
+        return size
+    return size + sum(len(name) + len(value) + HEADER_OVERHEAD_BYTES for own in headers_each for name, value in own)
 
 
 class BytesInFlight:

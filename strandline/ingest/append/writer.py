@@ -2,7 +2,7 @@
 
 The way of a batch:
 
-1. `append` counts its bytes against the bound. Over the bound nothing is sent (LogBusy).
+1. `append` counts its bytes against the bound, those of the senders' headers too. Over the bound nothing is sent (LogBusy).
 2. A stream that may be acknowledged only from the log goes to the `IdempotentWriter`, which confirms it when Kafka has
    reported every record and the last ones are read back. Before that no caller gets success. While Kafka is known to be
    away nothing is sent (LogAway), but for one batch a topic: its confirmation tells that Kafka is back.
@@ -140,7 +140,9 @@ class LogWriter:
             return Accepted.LOG
         if self._is_closing:
             raise LogBusy("the gateway is stopping; nothing of this request was persisted: send it again")
-        bytes_new = bytes_of(records)
+        if message_id is not None:
+            headers = (*headers, (HEADER_MESSAGE_ID, message_id))
+        bytes_new = bytes_of(records, headers, headers_each)
         self._in_flight.require_room(bytes_new)
         common: Headers = [
             (HEADER_WRITER, self._writer_id),
@@ -151,8 +153,6 @@ class LogWriter:
         ]
         if source is not None:
             common.append((HEADER_SOURCE, source))
-        if message_id is not None:
-            common.append((HEADER_MESSAGE_ID, message_id))
         each = headers_each or repeat((), len(records))
         if may_spool and self._spooling is not None:
             return await self._append_or_spool(self._spooling, topic, records, common, each, bytes_new)

@@ -30,7 +30,7 @@ from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import Headers
 from strandline.ingest.mqtt.decoder import Publish
-from strandline.ingest.mqtt.headers import headers_of
+from strandline.ingest.mqtt.headers import bytes_beside_payload, headers_of
 from strandline.ingest.mqtt.topics import Route
 from strandline.log.record_key import Record
 
@@ -124,7 +124,7 @@ class Batches:
                 batch.waiting[sender] = [publish.packet_id]
             else:
                 packet_ids.append(publish.packet_id)
-        bytes_new = len(payload) + RECORD_OVERHEAD_BYTES
+        bytes_new = len(payload) + bytes_beside_payload(publish) + RECORD_OVERHEAD_BYTES
         batch.bytes_waiting += bytes_new
         self.bytes_waiting += bytes_new
         if not self._is_flushing:

@@ -36,7 +36,13 @@ from strandline.ingest.gateway.process import GatewayResources, open_resources, 
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
 from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
-from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, headers_of, packet_bytes_max, properties_fit
+from strandline.ingest.mqtt.headers import (
+    TOPIC_BYTES_MAX,
+    bytes_beside_payload,
+    headers_of,
+    packet_bytes_max,
+    properties_fit,
+)
 from strandline.ingest.mqtt.topics import TopicRoutes
 from strandline.log.record_key import Record
 
@@ -44,8 +50,8 @@ logger = structlog.get_logger()
 
 HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_MESSAGES_MAX = 20_000
-"""Payloads that wait for confirmation; over either limit the connection isn't read. The window of messages in flight limits
-QoS 1 messages anyway."""
+"""Payloads, topics and properties that wait for confirmation; over either limit the connection isn't read. The window of
+messages in flight limits QoS 1 messages anyway."""
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 1.0
 REFUSED_AGAIN_S = 60.0
 """How soon the broker is asked again for filters that it has refused."""
@@ -248,7 +254,9 @@ class MqttBridge:
 
     def _take(self, connection: MqttClient, messages: list[Message]) -> None:
         """Begin to append what has arrived in one turn; `_settle` does the rest."""
-        turn = _Turn(connection, messages, sum(len(message.publish.payload) for message in messages))
+        publishes = [message.publish for message in messages]
+        size = sum(len(publish.payload) + bytes_beside_payload(publish) for publish in publishes)
+        turn = _Turn(connection, messages, size)
         self._turns.append(turn)
         self._held_bytes += turn.bytes_held
         self._held_messages += len(messages)

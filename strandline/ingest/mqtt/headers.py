@@ -8,8 +8,10 @@ from strandline.core.record_headers import (
     HEADER_MQTT_RETAINED,
     HEADER_PROPERTY_PREFIX,
 )
+from strandline.ingest.append.limits import HEADER_OVERHEAD_BYTES
 from strandline.ingest.gateway.stream_appender import Headers
 from strandline.ingest.mqtt.decoder import Publish
+from strandline.ingest.mqtt.wire import PublishProperties
 
 TOPIC_BYTES_MAX = 16 * 1024
 PROPERTIES_BYTES_MAX = 16 * 1024
@@ -24,10 +26,20 @@ def packet_bytes_max(record_bytes_max: int) -> int:
 def properties_fit(publish: Publish) -> bool:
     """Whether a record has room for the message's properties."""
     properties = publish.properties
+    return properties is None or _said_bytes(properties) + 32 * len(properties.user) <= PROPERTIES_BYTES_MAX
+
+
+def bytes_beside_payload(publish: Publish) -> int:
+    """What topic and properties of a message count while it waits: its record has them as headers."""
+    properties = publish.properties
     if properties is None:
-        return True
-    user = sum(len(name.encode()) + len(value.encode()) + 32 for name, value in properties.user)
-    return len((properties.content_type or "").encode()) + user <= PROPERTIES_BYTES_MAX
+        return len(publish.topic)
+    return len(publish.topic) + _said_bytes(properties) + HEADER_OVERHEAD_BYTES * len(properties.user)
+
+
+def _said_bytes(properties: PublishProperties) -> int:
+    user = sum(len(name.encode()) + len(value.encode()) for name, value in properties.user)
+    return len((properties.content_type or "").encode()) + user
 
 
 def headers_of(publish: Publish, route_headers: Headers, is_redelivered: bool = False) -> Headers:

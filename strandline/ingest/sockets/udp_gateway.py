@@ -196,7 +196,7 @@ class UdpPort:
         )
 
     def _start(self, host: str, records: list[Record], headers: Headers = (), counters: Counters | None = None) -> None:
-        size = bytes_of(records)
+        size = bytes_of(records, headers)
         self._waiting.add(size)
         self._appending.start(self._append(host, records, size, headers, counters))
 
