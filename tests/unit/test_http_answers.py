@@ -176,6 +176,7 @@ def test_packed_lines_of_influx_are_unpacked(url: bytes, coding: str, pack: Call
         (Accepted.LOG, SPEC, b"w n=1i", 400, "invalid", "stream readings has the format json, not influx"),
         (Accepted.LOG, INFLUX, b"", 400, "invalid", "no record"),
         (Accepted.LOG, NotFound("no such stream"), b"w n=1i", 404, "not found", "no such stream"),
+        (Accepted.LOG, Refusal(408, "timeout", "not in time"), b"w n=1i", 503, "unavailable", "not in time"),
         (LogAway("away"), INFLUX, b"w n=1i", 503, "unavailable", "away"),
         (LogBusy("too much"), INFLUX, b"w n=1i", 429, "too many requests", "too much"),
     ],

@@ -68,7 +68,9 @@ def written(framed: Framed) -> Answer:
 
 
 def not_written(refusal: Refusal) -> Answer:
-    """The answer to a write request that was refused."""
+    """The answer to a write request that was refused. A slow body is told 503: after a 408 Telegraf drops what it sent."""
+    if refusal.status == 408:
+        refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
     return _error(refusal.status, refusal.detail)._replace(headers=headers_of(refusal))
 
 
