@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import json
 import ssl
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -271,6 +272,19 @@ def test_no_answer_breaks_the_asker(parts: list[bytes], is_http: bool) -> None:
 
     with contextlib.suppress(AskFailed, TooLarge):
         assert asyncio.run(read()).status
+
+
+def test_an_answer_in_tiny_chunks_takes_no_more_than_it_counts() -> None:
+    reading = _Reading(room := BytesRoom(1_000_000), 1_000_000)
+    tracemalloc.start()
+    try:
+        for number in range(50_000):
+            reading.on_body(number.to_bytes(2, "big"))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert room.held == 100_000
+    assert held < 1.5 * room.held
 
 
 class ToldAsker:

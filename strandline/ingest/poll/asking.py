@@ -64,8 +64,8 @@ class _Reading:
 
     def __init__(self, room: BytesRoom, body_bytes_max: int) -> None:
         self.reply = Reply()
-        self.parts: list[bytes] = []
-        self.size = 0
+        self.body = bytearray()
+        """One object, whatever the sizes of the chunks: it takes what is counted in the room."""
         self.is_whole = False
         self.is_in_head = True
         self._room = room
@@ -82,14 +82,13 @@ class _Reading:
         if self.failure is not None:
             return
         try:
-            if self.size + len(chunk) > self._body_bytes_max:
+            if len(self.body) + len(chunk) > self._body_bytes_max:
                 raise TooLarge(f"the answer has more than {self._body_bytes_max} bytes")
             self._room.take(len(chunk))
         except (AskFailed, TooLarge) as error:
             self.failure = error  # the parser would hide it in an error of its own
             return
-        self.size += len(chunk)
-        self.parts.append(chunk)
+        self.body += chunk
 
     def on_message_complete(self) -> None:
         self.is_whole = True
@@ -141,7 +140,7 @@ class Asker:
             writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
             return await self._read(reader, reading)
         finally:
-            self.room.give_back(reading.size)
+            self.room.give_back(len(reading.body))
             writer.transport.abort()
 
     async def _read(self, reader: asyncio.StreamReader, reading: _Reading) -> Reply:
@@ -169,5 +168,5 @@ class Asker:
             if reading.is_in_head or has_length:
                 raise AskFailed("cut_short", "the connection ended before the answer was whole")
         reply.status = parser.get_status_code()
-        reply.body = b"".join(reading.parts)
+        reply.body = bytes(reading.body)
         return reply
