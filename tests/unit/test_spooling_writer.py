@@ -206,6 +206,36 @@ def test_a_topic_that_takes_less_spools_its_own_records_and_no_others(tmp_path):
     asyncio.run(story())
 
 
+def test_a_transactional_producer_that_fails_for_good_costs_no_record_of_the_other_producer(tmp_path):
+    async def story():
+        log, producers = FakeLog(), []
+
+        def make_producer(config):
+            is_other = "transactional.id" not in config
+            producers.append(ObedientProducer(config, log) if is_other else PickyProducer(config, log, None))
+            return producers[-1]
+
+        spool = Spool(tmp_path, bytes_max=1_000_000)
+        async with writer_over(log, spool, make_producer, confirm_timeout_s=5) as writer:
+
+            def append(topic, may_spool):
+                records = [(b"1", None)]
+                return asyncio.ensure_future(
+                    writer.append(topic, records, received_ms=5, source=b"", content_type=b"", may_spool=may_spool)
+                )
+
+            assert await append("spooled", may_spool=True) is Accepted.LOG
+            direct = append("t", may_spool=False)
+            await until(lambda: len(producers[0].sent) == 1)
+            producers[1].config["error_cb"](KafkaError(KafkaError._FATAL, "fenced", fatal=True))
+            await asyncio.sleep(0.3)
+            producers[0].report(1)
+            assert await direct is Accepted.LOG
+            assert len(producers) == 2, "none was replaced"
+
+    asyncio.run(asyncio.wait_for(story(), 4 * DEADLINE_S))
+
+
 def test_what_was_only_slow_is_written_directly_again(tmp_path):
     """The ends of a topic are told too late for the batch that waits for them; after that Kafka is as quick as ever."""
     let_go = threading.Event()

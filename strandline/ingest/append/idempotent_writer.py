@@ -165,6 +165,11 @@ class IdempotentWriter:
             for topic in self._sequences:
                 self._reachability.note_away(topic, error.str())
 
+    def note_refusal(self, error: KafkaError) -> None:
+        """Take what the transactional producer is told, for the text of `check`; in any thread. Whether that producer is to be
+        replaced is decided where it is used."""
+        self._refusals(error)
+
     async def _send(
         self,
         records: Sequence[Record],

@@ -87,7 +87,7 @@ class LogWriter:
         self._spooling: SpoolingWriter | None = None
         if spool is not None:
             self._spooling = SpoolingWriter(
-                clients, confirm_timeout_s=confirm_timeout_s, spool=spool, on_error=self._direct.note_error
+                clients, confirm_timeout_s=confirm_timeout_s, spool=spool, on_error=self._direct.note_refusal
             )
 
     @property
