@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import InvalidSettings
-from strandline.ingest.append import spooling_writer
+from strandline.ingest.append import spool_drain, spooling_writer
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.spool_drain import SpoolDrain
@@ -232,6 +232,47 @@ def test_a_transactional_producer_that_fails_for_good_costs_no_record_of_the_oth
             producers[0].report(1)
             assert await direct is Accepted.LOG
             assert len(producers) == 2, "none was replaced"
+
+    asyncio.run(asyncio.wait_for(story(), 4 * DEADLINE_S))
+
+
+def test_spooled_records_of_a_topic_that_is_gone_are_not_read_again_and_again(tmp_path, monkeypatch):
+    """They wait until the topic is there again, and the log says so once."""
+    said, read, asked, is_gone = [], [], [], threading.Event()
+    logger = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, reason, **__: said.append(reason))
+    monkeypatch.setattr(spool_drain, "logger", logger)
+
+    class ForgottenTopic(TwoPartitions):
+        def describe_topics(self, topics, request_timeout):
+            asked.append(topics)
+            future = Future()
+            future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+            return {"t": future} if is_gone.is_set() else super().describe_topics(topics, request_timeout)
+
+    class WatchedSpool(Spool):
+        def head(self, topic, *arguments, **more):
+            read.append(topic)
+            return super().head(topic, *arguments, **more)
+
+    async def story():
+        log, spool = FakeLog(), WatchedSpool(tmp_path, bytes_max=1_000_000)
+
+        def make_producer(config):
+            return PickyProducer(config, log, None)
+
+        async with writer_over(log, spool, make_producer, confirm_timeout_s=0.4, make_admin=ForgottenTopic) as writer:
+            is_gone.set()
+            append = writer.append("t", [(b"1", None)], received_ms=5, source=b"", content_type=b"", may_spool=True)
+            assert await append is Accepted.SPOOL
+            await until(lambda: said)
+            asked.clear()
+            await asyncio.sleep(2)
+            assert (len(said), read) == (1, [])
+            assert "t" in said[0]
+            assert 1 <= len(asked) <= 4
+            is_gone.clear()
+            await until(lambda: spool.records == 0)
+            assert [record.value() for record in log.records] == [b"1"]
 
     asyncio.run(asyncio.wait_for(story(), 4 * DEADLINE_S))
 

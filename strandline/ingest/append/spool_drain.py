@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from strandline.core.errors import LogUnavailable
 from strandline.ingest.append.attempts import AttemptFinder
-from strandline.ingest.append.outcome import NOT_CONFIRMED
+from strandline.ingest.append.outcome import NOT_CONFIRMED, SpoolFull
 from strandline.ingest.append.spool import Attempt, Spool
 from strandline.ingest.append.transactional_writer import (
     SERVE_S,
@@ -28,6 +28,9 @@ RETRY_S = 0.25
 """How soon Kafka is tried again after it failed."""
 REFUSED_RETRY_S = 1.0
 """How soon a stream is drained again that could not be drained."""
+TROUBLE_RETRY_S_MAX = 4.0
+"""How soon at the latest a topic is tried again that has trouble of its own. The first time it is after RETRY_S, then after twice
+as long each time: a topic that was deleted may never be there again."""
 
 
 class TopicTrouble(Exception):
@@ -51,6 +54,8 @@ class SpoolDrain:
         self._finder = finder
         self._behind = behind
         self._retry_at_s: dict[str, float] = {}
+        self._troubles: dict[str, tuple[str, float]] = {}
+        """Topic -> its trouble as it was logged, and for how long it is left alone."""
         self.catching_up: str | None = None
         """The topic whose last spooled records are being drained: its new batches wait for that in memory. Whoever sends
         these to the spool instead resets it."""
@@ -71,6 +76,7 @@ class SpoolDrain:
         acknowledged, and is tried again until the topic takes it.
         """
         try:
+            await self._ends_of(topic)  # before anything is read from the disk: the topic may be gone
             attempt = await self._disk.run(self._spool.attempt_of, topic)
             if attempt is not None:
                 await self._resolve(attempt)
@@ -83,10 +89,24 @@ class SpoolDrain:
                     await asyncio.sleep(SERVE_S)  # the rest is on its way to the disk
             self.catching_up = None
         except TopicTrouble as trouble:
-            self._retry_at_s[topic] = time.monotonic() + RETRY_S
-            reason = str(trouble)
-            logger.warning("spooled records could not be sent", action="drain_put_off", topic=topic, reason=reason)
+            self._put_off(topic, str(trouble))
             raise
+
+    def _put_off(self, topic: str, reason: str) -> None:
+        """Leave the topic alone, for longer each time; log a reason once."""
+        logged, pause_s = self._troubles.get(topic, ("", RETRY_S / 2))
+        pause_s = min(TROUBLE_RETRY_S_MAX, 2 * pause_s)
+        self._troubles[topic] = (reason, pause_s)
+        self._retry_at_s[topic] = time.monotonic() + pause_s
+        if reason != logged:
+            logger.warning("spooled records could not be sent", action="drain_put_off", topic=topic, reason=reason)
+
+    async def _ends_of(self, topic: str) -> dict[int, int]:
+        """Raises TopicTrouble."""
+        try:
+            return await self._finder.ends_of(topic)
+        except (LogUnavailable, KafkaException) as error:
+            raise TopicTrouble(str(error)) from error
 
     async def _resolve(self, attempt: Attempt) -> None:
         """Find in the log whether the attempt has arrived, and take its records out of the spool if so."""
@@ -114,9 +134,10 @@ class SpoolDrain:
         chunk = await self._disk.run(self._spool.head, topic, TRANSACTION_RECORDS_MAX, TRANSACTION_BYTES_MAX)
         if chunk is None:
             return False
+        ends = await self._ends_of(topic)
         try:
-            await self._disk.run(self._spool.begin, Attempt(topic, chunk.last_id, await self._finder.ends_of(topic)))
-        except (LogUnavailable, KafkaException) as error:
+            await self._disk.run(self._spool.begin, Attempt(topic, chunk.last_id, ends))
+        except SpoolFull as error:
             raise TopicTrouble(str(error)) from error
         try:
             await self._writer.commit(chunk.records)
@@ -124,6 +145,7 @@ class SpoolDrain:
             self._retry_at_s[topic] = time.monotonic() + REFUSED_RETRY_S  # if it is only this one, the others go on
             raise
         self._retry_at_s.pop(topic, None)
+        self._troubles.pop(topic, None)
         await self._disk.run(self._spool.end, topic, chunk.last_id)
         self._behind[topic] -= len(chunk.records)
         return True
