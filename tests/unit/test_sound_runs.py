@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from strandline.core.errors import LogUnavailable, SinkUnavailable, SparkUnavailable, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow, JobState
+from strandline.processing.run.exit_codes import EXIT_TRY_AGAIN, exit_code_of
 from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN, RUN_BEGINS
-from strandline.services.supervision.deaths import DEATHS_MAX, SOUND_S
+from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, SOUND_S
 from strandline.services.supervision.supervisor import Supervisor, _Runner
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -27,13 +29,15 @@ class Deadly:
     def __init__(self, directory: Path) -> None:
         self.ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
         self.ledger.submit_job(JOB, "pipeline: power", {"pipeline": JOB})
-        self.supervisor = Supervisor(self.ledger, directory)
+        self.supervisor = Supervisor(self.ledger, directory, outside_answers=lambda: True)
         claimed = self.ledger.claim_lease(JOB, "this service", 3_600_000)
         assert claimed is not None
         leadership: Any = SimpleNamespace(lease_of=lambda job: claimed[0].epoch)
         self.supervisor._leadership = leadership
 
-    def die(self, lived_s: float, *, state: JobState = JobState.RUNNING, replays: int = 0) -> JobRow:
+    def die(
+        self, lived_s: float, *, state: JobState = JobState.RUNNING, replays: int = 0, code: int = EXIT_TRY_AGAIN
+    ) -> JobRow:
         run = self.ledger.begin_run(JOB, 1)
         if self.ledger.last_slice(JOB) is None:
             self.ledger.plan_slice(a_slice(1, run.epoch))
@@ -43,7 +47,7 @@ class Deadly:
             if self.ledger.job(JOB).state is not step:
                 self.ledger.move_job(JOB, step)
         process: Any = SimpleNamespace(pid=7, began_at=time.monotonic() - lived_s)
-        self.supervisor._count_death(self.ledger.job(JOB), _Runner(process, 1, 0), 1)
+        self.supervisor._count_death(self.ledger.job(JOB), _Runner(process, 1, 0), code)
         return self.ledger.job(JOB)
 
 
@@ -79,3 +83,20 @@ def test_a_run_that_leaves_a_slice_undone_ends_no_row_of_deaths(deadly: Deadly) 
     deadly.ledger.plan_slice(a_slice(2, 1))
     states = [deadly.die(LONG_S).state for _ in range(DEATHS_MAX - 1)]
     assert states[-1] is JobState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("error", "last"),
+    [
+        (SinkUnavailable("the database takes no results now"), JobState.STARTING),
+        (SparkUnavailable("no executor"), JobState.STARTING),
+        (LogUnavailable("no answer"), JobState.FAILED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_outage_counts_against_a_job_only_where_the_supervisor_can_see_that_there_is_none(
+    deadly: Deadly, error: StrandlineError, last: JobState
+) -> None:
+    """Kafka, Elasticsearch and the registry answer it all the while; a sink and the Spark cluster it can't ask."""
+    states = [deadly.die(0, code=exit_code_of(error)).state for _ in range(AWAY_DEATHS_MAX)]
+    assert states == [JobState.STARTING] * (AWAY_DEATHS_MAX - 1) + [last]

@@ -46,7 +46,7 @@ from strandline.processing.backfill.plan import (
 from strandline.processing.emission.keyed_task import OUTCOME_DDL, BucketOutcome
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
+from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, exit_code_of
 from strandline.processing.slices.continuity import require_same_topic
 from strandline.processing.slices.input_stream import require_same_stream
 from strandline.processing.source.decoding import task_config
@@ -230,7 +230,7 @@ class Backfill:
         log.error(
             "the backfill failed", job=self._job, generation=self._generation, code=error.code, message=str(error)
         )
-        code = _code_of(error)
+        code = exit_code_of(error)
         if row is None or isinstance(error, Fenced):
             return code if isinstance(error, TransientError) else EXIT_DONE
         try:
@@ -247,11 +247,6 @@ class Backfill:
             return EXIT_AWAY
 
 
-def _code_of(error: StrandlineError) -> int:
-    """The exit code of an attempt that may be repeated."""
-    return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="strandline-backfill", description="Computes windows of the past anew.")
     parser.add_argument("--job", required=True, help="the job's name")
@@ -263,7 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
         backfill = Backfill(settings, options.job, options.generation)
     except StrandlineError as error:
         log.error("the backfill cannot start", job=options.job, code=error.code, message=str(error))
-        return _code_of(error)
+        return exit_code_of(error)
     return backfill.run()
 
 

@@ -1,6 +1,8 @@
-"""The exit codes of a runner and of a backfill's process, as the control service that starts them expects. Imports nothing."""
+"""The exit codes of a runner and of a backfill's process, as the control service that starts them expects."""
 
 from __future__ import annotations
+
+from strandline.core.errors import SinkUnavailable, SparkUnavailable, StrandlineError, TransientError
 
 EXIT_DONE = 0
 """Stopped or drained as asked, or another run owns the job."""
@@ -9,4 +11,14 @@ EXIT_FAILED = 1
 EXIT_TRY_AGAIN = 3
 """Failed in a way that a new start may mend."""
 EXIT_AWAY = 4
-"""Something outside that the job needs (Kafka, Elasticsearch, the ledger) does not answer; no fault of the job."""
+"""Something outside that the job needs (Kafka, Elasticsearch, the ledger, a schema registry) does not answer; no fault of the
+job. The control service looks for itself whether that is so."""
+EXIT_AWAY_UNSEEN = 5
+"""The same of what the control service does not look at: another store of results, or the Spark cluster."""
+
+
+def exit_code_of(error: StrandlineError, otherwise: int = EXIT_TRY_AGAIN) -> int:
+    """The exit code for an error: what is away, or `otherwise` where nothing is."""
+    if isinstance(error, SinkUnavailable | SparkUnavailable):
+        return EXIT_AWAY_UNSEEN
+    return EXIT_AWAY if isinstance(error, TransientError) else otherwise

@@ -13,10 +13,10 @@ import sys
 import structlog
 from pyspark.sql import SparkSession
 
-from strandline.core.errors import StrandlineError, TransientError
+from strandline.core.errors import StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
-from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_TRY_AGAIN
+from strandline.processing.run.exit_codes import exit_code_of
 from strandline.processing.run.runner import Runner
 from strandline.processing.run.standby import stand_by
 
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             runner = Runner(settings, job, spark, lease=lease, alive_fd=options.alive_fd)
         except StrandlineError as error:
             log.error("the runner cannot start", job=job, code=error.code, message=str(error))
-            return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
+            return exit_code_of(error)
         signal.signal(signal.SIGTERM, runner.stop_now)
         signal.signal(signal.SIGINT, runner.stop_now)
         return runner.run()

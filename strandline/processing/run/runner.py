@@ -26,7 +26,7 @@ from strandline.processing.emission.made_indices import WriterFactory, elasticse
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_run
 from strandline.processing.run.ending import Ending
-from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
+from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, exit_code_of
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery
 from strandline.processing.run.snapshot_choice import SnapshotChoice
@@ -94,7 +94,7 @@ class Runner:
                     )
                 except StrandlineError as error:
                     log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
-                    return EXIT_AWAY if isinstance(error, TransientError) else EXIT_FAILED
+                    return exit_code_of(error, EXIT_FAILED)
                 log.info("run begins", job=self._job, epoch=row.epoch, version=row.version)
                 failpoint("run.begun")
                 try:
@@ -209,4 +209,4 @@ class Runner:
                 return EXIT_FAILED
         except (Fenced, LedgerUnavailable) as unsaid:
             log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
-        return EXIT_AWAY if isinstance(error, TransientError) else EXIT_TRY_AGAIN
+        return exit_code_of(error)

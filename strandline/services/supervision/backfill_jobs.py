@@ -25,9 +25,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
 from strandline.processing.backfill.plan import plan_backfill, stores_of
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
-from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.worker_process import WorkerProcess
-from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths
+from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths, blame_of
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 
 logger = structlog.get_logger()
@@ -207,9 +206,7 @@ class BackfillJobs:
                 self._clear(row)
             self._deaths.pop((row.job, row.generation), None)
             return
-        blame = Blame.JOB
-        if code == EXIT_AWAY:
-            blame = Blame.OUTSIDE_WRONGLY if self._outside_answers() else Blame.OUTSIDE
+        blame = blame_of(code, self._outside_answers)
         self._count_death(row, row.message or f"its process ended with code {code}", work.process.log, blame)
 
     def _count_death(self, row: BackfillRow, why: str, log: Path, blame: Blame) -> None:

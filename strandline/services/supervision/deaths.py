@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow, JobState, SliceStatus
+from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_AWAY_UNSEEN
 from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN, RUN_BEGINS
 
 _DOUBLINGS_MAX = 16
@@ -53,6 +55,13 @@ class Blame(Enum):
     """The runner says so, and all outside answers."""
     MACHINE = "machine"
     """The process could not be started."""
+
+
+def blame_of(code: int, outside_answers: Callable[[], bool]) -> Blame:
+    """Against whom it counts that a process ended with this exit code. `outside_answers`: as the supervisor has found it."""
+    if code == EXIT_AWAY:
+        return Blame.OUTSIDE_WRONGLY if outside_answers() else Blame.OUTSIDE
+    return Blame.OUTSIDE if code == EXIT_AWAY_UNSEEN else Blame.JOB
 
 
 @dataclass

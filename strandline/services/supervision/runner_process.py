@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from strandline.processing.run.exit_codes import EXIT_AWAY
+from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_AWAY_UNSEEN
 from strandline.services.processes.worker_process import WorkerProcess
 
 logger = structlog.get_logger()
@@ -129,7 +129,7 @@ class RunnerProcess(WorkerProcess):
 
 def ending(code: int) -> str:
     """How a runner or standby ended, by its exit code: `was killed by SIGTERM`, `ended with code 3`."""
-    if code == EXIT_AWAY:
+    if code in (EXIT_AWAY, EXIT_AWAY_UNSEEN):
         return "ended because something outside does not answer"
     if code == -signal.SIGKILL:
         return "was killed by SIGKILL: by somebody, by its own watchdog, or by the kernel for want of memory"

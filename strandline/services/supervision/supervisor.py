@@ -21,9 +21,10 @@ The agreement with a runner (`python -m strandline.processing.run.process --job 
 Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. This does not
 go on for ever. Progress is a new checkpoint, or a run that lived for long and left no slice undone; without progress
 * DEATHS_MAX deaths in a row fail the job, with the last cause;
-* a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger, a schema registry) is started
-  again for as long as that takes. But each time the supervisor looks for itself: AWAY_DEATHS_MAX such ends in a row, at all of
-  which everything outside did answer, are no outage, and fail the job with the last cause;
+* a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger, a schema registry, another
+  store of results, the Spark cluster) is started again for as long as that takes. But where it was one of the first four, the
+  supervisor looks for itself each time: AWAY_DEATHS_MAX such ends in a row, at all of which everything outside did answer, are
+  no outage, and fail the job with the last cause;
 * AWAY_DEATHS_MAX times in a row in which no process could be started fail the job, too.
 
 If there is a standby (`standbys.py`), it takes the start.
@@ -42,11 +43,10 @@ import structlog
 from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, StackError, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
-from strandline.processing.run.exit_codes import EXIT_AWAY
 from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
-from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths, was_sound
+from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths, blame_of, was_sound
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity, is_on_this_machine
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 from strandline.services.supervision.runner_process import (
@@ -375,7 +375,7 @@ class Supervisor:
 
     def _count_death(self, job: JobRow, runner: _Runner, code: int) -> None:
         """Note a death in the ledger, and say when the next runner starts, or that the job has failed."""
-        how, is_away = ending(code), code == EXIT_AWAY
+        how = ending(code)
         runs = self._ledger.runs(job.name)
         if runs and runs[-1].pid == runner.process.pid:
             # Under the lease: on another machine, the run of a new leader may have the same pid.
@@ -384,9 +384,7 @@ class Supervisor:
                 how = f"{how} ({run.message})"  # it could still say why
         if was_sound(self._ledger, job, time.monotonic() - runner.process.began_at):
             self._deaths.pop(job.name, None)
-        blame = Blame.JOB
-        if is_away:
-            blame = Blame.OUTSIDE_WRONGLY if self._outside_answers() else Blame.OUTSIDE
+        blame = blame_of(code, self._outside_answers)
         self._record("runner_died", job, f"the runner {how}; its log is {self._log(job.name)}", runner.process)
         self._judge(job, how, blame)
 
