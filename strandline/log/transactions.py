@@ -71,6 +71,9 @@ class SlotConfig:
     differences: Callable[[bytes, bytes], list[str]] | None = None
     """A sentence for each difference between the value in the topic and the one to be written under the same identity. None: the
     identity says all."""
+    must_reach: bool = False
+    """Whether the topic must reach as far as at the last checkpoint: else records of committed slices are gone, and nothing is
+    written. Otherwise it may have been made anew, as a topic of dead letters that somebody has cleared."""
 
 
 class TransactionSlot:
@@ -121,14 +124,21 @@ class TransactionSlot:
     def _read_there(self) -> dict[str, tuple[int, int]]:
         """The identities in the topic since the last checkpoint, and where each stands: (partition, offset).
 
-        Reading to the end waits for open transactions of other slots, since records of this slot may stand behind them.
+        Reading to the end waits for open transactions of other slots, since records of this slot may stand behind them. Of a
+        partition that ends before the last checkpoint all is read, or LogUnavailable raised where it must not.
         """
         config = self._config
         index, reader = _readers(config.bootstrap, config.epoch)
         starts, ends = index.starts(config.topic), index.ends_with_open(config.topic)
         there: dict[str, tuple[int, int]] = {}
         for partition, end in ends.items():
-            first = max(self._written_before.get(partition, 0), starts[partition])
+            written = self._written_before.get(partition, 0)
+            if end < written and config.must_reach:
+                raise LogUnavailable(
+                    f"topic {config.topic}, partition {partition} ends at offset {end}, but what is confirmed goes up to offset "
+                    f"{written}; nothing was written. The next run finds out whether it is lost"
+                )
+            first = max(written, starts[partition]) if end >= written else starts[partition]
             for messages in reader.read(OffsetRange(config.topic, partition, first, end)):
                 there.update((config.identity_of(one), (partition, one.offset() or 0)) for one in messages)
         return there

@@ -1,21 +1,23 @@
-"""A ledger that was put back to an older copy is noticed at the start of a run."""
+"""A ledger that was put back to an older copy, and a stream that has lost results, are noticed at the start of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from strandline.core.errors import Conflict, LogUnavailable, NotFound
+from strandline.core.errors import Conflict, LogChanged, LogUnavailable, NotFound
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import LogRange
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.processing.run import newer_results, preparation
+from strandline.processing.run import lost_results, newer_results, preparation
 from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.slices.rewind import plan_of_job
@@ -57,7 +59,8 @@ class Lab:
         ledger.begin_run("power", 1)
         ledger.plan_slice(a_slice(3, 2))
         row = ledger.begin_run("power", 1)
-        self.run = JobRun(Settings(), ledger, FakeIndex(), row, load_pipeline(ledger, "power", 1))  # type: ignore[arg-type]
+        self.index = FakeIndex()
+        self.run = JobRun(Settings(), ledger, self.index, row, load_pipeline(ledger, "power", 1))  # type: ignore[arg-type]
         self.records: dict[str, list[Written]] = {}
         self.since: dict[str, Mapping[int, int]] = {}
         self.asked: list[dict[str, Any]] = []
@@ -80,8 +83,15 @@ class Lab:
 
 
 class FakeIndex:
+    def __init__(self) -> None:
+        self.ids: dict[str, str | None] = {"turbines": "id-1", "minutes": "id-1", "minutes-2": "id-1"}
+        """Of each topic; None: it is not there."""
+        self.ends_of = {"turbines": {0: 30, 1: 60}, "minutes": {0: 7}, "minutes-2": {0: 0}}
+
     def topic_id(self, stream: str) -> str:
-        return "id-1"
+        if (topic_id := self.ids[stream]) is None:
+            raise NotFound(f"Kafka has no topic {stream}")
+        return topic_id
 
     def settings(self, stream: str) -> dict[str, str]:
         return {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
@@ -90,7 +100,7 @@ class FakeIndex:
         return {0: 0, 1: 0}
 
     def ends(self, stream: str) -> dict[int, int]:
-        return {0: 30, 1: 60}
+        return self.ends_of[stream]
 
     def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
         return dict.fromkeys(offsets, 0)
@@ -200,6 +210,67 @@ def test_a_run_looks_after_it_has_fenced_the_older_ones(lab: Lab, monkeypatch: p
     with pytest.raises(Conflict, match="older than what job power has written"):
         prepare_run(lab.run, None, plan, None)
     assert fenced == ["older runs"]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What happens at the next waits for a broker that may be behind; each takes a second."""
+    now_s, happens = [0], list[Callable[[], None]]()
+
+    def sleep(_: float) -> None:
+        now_s[0] += 1
+        if happens:
+            happens.pop(0)()
+
+    monkeypatch.setattr(
+        lost_results, "time", SimpleNamespace(sleep=sleep, monotonic_ns=lambda: now_s[0] * 1_000_000_000)
+    )
+    return happens
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "ends", "sentence"),
+    [
+        (
+            "id-1",
+            {0: 5},
+            "partition 0 of stream minutes, to which job power emits, ends at offset 5, but .* offset 7: ",
+        ),
+        ("id-1", {}, "partition 0 of stream minutes, to which job power emits, is not there, but .* offset 7: "),
+        ("id-2", {0: 9}, "stream minutes, to which job power emits, is another topic than .* id-2, known is id-1"),
+        (None, {}, "the topic of stream minutes, to which job power emits, was deleted"),
+    ],
+    ids=["cut off", "fewer partitions", "made anew", "deleted"],
+)
+@pytest.mark.usefixtures("waits")
+def test_a_stream_that_has_lost_results_stops_the_run_before_it_writes_any(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, topic_id: str | None, ends: dict[int, int], sentence: str
+) -> None:
+    """The remedy works: the job goes on in a stream of another name."""
+    fenced: list[str] = []
+    monkeypatch.setattr(preparation, "fence_older_runs", lambda *_: fenced.append("older runs"))
+    lab.index.ids["minutes"], lab.index.ends_of["minutes"] = topic_id, ends
+    with pytest.raises(LogChanged, match=f"{sentence}.*with a stream of another name in place of minutes and start"):
+        prepare_run(lab.run, None, plan_of_job(lab.run.ledger, lab.run.pipeline), None)
+    assert fenced == []
+    lab.api.log.ranges["turbines"] = LogRange({0: 0, 1: 0}, {0: 30, 1: 60})
+    applied = lab.api.apply(DOCUMENTS.replace("{stream: minutes}", "{stream: minutes-2}"))
+    assert applied.status_code == 200, applied.text
+    row = lab.run.ledger.begin_run("power", 1, present_version=True)
+    lab.run = replace(lab.run, row=row, pipeline=load_pipeline(lab.run.ledger, "power", row.version))
+    prepare_run(lab.run, None, plan_of_job(lab.run.ledger, lab.run.pipeline), None)
+    assert fenced == ["older runs"]
+
+
+def test_what_a_broker_lacks_for_a_moment_is_not_lost(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, waits: list[Callable[[], None]]
+) -> None:
+    monkeypatch.setattr(preparation, "fence_older_runs", lambda *_: None)
+    lab.index.ids["minutes"], lab.index.ends_of["minutes"] = None, {0: 5}
+    waits.append(lambda: lab.index.ids.update(minutes="id-1"))
+    waits.append(lambda: lab.index.ends_of.update(minutes={0: 8}))
+    prepare_run(lab.run, None, plan_of_job(lab.run.ledger, lab.run.pipeline), None)
+    assert waits == []
 
 
 @pytest.mark.parametrize("asked", ["settings", "starts"])

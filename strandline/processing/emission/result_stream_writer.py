@@ -109,6 +109,7 @@ class ResultStreamWriter:
             settings={"partitioner": "murmur2_random"},
             record_bytes_max=self._stream.record_bytes_max,
             differences=_differences,
+            must_reach=True,
         )
         name = id_of_result_stream(shape.job, shape.stage, shape.emit_name, self._place.task)
         return TransactionSlot(config, name, self._place.written_before)

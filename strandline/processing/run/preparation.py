@@ -10,6 +10,7 @@ from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.pipelines.functions.installed import installed_function
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitters_of_inputs
+from strandline.processing.run.lost_results import require_kept_results
 from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.snapshots import Snapshot
 from strandline.processing.slices.continuity import LogContinuity
@@ -31,7 +32,8 @@ log = structlog.get_logger()
 def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: Snapshot | None) -> None:
     """Prepare a run by this plan, from `snapshot` where there is one. `index_url`: where documents go, if they go to an index.
 
-    1. Make sure that the functions that it calls are there, and that log and stream are those that the job has read.
+    1. Make sure that the functions that it calls are there, that log and stream are those that the job has read, and that the
+       streams that it emits to still hold what it has emitted.
     2. Record where a job begins that doesn't begin at the oldest record, and where a batch ends.
     3. Make sure that ledger and topic still hold what the plan needs.
     4. Say in the ledger how the run begins.
@@ -46,6 +48,7 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
     for stream in run.streams:
         continuity = LogContinuity(run.job, stream, run.ledger.stream(stream).topic_id, run.index)
         continuity.require(run.ledger.last_slice(run.job))
+    require_kept_results(run)
     try:
         cost = _prepare_log(run, plan)
     except NotFound as error:  # it was there a moment ago; if it is gone, the next run says so

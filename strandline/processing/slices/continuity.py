@@ -29,7 +29,7 @@ from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 
 DOUBT_MS = 10_000
-_POLL_S = 0.2
+POLL_S = 0.2
 _ANEW = "Register the stream under another name, and submit a pipeline of another name that reads it."
 
 Vector = Mapping[int, int]
@@ -51,14 +51,14 @@ class LogContinuity:
         self._stream = stream
         self._topic_id = topic_id
         self._index = index
-        self._ends = _Doubt(monotonic_ms)
-        self._records = _Doubt(monotonic_ms)
-        self._topic = _Doubt(monotonic_ms)
+        self._ends = Doubt(monotonic_ms)
+        self._records = Doubt(monotonic_ms)
+        self._topic = Doubt(monotonic_ms)
 
     def require(self, last: SliceRow | None) -> None:
         """Return once the log is seen to hold the job's last slice, if it has one, as it was cut. Raises LogChanged."""
         while not self._holds(last):
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def _holds(self, last: SliceRow | None) -> bool:
         try:
@@ -153,7 +153,7 @@ class LogContinuity:
         )
 
 
-class _Doubt:
+class Doubt:
     """Something that may be wrong for a moment."""
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:

@@ -1,0 +1,60 @@
+"""A run looks whether the streams that it emits to still hold what the job has emitted, before it writes any more.
+
+A stream may have lost its end in a power cut, and its topic may be deleted or made anew. Results of committed slices are gone
+then, and the checkpoint's offsets lead behind the end: a run would not see what an interrupted slice has written, and write it
+again.
+
+As of streams that are read (`slices/continuity.py`), what a broker lacks only for a moment is no loss.
+"""
+
+from __future__ import annotations
+
+import time
+
+from strandline.core.errors import LogChanged, NotFound
+from strandline.processing.pipelines.job_run import JobRun
+from strandline.processing.slices.continuity import POLL_S, Doubt, Vector
+
+
+def require_kept_results(run: JobRun) -> None:
+    """Raise LogChanged unless each stream that the run emits to is the topic that was registered, and reaches as far as at the
+    last checkpoint. Raises LogUnavailable, LedgerUnavailable."""
+    checkpoint = run.ledger.last_checkpoint(run.job)
+    emitted = checkpoint.result_offsets if checkpoint else {}
+    for stream in sorted({stream for stage in run.pipeline.all_stages for stream in stage.streams}):
+        doubt = Doubt(lambda: time.monotonic_ns() // 1_000_000)
+        while not doubt.is_settled(_loss(run, stream, emitted.get(stream, {}))):
+            time.sleep(POLL_S)
+
+
+def _loss(run: JobRun, stream: str, emitted: Vector) -> str | None:
+    """What is lost of the stream, and what to do, if something seems to be. `emitted`: partition -> where it ended at the last
+    checkpoint. Raises LogChanged where the topic is another one."""
+    to = f"stream {stream}, to which job {run.job} emits"
+    try:
+        known, present = run.ledger.stream(stream).topic_id, run.index.topic_id(stream)
+        if known is not None and known != present:
+            raise LogChanged(
+                f"{to}, is another topic than the one that was registered (topic id {present}, known is {known}): it was deleted "
+                f"and made again. {_remedy(run.job, stream)}"
+            )
+        ends = run.index.ends(stream)
+    except NotFound:
+        return f"the topic of {to}, was deleted. {_remedy(run.job, stream)}"
+    for partition, offset in emitted.items():
+        if ends.get(partition, -1) < offset:
+            end = f"ends at offset {ends[partition]}" if partition in ends else "is not there"
+            return (
+                f"partition {partition} of {to}, {end}, but results of committed slices go up to offset {offset}: the log was "
+                f"cut off there. Restore it and start the job again (strandline job start {run.job}). Where it is lost: "
+                f"{_remedy(run.job, stream)}"
+            )
+    return None
+
+
+def _remedy(job: str, stream: str) -> str:
+    return (
+        f"Apply the pipeline with a stream of another name in place of {stream} and start the job (strandline job start {job}): "
+        "it goes on there, without the results of before. To have these too, apply it under another name, with other names for "
+        "all that it emits: it computes from what its input holds now."
+    )
