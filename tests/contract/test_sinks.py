@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,32 @@ def test_what_one_row_does_to_a_table_spoils_no_other(tmp_path: Path, monkeypatc
     assert (report.created, len(report.refused)) == (18, 2)
     assert {one.index for one in report.refused} == {"results"}
     assert any("no nine" in one.reason for one in report.refused)
+
+
+def test_a_row_that_exceeds_a_limit_of_the_database_spoils_no_other(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that is too long for an index, and a row that a trigger refuses: the driver's classes say that the database is away,
+    or that the statement is wrong."""
+    with new_database(postgresql_url) as url:
+        monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", url)
+        table = Table(url)
+        shape = window_shape(table)
+        writer = table.writer(shape)
+        writer.prepare(None)
+        table.ask("CREATE INDEX devices ON results (device)")
+        table.ask(
+            "CREATE FUNCTION no_nine() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN IF NEW.n = 9 THEN RAISE EXCEPTION ''no nine''; END IF; RETURN NEW; END'"
+        )
+        table.ask("CREATE TRIGGER no_nine BEFORE INSERT ON results FOR EACH ROW EXECUTE FUNCTION no_nine()")
+        batch = batch_of(shape, list(range(1, 21)))
+        texts = batch.column("device").to_pylist()
+        texts[4] = "".join(sha256(b"%d" % number).hexdigest() for number in range(60))
+        batch = batch.set_column(batch.schema.get_field_index("device"), "device", pa.array(texts))
+        report = writer.write_batches([batch], 1, 1)
+        assert (report.created, len(report.refused)) == (18, 2)
+        assert all(any(part in one.reason for one in report.refused) for part in ("exceeds btree", "no nine"))
 
 
 def test_no_password_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,9 @@ _TYPES: dict[str, sa.types.TypeEngine[Any]] = {
 }
 AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)
 """The last is what PostgreSQL says while it fails over and takes no writes, and where it ended an idle transaction."""
+_TOO_LARGE = "54"
+"""The class of SQLSTATE for what exceeds a limit of PostgreSQL, such as a text that is longer than an index may hold."""
+_RAISED_BY_TRIGGER = "P0001"
 _DIFFERENCES_SHOWN_MAX = 3
 _engines: dict[str, sa.Engine] = {}
 """This process's engine for each URL."""
@@ -56,7 +59,10 @@ class SqlWriter:
     def prepare(self, next_end_ms: int | None) -> None:
         """Make the table, or the columns that it lacks. Raises Conflict where a column has another type, or the table is somebody
         else's; InvalidSettings, SinkUnavailable."""
-        self._retried(self._ensure_table)
+        try:
+            self._retried(self._ensure_table)
+        except sa.exc.DBAPIError as error:
+            raise self._conflict(error) from error
 
     def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
         """Write the rows as ResultWriter promises. Raises SinkUnavailable, Conflict, Divergence."""
@@ -75,7 +81,9 @@ class SqlWriter:
             return
         try:
             created = self._retried(lambda: self._insert(values))
-        except (sa.exc.DataError, sa.exc.IntegrityError) as error:
+        except sa.exc.DBAPIError as error:
+            if not _is_of_a_row(error):
+                raise self._conflict(error) from error
             if len(values) == 1:
                 report.refused += self._refusals(rows, [0], str(error.orig))
                 return
@@ -169,10 +177,10 @@ class SqlWriter:
         return engine_of(self.url)
 
     def _retried(self, step: Any) -> Any:
-        """What the step gives. Raises SinkUnavailable when the database was away for too long, Conflict when it will not."""
+        """What the step gives. Raises SinkUnavailable when the database was away for too long; else what the database says."""
         try:
             for attempt in stamina.retry_context(
-                on=AWAY,
+                on=_is_away,
                 attempts=None,
                 timeout=self.deadline_s,
                 wait_max=5.0,
@@ -180,15 +188,30 @@ class SqlWriter:
                 with attempt:
                     return step()
         except AWAY as error:
+            if not _is_away(error):
+                raise
             raise SinkUnavailable(
                 f"the database of table {self.table_name} takes no results now: {error.orig}; see to it, and to "
                 "STRANDLINE_SQL_SINK_URL"
             ) from error
-        except sa.exc.ProgrammingError as error:
-            raise Conflict(
-                f"table {self.table_name} takes no results: {str(error.orig).strip()}; see to the table and to the user's rights"
-            ) from error
         raise AssertionError("a retry ends with a result or an error")
+
+    def _conflict(self, error: sa.exc.DBAPIError) -> Conflict:
+        return Conflict(
+            f"table {self.table_name} takes no results: {str(error.orig).strip()}; see to the table and to the user's rights"
+        )
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether the database may take the same later."""
+    return isinstance(error, AWAY) and not _is_of_a_row(error)
+
+
+def _is_of_a_row(error: sa.exc.DBAPIError) -> bool:
+    """Whether the database refuses a row for what it holds: it may take the others. The driver's classes alone don't tell."""
+    state = str(getattr(error.orig, "sqlstate", ""))
+    is_of_value = isinstance(error, sa.exc.DataError | sa.exc.IntegrityError)
+    return is_of_value or state.startswith(_TOO_LARGE) or state == _RAISED_BY_TRIGGER
 
 
 def sql_url(settings: Settings) -> str:
