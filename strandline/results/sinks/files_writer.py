@@ -29,6 +29,8 @@ from strandline.results.writer import WriteReport
 
 MANIFESTS = "_manifests"
 _DIGEST_MODULUS = 1 << 128
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+"""As Arrow names them: a file is there once it is whole, and a rename would be a copy."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
@@ -217,10 +219,15 @@ class _Store:
                 _sync_directory(Path(f"{self.root}/{place}").parent)
                 return True
             # No filesystem of Arrow can create exclusively. Two runs that both write a manifest of one slice write the same rows.
-            if self.filesystem.get_file_info(f"{self.root}/{place}").type is not pafs.FileType.NotFound:
+            named = f"{self.root}/{place}"
+            if self.filesystem.get_file_info(named).type is not pafs.FileType.NotFound:
                 return False
-            with self.filesystem.open_output_stream(f"{self.root}/{place}") as stream:
+            # On HDFS a file is there from its first byte on: what a killed run had begun would be taken for the whole.
+            begun = named if self.filesystem.type_name in _OBJECT_STORES else f"{named}.{uuid.uuid4().hex}.tmp"
+            with self.filesystem.open_output_stream(begun) as stream:
                 stream.write(content)
+            if begun != named:
+                self.filesystem.move(begun, named)
             return True
 
     def read(self, place: str) -> bytes:
