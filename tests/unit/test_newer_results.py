@@ -14,6 +14,7 @@ from strandline.core.errors import Conflict, LogChanged, LogUnavailable, NotFoun
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import LogRange
+from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit
 from strandline.processing.pipelines.stored import load_pipeline
@@ -22,6 +23,11 @@ from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.slices.rewind import plan_of_job
 from strandline.results import newer_documents
+from strandline.results.document import DocumentShape
+from strandline.results.sinks.contract import batch_of
+from strandline.results.sinks.files_writer import FilesWriter
+from strandline.results.sinks.sql_writer import SqlWriter
+from strandline.results.writer import StoreWriter
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -191,6 +197,44 @@ def test_a_document_that_the_ledger_cannot_know_is_refused(lab: Lab) -> None:
     lab.document = {"job": "power", "epoch": 2, "emission": 7}
     assert "the index holds results of emission 7 by run 2" in lab.refusal()
     require_newest_ledger(lab.run, None)
+
+
+def emit_by(lab: Lab, settings: Settings, emit: Emit) -> StoreWriter:
+    """The lab's run emits to this sink instead; a writer of it."""
+    stage = replace(lab.run.pipeline.stages[0], emits=(emit,))
+    lab.run = replace(lab.run, settings=settings, pipeline=replace(lab.run.pipeline, stages=(stage,)))
+    fields = (("device", "string"),), (("n", "long"),)
+    return sink_writer(settings, DocumentShape("power", "power", stage.name, 1, *fields, is_elsewhere=True), emit)
+
+
+def test_a_manifest_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
+    """The slice would be cut anew, and its rows would be there twice, in files of two slices."""
+    writer = emit_by(lab, Settings(), Emit("files", str(tmp_path / "results")))
+    assert isinstance(writer, FilesWriter)
+    require_newest_ledger(lab.run, None)
+    writer.prepare(None)
+    for emission, other in ((3, "power"), (99, "other")):
+        one = replace(writer, shape=replace(writer.shape, job=other))
+        one.prepare(None)
+        one.commit(emission, 2, one.write_batches([batch_of(one.shape, [emission])], 2, emission).parts)
+    require_newest_ledger(lab.run, None)
+    writer.commit(4, 2, writer.write_batches([batch_of(writer.shape, [4])], 2, 4).parts)
+    assert (
+        f"slices up to 3 and 2 runs before this one, and files {tmp_path}/results holds results of emission 4"
+        in lab.refusal()
+    )
+
+
+def test_a_row_of_a_table_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
+    writer = emit_by(lab, Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}"), Emit("sql", "minutes"))
+    assert isinstance(writer, SqlWriter)
+    require_newest_ledger(lab.run, None)
+    writer.prepare(None)
+    writer.write_batches([batch_of(writer.shape, [1])], 2, 3)
+    replace(writer, shape=replace(writer.shape, job="other")).write_batches([batch_of(writer.shape, [2])], 2, 99)
+    require_newest_ledger(lab.run, None)
+    writer.write_batches([batch_of(writer.shape, [3])], 2, 4)
+    assert "sql minutes holds results of emission 4" in lab.refusal()
 
 
 def test_a_ledger_that_has_lost_the_job_is_refused(lab: Lab, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
     5. Fence the producers of older runs.
     6. Make sure that nothing is there that the ledger can't know. Before the fencing something might still come.
 
-    Raises FunctionUnusable, LogTruncated, Conflict, NotFound, LogUnavailable, LedgerUnavailable.
+    Raises FunctionUnusable, LogTruncated, Conflict, NotFound, LogUnavailable, SinkUnavailable, LedgerUnavailable.
     """
     functions = run.pipeline.functions
     for function in functions:

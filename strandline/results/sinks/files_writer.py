@@ -147,6 +147,11 @@ def emission_of(manifest: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
+def newest_emission(path: str, job: str, stage: str) -> int:
+    """The greatest emission that has a manifest; 0 where there is none. Raises SinkUnavailable, InvalidSettings."""
+    return max((emission_of(manifest) or 0 for manifest in manifests_of(path, job, stage) or []), default=0)
+
+
 def read_manifest(path: str, place: str) -> Manifest:
     """Raises SinkUnavailable, ValueError where it is none."""
     return _Store.of(path).manifest(place)

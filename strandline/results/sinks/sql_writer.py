@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -19,6 +20,7 @@ from strandline.core.field_types import digits_of, is_nested, kind_of
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.results.document import DocumentShape
+from strandline.results.names import OWN_PREFIX
 from strandline.results.sinks.typed_rows import ATTEMPT_COLUMNS, ID, TypedRows, own_columns, typed_rows
 from strandline.results.text_columns import read_column
 from strandline.results.writer import Refused, WriteReport
@@ -36,6 +38,7 @@ AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)
 _TOO_LARGE = "54"
 """The class of SQLSTATE for what exceeds a limit of PostgreSQL, such as a text that is longer than an index may hold."""
 _RAISED_BY_TRIGGER = "P0001"
+_JOB, _EMISSION = f"{OWN_PREFIX}job", f"{OWN_PREFIX}emission"
 _DIFFERENCES_SHOWN_MAX = 3
 _engines: dict[str, sa.Engine] = {}
 """This process's engine for each URL."""
@@ -241,6 +244,35 @@ def table_of(table_name: str, types: Mapping[str, str]) -> sa.Table:
     columns = [sa.Column(ID, sa.Text(), primary_key=True)]
     columns += [sa.Column(column, _sql_type(kind)) for column, kind in types.items() if column != ID]
     return sa.Table(name, sa.MetaData(), *columns, schema=schema or None)
+
+
+def newest_emission(url: str, table_name: str, job: str) -> int:
+    """The greatest emission of the job's rows; 0 where there is none, or no table of ours. Raises SinkUnavailable, Conflict."""
+    table = table_of(table_name, {_JOB: "string", _EMISSION: "long"})
+    with reading(url, table_name) as connection:
+        look = sa.inspect(connection)
+        if not look.has_table(table.name, table.schema):
+            return 0
+        if not {_JOB, _EMISSION} <= {one["name"] for one in look.get_columns(table.name, table.schema)}:
+            return 0  # the writer refuses the table, or adds them
+        newest = sa.select(sa.func.max(table.c[_EMISSION])).where(table.c[_JOB] == job)
+        return connection.execute(newest).scalar() or 0
+
+
+@contextmanager
+def reading(url: str, table_name: str) -> Iterator[sa.Connection]:
+    """A connection to read the table by; what the database says as our errors. `url`: without its password."""
+    try:
+        with engine_of(url).connect() as connection:
+            yield connection
+    except AWAY as error:
+        raise SinkUnavailable(
+            f"the database of table {table_name} did not answer: {error.orig}; see to it, and to STRANDLINE_SQL_SINK_URL"
+        ) from error
+    except sa.exc.ProgrammingError as error:
+        raise Conflict(
+            f"table {table_name} can't be read: {str(error.orig).strip()}; see to the table and to the user's rights"
+        ) from error
 
 
 def _with_password(shown: str) -> str:

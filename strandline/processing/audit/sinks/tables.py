@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, SinkUnavailable
+from strandline.core.errors import Conflict
 from strandline.core.field_types import is_nested
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import Account
@@ -21,7 +20,7 @@ from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Table
 from strandline.processing.operators.blobs import batch_of
 from strandline.results.names import OWN_PREFIX
-from strandline.results.sinks.sql_writer import AWAY, engine_of, table_of
+from strandline.results.sinks.sql_writer import reading, table_of
 from strandline.results.sinks.typed_rows import ID, TIME
 
 TABLE_PART_ROWS = 100_000
@@ -51,7 +50,7 @@ class TablePart:
 
     def run(self) -> Account:
         nested = [name for name in self.columns if is_nested(self.place.types[name])]
-        with self.compared.writer(self.name) as rows, _reading(self.url, self.place) as connection:
+        with self.compared.writer(self.name) as rows, reading(self.url, self.place.name) as connection:
             result = connection.execution_options(yield_per=_ROWS_A_BATCH).execute(self._statement())
             for page in result.mappings().partitions(_ROWS_A_BATCH):
                 found = []
@@ -81,7 +80,7 @@ def table_parts(url: str, place: Place, compared: Table) -> list[TablePart] | No
     """The rows of a table; None where it isn't there. Raises SinkUnavailable, and Conflict where the table lacks the platform's
     own columns or the user may not read it."""
     table = table_of(place.name, place.types)
-    with _reading(url, place) as connection:
+    with reading(url, place.name) as connection:
         look = sa.inspect(connection)
         if not look.has_table(table.name, table.schema):
             return None
@@ -106,22 +105,6 @@ def _borders(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
         if last is None:
             return
         yield last
-
-
-@contextmanager
-def _reading(url: str, place: Place) -> Iterator[sa.Connection]:
-    """A connection; what the database says as our errors."""
-    try:
-        with engine_of(url).connect() as connection:
-            yield connection
-    except AWAY as error:
-        raise SinkUnavailable(
-            f"the database of table {place.name} did not answer: {error.orig}; see to it, and to STRANDLINE_SQL_SINK_URL"
-        ) from error
-    except sa.exc.ProgrammingError as error:
-        raise Conflict(
-            f"table {place.name} can't be read: {str(error.orig).strip()}; see to the table and to the user's rights"
-        ) from error
 
 
 def _moment(time_ms: int) -> datetime:
