@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from decimal import Decimal
+from importlib.resources import files
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
 from strandline.processing.pipelines.functions.reference import page
 from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, TABLE
+from strandline.processing.pipelines.functions.written import zone
 
 PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
 EXAMPLES = [(function.name, *example) for function in TABLE for example in function.examples]
@@ -31,6 +34,23 @@ def test_the_examples_have_the_values_that_stand_beside_them(name: str, text: st
     assert name in text
     expression = ColumnExpression(parse_expression(text).sql, {})
     assert cast(expression({}, 1), expression.type, "string").to_pylist() == [value]
+
+
+def test_no_zone_is_asked_of_the_machine(tmp_path: Path) -> None:
+    """Else a machine that is newer than the others, or updated between two runs, gives other values."""
+    (tmp_path / "Pacific").mkdir()
+    tokyo = files("tzdata").joinpath("zoneinfo", "Asia", "Tokyo").read_bytes()
+    for name in ("Norfolk", "Atlantis"):
+        (tmp_path / "Pacific" / name).write_bytes(tokyo)
+    zoneinfo.reset_tzpath([str(tmp_path)])
+    try:
+        text = "date_format(from_utc_timestamp(timestamp '2026-01-15 00:00:00', 'Pacific/Norfolk'), 'HH:mm')"
+        assert ColumnExpression(parse_expression(text).sql, {})({}, 1).to_pylist() == ["12:00"]
+        with pytest.raises(ValueError, match="'Pacific/Atlantis', which is no time zone of the IANA database"):
+            zone("Pacific/Atlantis")
+    finally:
+        zoneinfo.reset_tzpath()
+        zoneinfo.ZoneInfo.clear_cache()
 
 
 def test_the_page_of_the_functions_is_that_of_the_table() -> None:

@@ -1,8 +1,8 @@
-"""Days of a time zone, as instants. Pure, and light to import.
+"""The rules of time zones, and the days of one as instants. Pure, and light to import.
 
 The rules of all zones come with the package `tzdata`, which is locked with all others: every process of an installation goes by
 the same ones, whatever the machine has. A newer package may know that a country has changed its clocks. Then days that are not
-emitted yet begin and end by the new rules.
+emitted yet begin and end by the new rules, and expressions compute by them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def zone_names() -> frozenset[str]:
 
 
 @lru_cache(maxsize=64)
-def _zone(name: str) -> ZoneInfo:
+def rules_of(name: str) -> ZoneInfo:
+    """Raises ValueError where there is no such zone."""
     if name not in zone_names():  # a name is a path in the package
         raise ValueError(f"'{name}' is not a time zone of the tz database {VERSION}")
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as rules:
@@ -47,7 +48,7 @@ def day_start_ms(zone: str, offset_ms: int, day: int) -> int:
     because they are set forward past it."""
     if not _DAY_FIRST < day < _DAY_LAST:
         return day * DAY_MS + offset_ms
-    rules = _zone(zone)
+    rules = rules_of(zone)
     shown = _EPOCH + timedelta(days=day, milliseconds=offset_ms)
     before, after = (_ms(shown.replace(tzinfo=rules, fold=fold).utcoffset() or timedelta()) for fold in (0, 1))
     start_ms = _ms(shown - _EPOCH) - before
@@ -66,7 +67,7 @@ def _ahead_ms(rules: ZoneInfo, at_ms: int) -> int:
 @cache
 def longer_ms_max(zone: str) -> int:
     """By so much a day is longer than 24 hours at most, where clocks are set back."""
-    ahead = [_ahead_ms(_zone(zone), day * DAY_MS) for day in range(365 * 80)]
+    ahead = [_ahead_ms(rules_of(zone), day * DAY_MS) for day in range(365 * 80)]
     return max(_SET_BACK_MS, *(before - after for before, after in pairwise(ahead)))
 
 

@@ -1,5 +1,5 @@
-"""Times of zones. The rules are those of the IANA database, by Python's `zoneinfo`: Arrow's own kernels do not know the rules for
-times after 2037.
+"""Times of zones. The rules are those that the days of windows go by (`pipelines/calendars.py`), by Python's `zoneinfo`: Arrow's
+own kernels do not know the rules for times after 2037.
 
 An offset is asked for once for each hour that occurs, and within an hour in which it changes the moment is searched for.
 """
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 
 from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.functions.times import Kernel, Numbers, micros_in, times_of
+from strandline.processing.pipelines.calendars import rules_of
 from strandline.processing.pipelines.functions.written import OFFSET
 
 _HOUR_S = 3_600
@@ -60,7 +60,7 @@ class _Offsets:
 def _zone(name: str) -> tzinfo:
     match = OFFSET.fullmatch(name)
     if match is None:
-        return ZoneInfo(name)
+        return rules_of(name)
     offset = timedelta(hours=int(match[2]), minutes=int(match[3]))
     return timezone(offset if match[1] == "+" else -offset)
 
