@@ -48,7 +48,7 @@ from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.leadership import ServiceIdentity, is_on_this_machine, new_service_name
 from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
-from strandline.services.supervision.outside import TIMEOUT_S, Outside
+from strandline.services.supervision.outside import TIMEOUT_S, Outside, store_away
 from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
 
 logger = structlog.get_logger()
@@ -193,6 +193,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         LookupFollower(ledger, sources, name),
         settings.elasticsearch_url,
         settings.data_dir,
+        partial(store_away, elasticsearch_url=settings.elasticsearch_url, sql_sink_url=settings.sql_sink_url),
         asks_for_tokens=settings.auth != "none",
     )
 

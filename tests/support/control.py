@@ -282,6 +282,7 @@ class Api:
             LookupFollower(ledger, self.sources, "control-test"),
             elasticsearch_url,
             data_dir,
+            lambda pipeline: "Elasticsearch" if self.index_is_away else None,
             asks_for_tokens=doorkeeper is not None,
         )
         self._names, self._doorkeeper = names, doorkeeper

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from strandline.core.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.services.rest import job_status
 from strandline.services.rest.explanation import JobFacts, explain
+from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = StreamSpec.from_document({"stream": "turbines", "schema": {"ts": "timestamp", "load": "double"}})
@@ -62,6 +66,11 @@ CASES = [
     (replace(READ, job=replace(JOB, state=JobState.DRAINED)), "drained", "is drained"),
     (replace(READ, job=replace(JOB, state=JobState.STARTING)), "starting", "is starting"),
     (replace(READ, held={"turbines": None}, lag_records=None), "log_away", "Kafka does not answer"),
+    (replace(READ, store_away="Elasticsearch"), "writer", "slice 1 is not done, and Elasticsearch does not answer"),
+    (replace(READ, store_away="Elasticsearch", lag_records=50_000), "writer", "Elasticsearch does not answer"),
+    (replace(READ, store_away="Elasticsearch", job=replace(JOB, state=JobState.STARTING)), "writer", "Elasticsearch"),
+    (replace(READ, store_away="Elasticsearch", job=replace(JOB, state=JobState.STOPPED)), "stopped", "is stopped"),
+    (replace(READ, store_away="Elasticsearch", held={"turbines": None}), "log_away", "Kafka does not answer"),
     (replace(UNREAD, held={"turbines": LogRange({0: 0}, {0: 0})}), "no_input", "stream turbines has no record"),
     (replace(UNREAD, lag_records=0), "no_input", "begins after what stream turbines holds"),
     (replace(UNREAD, lag_records=30), "first_slice", "is being read"),
@@ -142,3 +151,23 @@ def test_a_session_ends_unless_records_follow() -> None:
         "the session of stage visits that ends at 1970-01-01T00:01:35.000Z unless records follow is still open: it closes when "
         "event time reaches 1970-01-01T00:01:45.000Z"
     )
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "index_is_away", "cause"), [(11, True, "writer"), (11, False, "first_slice"), (5, True, "first_slice")]
+)
+def test_a_store_is_asked_where_a_slice_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_s: int, index_is_away: bool, cause: str
+) -> None:
+    """While it is away the records behind the slice only wait for it: more cores would not help."""
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
+    api = Api(ledger)
+    api.apply(BOTH)
+    for state in (JobState.STARTING, JobState.RUNNING):
+        ledger.move_job("power", state)
+    row = ledger.begin_run("power", 1)
+    ledger.plan_slice(a_slice(1, row.epoch, planned_ms=1_000_000))
+    api.index_is_away = index_is_away
+    monkeypatch.setattr(job_status, "time", SimpleNamespace(time=lambda: 1_000 + waits_s))
+    assert api.ask("GET", "/v1/jobs/power/explanation").json()["cause"] == cause
+    ledger.close()

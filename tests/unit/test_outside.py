@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import IndexUnavailable
 from strandline.log.admin import KafkaAdmin
+from strandline.processing.pipelines.model import EmitKind
+from strandline.processing.pipelines.stages import Emit
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.supervision import outside
-from strandline.services.supervision.outside import ASK_S, Outside
+from strandline.services.supervision.outside import ASK_S, Outside, store_away
 from tests.support.messages import RegistryServer
 
 
@@ -80,6 +83,21 @@ def test_elasticsearch_answers_unless_it_is_red_or_silent(
     monkeypatch: pytest.MonkeyPatch, health: str | Exception, does_answer: bool
 ) -> None:
     assert answers(monkeypatch, ToldClient((1, 1, 1)), health) is does_answer
+
+
+def test_the_store_that_is_away_is_named_where_the_pipeline_emits_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(outside, "elasticsearch_answers", lambda _: False)
+    there, away = f"sqlite:///{tmp_path}/results.sqlite", "postgresql+psycopg://user@127.0.0.1:1/results"
+
+    def found(kind: EmitKind, sql_sink_url: str | None) -> str | None:
+        emits = [SimpleNamespace(emits=(Emit(kind, "minutes"),))]
+        return store_away(SimpleNamespace(all_stages=emits), "http://nowhere", sql_sink_url)  # type: ignore[arg-type]
+
+    assert found("elasticsearch", None) == "Elasticsearch"
+    assert found("sql", away) == "the database of STRANDLINE_SQL_SINK_URL"
+    assert [found("sql", there), found("sql", None), found("stream", away)] == [None] * 3
 
 
 def test_many_who_ask_cost_one_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from strandline.access.rights import ANYONE, Need, may
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
@@ -42,6 +44,8 @@ class Dependencies:
     """Of the results store; may hold a password."""
     data_dir: Path
     """Where this control service keeps its files."""
+    store_away: Callable[[CheckedPipeline], str | None]
+    """Tells the store of a pipeline's results that does not answer, in words."""
     asks_for_tokens: bool = False
     """Whether requests prove who sends them."""
 

@@ -36,6 +36,8 @@ class JobFacts:
     totals: Totals
     reached_early: Offsets
     """stream -> partition -> an accepted event's time, of an early slice; empty while there is none."""
+    store_away: str | None = None
+    """The store that the last slice waits for, in words; None where it waits for none."""
 
     @property
     def streams(self) -> str:
@@ -45,9 +47,16 @@ class JobFacts:
 
 
 def explain(facts: JobFacts) -> ExplanationView:
-    """The first cause that holds on the way of a record: the job runs, records arrive, are read, are accepted, pass the steps;
-    the store takes results; event time reaches the end of a window."""
-    found = _of_state(facts) or _of_input(facts) or _of_records(facts) or _of_results(facts) or _of_event_time(facts)
+    """The first cause that holds on the way of a record: the job runs, Kafka and the store answer; records arrive, are read, are
+    accepted, pass the steps; the store takes results; event time reaches the end of a window."""
+    found = (
+        _of_state(facts)
+        or _of_outside(facts)
+        or _of_input(facts)
+        or _of_records(facts)
+        or _of_results(facts)
+        or _of_event_time(facts)
+    )
     cause, sentence, step = found
     return ExplanationView(cause=cause, sentence=sentence, next=step)
 
@@ -69,7 +78,8 @@ def _of_state(facts: JobFacts) -> _Answer | None:
     if job.state in _NOT_READING:
         cause, what = _NOT_READING[job.state]
         return cause, f"job {job.name} {what}", f"strandline job start {job.name}"
-    if job.state is JobState.STARTING:
+    # A run that waits for the store in vain ends, and starts again.
+    if job.state is JobState.STARTING and facts.store_away is None:
         why = f" ({job.message})" if job.message else ""
         return (
             "starting",
@@ -79,10 +89,21 @@ def _of_state(facts: JobFacts) -> _Answer | None:
     return None
 
 
+def _of_outside(facts: JobFacts) -> _Answer | None:
+    if None in facts.held.values():
+        return "log_away", "Kafka does not answer", "see that the broker is up; the job goes on by itself"
+    if facts.store_away is not None:
+        assert facts.last_slice is not None, "it is the slice that waits"
+        sentence = (
+            f"slice {facts.last_slice.number} is not done, and {facts.store_away} does not answer, or takes no results"
+        )
+        step = f"see that it is up; the job goes on by itself. strandline job logs {facts.job.name} has what the store said"
+        return "writer", sentence, step
+    return None
+
+
 def _of_input(facts: JobFacts) -> _Answer | None:
     known = [one for one in facts.held.values() if one is not None]
-    if len(known) < len(facts.held):
-        return "log_away", "Kafka does not answer", "see that the broker is up; the job goes on by itself"
     if not any(offset for one in known for offset in one.offset_next.values()):
         first, is_one = next(iter(facts.held)), len(facts.held) == 1
         step = f"send a record, and see the gateway's answer; strandline stream show {first} counts what has arrived"

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from strandline.core.durations import FOREVER_MS, format_about, format_duration
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, offset_count
+from strandline.ledger.states import (
+    COMPLETED,
+    CheckpointRow,
+    JobRow,
+    JobState,
+    Offsets,
+    SliceRow,
+    SliceStatus,
+    offset_count,
+)
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -34,6 +43,8 @@ from strandline.services.rest.views import (
 RETENTION_LEFT_SHARE_MIN = 0.25
 """The status warns when less than this share of the retention is left."""
 _RATE_SLICES = 20
+_SLICE_LONG_S = 10.0
+"""A slice that is not done after so long may wait for a store."""
 _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.CREATED: ("start", "stop"),
     JobState.STARTING: ("stop", "drain", "restart"),
@@ -110,8 +121,12 @@ def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
     )
 
 
-def explanation(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> ExplanationView:
-    """Why the job has no output, or what it waits for."""
+def explanation(
+    ledger: Ledger, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
+) -> ExplanationView:
+    """Why the job has no output, or what it waits for. `store_away`: tells the store of a pipeline's results that does not
+    answer; asked only where a slice takes long."""
+    pipeline, last_slice = present_pipeline(ledger, job), ledger.last_slice(job.name)
     held = ranges.of(input_streams(ledger, job))
     checkpoint = ledger.last_checkpoint(job.name)
     position = _position(ledger, job, checkpoint)
@@ -120,15 +135,21 @@ def explanation(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> Explanatio
     return explain(
         JobFacts(
             job=job,
-            pipeline=present_pipeline(ledger, job),
+            pipeline=pipeline,
             held=held,
             lag_records=_left(job, held, position),
-            last_slice=ledger.last_slice(job.name),
+            last_slice=last_slice,
             checkpoint=checkpoint,
             totals=ledger.totals(job.name),
             reached_early=early[-1] if early else {},
+            store_away=store_away(pipeline) if last_slice is not None and _takes_long(last_slice) else None,
         )
     )
+
+
+def _takes_long(last_slice: SliceRow) -> bool:
+    planned_s = time.time() - last_slice.planned_ms / 1000
+    return last_slice.status is SliceStatus.PLANNED and planned_s > _SLICE_LONG_S
 
 
 def rewind_view(cost: RewindCost, retention_ms: int) -> RewindView:

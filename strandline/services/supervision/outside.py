@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import sqlalchemy as sa
 
 from strandline.core.errors import LogUnavailable, StrandlineError
 from strandline.log.admin import KafkaAdmin
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.services.trust import certificates_for
 
@@ -45,7 +47,9 @@ class Outside:
         with self._lock:
             if self._asked_s is None or self._clock_s() - self._asked_s >= ASK_S:
                 self._answered = (
-                    self._does_kafka_answer() and self._does_elasticsearch_answer() and self._does_registry_answer()
+                    self._does_kafka_answer()
+                    and elasticsearch_answers(self._elasticsearch_url)
+                    and self._does_registry_answer()
                 )
                 self._asked_s = self._clock_s()
             return self._answered
@@ -57,15 +61,6 @@ class Outside:
             return False
         return True
 
-    def _does_elasticsearch_answer(self) -> bool:
-        try:
-            health: Any = request(self._elasticsearch_url, "GET", "/_cluster/health", timeout_s=TIMEOUT_S)
-        except RequestRefused:
-            return True  # it reads requests, and doesn't let everybody ask this
-        except StrandlineError:
-            return False
-        return bool(health["status"] != "red")
-
     def _does_registry_answer(self) -> bool:
         """One that refuses us answers: that is no outage, and somebody has to mend it."""
         if self._registry_url is None:
@@ -76,3 +71,34 @@ class Outside:
             return httpx.get(url, timeout=TIMEOUT_S, trust_env=False, verify=verify).status_code < 500
         except (httpx.HTTPError, httpx.InvalidURL):
             return False
+
+
+def elasticsearch_answers(url: str) -> bool:
+    """Whether Elasticsearch answers within TIMEOUT_S, and can be written to."""
+    try:
+        health: Any = request(url, "GET", "/_cluster/health", timeout_s=TIMEOUT_S)
+    except RequestRefused:
+        return True  # it reads requests, and doesn't let everybody ask this
+    except StrandlineError:
+        return False
+    return bool(health["status"] != "red")
+
+
+def store_away(pipeline: CheckedPipeline, elasticsearch_url: str, sql_sink_url: str | None) -> str | None:
+    """The store that the pipeline emits to and that does not answer, in words; None where all do. Kafka, files and the sinks of
+    packages are not asked."""
+    kinds = {emit.kind for stage in pipeline.all_stages for emit in stage.emits}
+    if "elasticsearch" in kinds and not elasticsearch_answers(elasticsearch_url):
+        return "Elasticsearch"
+    if "sql" in kinds and sql_sink_url is not None and not _database_answers(sql_sink_url):
+        return "the database of STRANDLINE_SQL_SINK_URL"
+    return None
+
+
+def _database_answers(url: str) -> bool:
+    wait = {"timeout" if url.startswith("sqlite") else "connect_timeout": int(TIMEOUT_S)}
+    try:
+        with sa.create_engine(url, poolclass=sa.NullPool, connect_args=wait).connect():
+            return True
+    except (sa.exc.SQLAlchemyError, ImportError):
+        return False

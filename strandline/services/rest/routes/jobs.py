@@ -54,7 +54,7 @@ def show_job(control: Control, name: str) -> JobView:
 @router.get("/v1/jobs/{name}/explanation")
 def explain_job(control: Control, name: str) -> ExplanationView:
     """Why the job has no output, or what it waits for: one cause, in a sentence, and what to do."""
-    return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name))
+    return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name), control.store_away)
 
 
 @router.get("/v1/jobs/{name}/log")
