@@ -13,7 +13,7 @@ machines = stream(
 )
 
 nab = (
-    machines.event_time("timestamp", delay="1d", max_ahead="5m")
+    machines.event_time("timestamp", delay="1d", idle_timeout="1m", max_ahead="5m")
     .window(
         tumbling("1h"),
         name="hourly",

@@ -21,7 +21,7 @@ turbines = stream(
 )
 
 turbine_health = (
-    turbines.event_time("ts", delay="15m", max_ahead="5m")
+    turbines.event_time("ts", delay="15m", idle_timeout="1m", max_ahead="5m")
     .derive(load="power / 3000")  # of the rated power, 3 MW
     .where("state <> 'service'")
     .window(

@@ -12,7 +12,7 @@ select device, window_start, window_end,
 from table(tumble(table machines, descriptor(timestamp), interval '1' hour))
 group by device, window_start, window_end;
 
-create job nab with (delay = interval '1' day, max_ahead = interval '5' minute) as
+create job nab with (delay = interval '1' day, idle_timeout = interval '1' minute, max_ahead = interval '5' minute) as
 begin
   insert into elasticsearch 'machines-hourly'
   select * from hourly;

@@ -22,7 +22,7 @@ from table(tumble(table loads, descriptor(ts), interval '1' minute))
 where state <> 'service'
 group by site_id, turbine, window_start, window_end;
 
-create job `turbine-health` with (delay = '15m', max_ahead = '5m', dead_letters.index = true) as
+create job `turbine-health` with (delay = '15m', idle_timeout = '1m', max_ahead = '5m', dead_letters.index = true) as
 begin
   insert into elasticsearch 'turbine-minute'
   select * from per_minute;

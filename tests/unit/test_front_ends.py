@@ -110,6 +110,14 @@ def test_the_examples_in_sql_and_python_are_those_in_yaml(path):
     assert not program.exists() or of_python(program.read_text()) == wanted
 
 
+@pytest.mark.parametrize(
+    "path", ["nab.yaml", "turbines.yaml", "sql/nab.sql", "sql/turbines.sql", "python/nab.py", "python/turbines.py"]
+)
+def test_the_first_examples_show_the_silence_after_which_a_partition_holds_no_window_open(path):
+    """Said by default, too: but who copies an example is to see that there is such a time."""
+    assert "idle_timeout" in (EXAMPLES / path).read_text()
+
+
 def test_an_example_in_one_of_these_forms_is_there_in_the_other():
     names = {path.stem for path in (EXAMPLES / "sql").glob("*.sql")}
     assert {path.stem for path in (EXAMPLES / "python").glob("*.py")} == names
