@@ -162,6 +162,11 @@ CHANGES: dict[str, Any] = {
         "table": {"type": "string?", "from": "$.source.table"},
     },
 }
+OPTIONAL_CHANGES: dict[str, Any] = {
+    "format": "debezium",
+    "schema": {"name": "string?", "x": "double?", "at": SCHEMA["at"] | {"from": "$.ts_ms"}},
+}
+"""With no field of the row that it must have."""
 DEEP: dict[str, Any] = {
     "name": {"type": "string", "from": "$.meta.id"},
     "at": SCHEMA["at"],
@@ -182,7 +187,13 @@ ARRAY: dict[str, Any] = {
 }
 INFLUX: dict[str, Any] = {
     "format": "influx",
-    "schema": {"name": "string", "x": SCHEMA["x"], "n": "long?", "time": {"type": "timestamp", "unit": "ns"}},
+    "schema": {
+        "measurement": "string",
+        "name": "string",
+        "x": SCHEMA["x"],
+        "n": "long?",
+        "time": {"type": "timestamp", "unit": "ns"},
+    },
 }
 WAYS: dict[str, tuple[Callable[[dict[str, Any]], bytes], dict[str, Any]]] = {
     "avro": (avro_bytes, {"format": "avro", "avro": {"schema": AVRO}}),
@@ -204,6 +215,7 @@ WAYS: dict[str, tuple[Callable[[dict[str, Any]], bytes], dict[str, Any]]] = {
     ),
     "json, exploded": (array_of, ARRAY),
     "debezium": (change_event, CHANGES),
+    "debezium, optional": (change_event, OPTIONAL_CHANGES),
     "raw": (lambda one: one["name"].encode(), {"format": "raw", "schema": {"name": "string", "at": "timestamp?"}}),
 }
 SCHEMAS = SchemasInMemory(avro_7=RegisteredSchema(json.dumps(AVRO)))
@@ -328,6 +340,20 @@ def test_any_records_become_by_columns_what_their_texts_do(name: str, seed: int)
     values = some_records(ALL[name], chance, chance.choice([1, 3, 40]))
     ALL[name].require_alike(values)
     ALL[name].require_alike(values, [chance.choice(SOURCES[:2] if seed % 2 else SOURCES) for _ in values])
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("influx", [b"m,name=a x=1.5,time=5i 7", b"m,name=a x=1.5,time=5i 7x"]),
+        ("influx", [b"\tm,name=a x=1.5 1764000000000000000"]),
+        ("debezium, optional", [b'{"before":null,"after":["a"],"op":"c","ts_ms":1764000000000}']),
+        ("debezium, optional", [b'{"before":["a"],"after":null,"op":"d","ts_ms":1764000000000}']),
+        ("debezium, optional", [b'{"payload":["a"],"after":{"name":"a","x":1.5},"op":"c","ts_ms":1764000000000}']),
+    ],
+)
+def test_what_columns_must_leave_to_texts(name: str, values: list[bytes | None]) -> None:
+    ALL[name].require_alike(values)
 
 
 @pytest.mark.skipif("STRANDLINE_FUZZ_S" not in os.environ, reason="for a longer run: STRANDLINE_FUZZ_S=600")

@@ -73,11 +73,11 @@ class ChangeColumns:
         if self._paths is None or shape is None:
             return None
         event: JsonPath = ("payload",) if ("payload",) in shape.containers else ()
-        where, operations = ("after", ["c", "r", "u"]) if (*event, "after") in shape.containers else ("before", ["d"])
+        where, operations = ("after", ["c", "r", "u"]) if (*event, "after") in shape.objects else ("before", ["d"])
         operation = next((cell for cell in shape.cells if cell.path == (*event, "op") and cell.is_text), None)
         if (
             operation is None
-            or (*event, where) not in shape.containers
+            or (*event, where) not in shape.objects
             or ("payload",) in {cell.path for cell in shape.cells}
         ):
             return None

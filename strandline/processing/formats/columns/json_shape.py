@@ -39,6 +39,8 @@ class Shape:
     cells: Sequence[Cell]
     containers: frozenset[JsonPath]
     """The paths of objects and arrays."""
+    objects: frozenset[JsonPath]
+    """Those of objects."""
     quotes: int
     """In a record."""
 
@@ -51,7 +53,7 @@ def shape_of(text: bytes) -> Shape | None:
     found = _values_in(text)
     if found is None or not found[0]:
         return None
-    spans, containers = found
+    spans, objects, arrays = found
     bounds = [0, *(bound for _, begin, end in spans for bound in (begin, end)), len(text)]
     literals = [text[begin:end] for begin, end in zip(bounds[::2], bounds[1::2], strict=True)]
     if not all(b'"' in literal for literal in literals[:-1]):
@@ -68,19 +70,21 @@ def shape_of(text: bytes) -> Shape | None:
         )
         for at, (path, begin, end) in enumerate(spans)
     ]
-    return Shape(literals[0], cells, frozenset(containers), quotes[-1])
+    return Shape(literals[0], cells, frozenset(objects | arrays), frozenset(objects), quotes[-1])
 
 
-def _values_in(text: bytes) -> tuple[list[tuple[JsonPath, int, int]], set[JsonPath]] | None:
-    """Path, begin and end of each value that holds no others, and the paths of the others; None if an object has a name twice."""
+def _values_in(text: bytes) -> tuple[list[tuple[JsonPath, int, int]], set[JsonPath], set[JsonPath]] | None:
+    """Path, begin and end of each value that holds no others, and the paths of objects and of arrays; None if an object has a
+    name twice."""
     spans: list[tuple[JsonPath, int, int]] = []
-    containers: set[JsonPath] = set()
+    objects: set[JsonPath] = set()
+    arrays: set[JsonPath] = set()
     path: list[str | int | None] = []
     names: list[set[str]] = []
     for token in _TOKEN.finditer(text):
         first = token[0][:1]
         if first in b"{[":
-            containers.add(tuple(path))  # type: ignore[arg-type]  # a value has a name before it
+            (objects if first == b"{" else arrays).add(tuple(path))  # type: ignore[arg-type]  # a value has a name before it
             path.append(None if first == b"{" else 0)
             names.append(set())
         elif first in b"}]":
@@ -98,4 +102,4 @@ def _values_in(text: bytes) -> tuple[list[tuple[JsonPath, int, int]], set[JsonPa
         else:
             is_text = first == b'"'
             spans.append((tuple(path), token.start() + is_text, token.end() - is_text))  # type: ignore[arg-type]
-    return spans, containers
+    return spans, objects, arrays

@@ -87,7 +87,7 @@ class InfluxColumns:
         model = next((value for value in values if value is not None and _INFLUX_LINE.fullmatch(value)), None)
         if not self._can_read or model is None:
             return None
-        cells = CellWalk(values, b'"\\\r\0#')
+        cells = CellWalk(values, b'"\\\r\0#\t')  # a tab before the measurement is no part of it
         cells.require_utf8()
         separators = [bytes([byte]) for byte in model if byte in b",= "]
         starts = _cut(cells, b",= ", len(separators) + 1, separators)
@@ -105,8 +105,6 @@ class InfluxColumns:
         names = [parts[at - 1].decode(errors="replace") for at in values_at]
         if len(set(names)) < len(names):
             return None
-        if has_time and "time" not in self._names:
-            cells.numbers(starts[-2], starts[-1] - 1, "whole")
         space = separators.index(b" ")
         forms = {"measurement": (0, _TEXT)} | ({"time": (len(parts) - 1, _TIME)} if has_time else {})
         forms |= {name: (at, _TEXT) for name, at in zip(names, values_at, strict=True) if at <= space}
@@ -120,6 +118,8 @@ class InfluxColumns:
                 forms[name] = (at, form)
                 if name not in self._names:
                     cells.numbers(starts[at], starts[at + 1] - 1, form.number, form.suffix)
+        if has_time and ("time" not in self._names or "time" in names):  # the field reads no timestamp, or another cell
+            cells.numbers(starts[-2], starts[-1] - 1, "whole")
         return self._columns(cells, starts, forms)
 
     def _columns(
