@@ -143,6 +143,23 @@ def test_a_bad_element_of_avro_is_a_record_with_this_element_alone() -> None:
     assert accepted == [{"t": AT, "v": 1.0, "id": "a"}, {"t": AT, "v": 3.0, "id": "a"}]
     assert rejected == ["0 schema: v: expected a double, got null"]
     assert letters == [nested((AT + timedelta(seconds=1), None))]
+    _, rejected, letters = read(document, nested((AT, 1), (AT, math.nan), (AT, 3)))
+    assert (rejected, letters) == (["0 schema: v: expected a double, got null"], [nested((AT, math.nan))])
+
+
+def test_a_bad_element_of_avro_keeps_its_bytes_and_those_around_the_array() -> None:
+    readings = {"type": "array", "items": avro_of({"x": ["float", "double"]}) | {"name": "V"}}
+    groups = {"type": "array", "items": {"type": "map", "values": ["null", readings]}}
+    schema = avro_of({"spare": ["null", "int"], "groups": groups, "behind": "string"})
+    document = {"format": "avro", "avro": {"schema": schema}, "explode": "$.groups[1].k", "schema": {"x": "double"}}
+    ones, bad = [b"\0" + struct.pack("<f", 1.0), b"\2" + struct.pack("<d", 3.0)], b"\0" + struct.pack("<f", math.nan)
+    too_large = b"\2" + bytes([0x80] * 5 + [1])  # for an int, which the reader takes
+    before, behind = too_large + b"\4" + b"\2\2a\0\0" + b"\4\2a\0\2k\2", b"\0" + b"\0" + b"\2z"
+    blocks = b"\1\n" + ones[0] + b"\4" + bad + ones[1] + b"\0"
+    accepted, rejected, letters = read(document, before + blocks + behind)
+    assert accepted == [{"x": 1.0}, {"x": 3.0}]
+    assert rejected == ["0 schema: x: expected a double, got null"]
+    assert letters == [before + b"\2" + bad + b"\0" + behind]
 
 
 def test_a_number_that_is_none_does_not_keep_a_bad_element_of_avro_with_the_others() -> None:

@@ -14,7 +14,7 @@ from datetime import date, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from io import BytesIO
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 import msgspec
@@ -32,6 +32,8 @@ _SECONDS_A_DAY = 86_400
 _EPOCH = date(1970, 1, 1)
 _DECIMAL_BYTES_MAX = 32
 """More than the longest decimal takes. A longer one stays base64 text, which the decoder rejects."""
+_ONE_ITEM, _END_OF_ITEMS = b"\x02", b"\0"
+"""How many items an array has, and that no more follow."""
 _TIMES = {"timestamp-millis": "ms", "timestamp-micros": "us", "timestamp-nanos": "ns"}
 _TIMES |= {f"local-{name}": unit for name, unit in _TIMES.items()}
 _READ_ERRORS = (EOFError, IndexError, ValueError, OverflowError, TypeError, KeyError, StopIteration)
@@ -124,7 +126,7 @@ class RecordType:
         import fastavro
 
         self._read = fastavro.schemaless_reader
-        self._write = fastavro.schemaless_writer
+        self._parse = fastavro.parse_schema
         # Logical types are read as what they stand on, so that none of them can fail where no field asks for it.
         self._schema: Any = fastavro.parse_schema(_physical(schema, count()))
         self._array = explode or ()
@@ -166,25 +168,52 @@ class RecordType:
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
         """What returns the record with an array of one element alone, by the element's place. The value is a record."""
-        found: Any = self._read(BytesIO(value), self._schema, None, return_named_type=True)
-        here: Any = found
-        for step in self._array[:-1]:
-            here = (here[1] if isinstance(here, tuple) else here)[step]
-        here = here[1] if isinstance(here, tuple) else here
-        elements = here[self._array[-1]]
+        before, elements, behind = self._cut_at_elements(value)
+        return lambda element: before + _ONE_ITEM + elements[element] + _END_OF_ITEMS + behind
 
-        def letter(element: int) -> bytes:
-            here[self._array[-1]] = [elements[element]]
-            written = BytesIO()
-            self._write(written, self._schema, found)
-            alone = written.getvalue()
-            # A union of float and double is written by its first branch, whichever it was read from.
-            again: Any = self._read(BytesIO(alone), self._schema, None, return_named_type=True)
-            return (
-                alone if _encode(again) == _encode(found) else value
-            )  # as text, in which numbers that are none are alike
+    def _cut_at_elements(self, value: bytes) -> tuple[bytes, list[bytes], bytes]:
+        """What stands before the array, each of its elements, and what stands behind it. Bytes, because what is read and written
+        again may change: a number in a union takes another branch of it."""
+        stream = BytesIO(value)
+        kind = self._parse(self._go_to(stream, self._schema, self._array)["items"])
+        begin = stream.tell()
+        elements = []
+        for _ in self._items(stream):
+            first = stream.tell()
+            self._read(stream, kind, None)
+            elements.append(value[first : stream.tell()])
+        return value[:begin], elements, value[stream.tell() :]
 
-        return letter
+    def _go_to(self, stream: BytesIO, schema: AvroType, path: JsonPath) -> AvroType:
+        """Go to where the value at the path begins, which there is. Returns its type."""
+        if isinstance(schema, list):
+            return self._go_to(stream, schema[self._number(stream)], path)
+        if not path:
+            return schema
+        kind = kind_of(schema)
+        if kind == "record":
+            for field in schema["fields"]:
+                if field["name"] == path[0]:
+                    return self._go_to(stream, field["type"], path[1:])
+                self._read(stream, field["type"], None)
+        inner, begin = schema["values" if kind == "map" else "items"], 0
+        for at, _ in enumerate(self._items(stream)):
+            if (self._read(stream, "string", None) if kind == "map" else at) == path[0]:
+                begin = stream.tell()  # of a name that a map has twice the last one counts
+            self._read(stream, inner, None)
+        stream.seek(begin)
+        return self._go_to(stream, inner, path[1:])
+
+    def _items(self, stream: BytesIO) -> Iterator[None]:
+        """Once for each item of an array or a map, at its begin: the caller reads it."""
+        while count := self._number(stream):
+            if count < 0:
+                self._number(stream)  # how many bytes the block has
+            yield from repeat(None, abs(count))
+
+    def _number(self, stream: BytesIO) -> int:
+        number: Any = self._read(stream, "long", None)
+        return int(number)
 
     def _convert_elements(self, found: Any) -> None:
         for step in self._array:
