@@ -6,6 +6,7 @@ or `$.source.ts_ms`. A tombstone (no value), which follows a deletion, says noth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -94,5 +95,4 @@ def _repeated(text: bytes, members: dict[str, Raw]) -> str | None:
     # Nothing is shorter than what is written here, with each member once: in a text of this length nothing else has room.
     if len(_encode(members)) == len(text):
         return None
-    names = top_level_keys(text)
-    return next((name for name in names if names.count(name) > 1), None) if len(names) > len(members) else None
+    return next((name for name, number in Counter(top_level_keys(text)).items() if number > 1), None)
