@@ -17,7 +17,7 @@ from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.sparkplug import sessions
 from strandline.processing.formats.sparkplug.messages import MessageReader
-from strandline.processing.formats.sparkplug.sessions import Birth, Sessions, unpack
+from strandline.processing.formats.sparkplug.sessions import NODE, Birth, Sessions, unpack
 from strandline.processing.pipelines.event_time import EventTimeSource
 from tests.support.sparkplug import metric, payload, topic
 
@@ -315,6 +315,27 @@ def test_the_dead_make_room_and_without_room_a_birth_is_rejected(monkeypatch: py
     reader = MessageReader(kept)
     ((reason, sentence),) = rows(reader, "NBIRTH", NBIRTH)
     assert reason == "schema" and "3 births" in sentence
+
+
+def test_the_dead_devices_of_the_node_itself_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "BIRTHS_MAX", 3)
+    reader = MessageReader(Sessions())
+    rows(reader, "NBIRTH", NBIRTH)
+    for at in range(4):
+        birth = payload(metric("x", at, "Int32"), seq=2 * at + 1)
+        assert values(rows(reader, "DBIRTH", birth, f"device {at}")) == {"x": at}
+        assert rows(reader, "DDEATH", payload(seq=2 * at + 2), f"device {at}")[0]["is_stale"]
+    (node,) = reader.sessions.nodes.values()
+    assert (sorted(node.births), node.seq) == ([NODE, "device 2", "device 3"], 8)
+    monkeypatch.setattr(sessions, "METRICS_MAX", len(node.births[NODE].metrics) + 2)
+    two = payload(metric("x", 1, "Int32"), metric("y", 2, "Int32"), seq=9)
+    assert values(rows(reader, "DBIRTH", two, "device 3")) == {"x": 1, "y": 2}
+    assert sorted(node.births) == [NODE, "device 3"]
+    monkeypatch.undo()
+    monkeypatch.setattr(sessions, "BIRTHS_MAX", 3)
+    assert values(rows(reader, "DBIRTH", payload(metric("x", 1, "Int32"), seq=10), "device 4")) == {"x": 1}
+    ((_, sentence),) = rows(reader, "DBIRTH", payload(metric("x", 1, "Int32"), seq=11), "device 5")
+    assert "holds 3 births" in sentence
 
 
 STREAM = {

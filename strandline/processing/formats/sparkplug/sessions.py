@@ -99,14 +99,13 @@ class Sessions:
 
     def begin_node(self, key: Key, birth: Birth, seq: int, bd_seq: int) -> None:
         """A node is born: its devices are dead until they are born, too. Raises TooManyBirthsError, and changes nothing."""
-        known = self.nodes.get(key)
-        self._make_room(known.births.get(NODE) if known else None, birth, key)
-        births = known.births if known else {}
+        self._make_room(key, NODE, birth)
+        births = self.nodes[key].births if key in self.nodes else {}
         self.nodes[key] = Node(seq, bd_seq, is_alive=True, births={**births, NODE: birth})
 
     def begin_device(self, key: Key, device: str, birth: Birth) -> None:
         """A device of a living node is born. Raises TooManyBirthsError, and changes nothing."""
-        self._make_room(self.nodes[key].births.get(device), birth, key)
+        self._make_room(key, device, birth)
         node = self.nodes[key]
         node.births[device] = birth
         node.alive.add(device)
@@ -116,11 +115,12 @@ class Sessions:
         node.is_alive = False
         node.alive.clear()
 
-    def _make_room(self, before: Birth | None, birth: Birth, key: Key) -> None:
+    def _make_room(self, key: Key, device: str, birth: Birth) -> None:
         """Count a birth that replaces the one before. Where there is no room, the dead are forgotten first."""
+        before = self.nodes[key].births.get(device) if key in self.nodes else None
         births, metrics = int(before is None), len(birth.metrics) - (len(before.metrics) if before else 0)
         if self._births + births > BIRTHS_MAX or self._metrics + metrics > METRICS_MAX:
-            self._forget_dead(key)
+            self._forget_dead(key, device)
             if self._births + births > BIRTHS_MAX or self._metrics + metrics > METRICS_MAX:
                 raise TooManyBirthsError(
                     f"its partition holds {self._births} births with {self._metrics} metrics, and no more than {BIRTHS_MAX} and "
@@ -129,17 +129,11 @@ class Sessions:
         self._births += births
         self._metrics += metrics
 
-    def _forget_dead(self, but: Key) -> None:
-        kept: dict[Key, Node] = {}
+    def _forget_dead(self, but: Key, but_device: str) -> None:
+        self.nodes = {key: node for key, node in self.nodes.items() if node.is_alive or key == but}
         for key, node in self.nodes.items():
-            if key == but:
-                kept[key] = node
-            elif node.is_alive:
-                births = {
-                    device: birth for device, birth in node.births.items() if device in node.alive or device == NODE
-                }
-                kept[key] = Node(node.seq, node.bd_seq, is_alive=True, births=births, alive=node.alive)
-        self.nodes = kept
+            kept = {NODE, *node.alive, *([but_device] if key == but else [])}
+            node.births = {device: birth for device, birth in node.births.items() if device in kept}
         self._count()
 
     def packed(self) -> str:
