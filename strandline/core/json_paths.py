@@ -29,3 +29,8 @@ def parse_json_path(text: str) -> JsonPath:
     if len(steps) > STEPS_MAX:
         raise ValueError(f"{text!r} has {len(steps)} steps; at most {STEPS_MAX}")
     return tuple(steps)
+
+
+def path_in_element(path: JsonPath, array: JsonPath) -> JsonPath:
+    """Where a field of an exploded record is looked for in an element: a path into the array leads on from there."""
+    return path[len(array) :] if path[: len(array)] == array else path

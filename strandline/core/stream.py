@@ -48,7 +48,7 @@ from strandline.core.field_types import (
     is_number,
     normal_type,
 )
-from strandline.core.json_paths import parse_json_path
+from strandline.core.json_paths import parse_json_path, path_in_element
 from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX, HEADER_HTTP_PREFIX
 
 FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -677,6 +677,21 @@ class StreamSpec(DocumentModel):
                 f"{SPARKPLUG_NODE_LEVEL} ('key: node', 'mqtt: {{fields: {{node: {SPARKPLUG_NODE_LEVEL}}}}}'), or 'partitions: 1'",
             )
 
+    def _contradictions_of_avro(self, schema_text: str) -> Iterator[tuple[Path, str]]:
+        """Of fields that a union makes ambiguous."""
+        from strandline.core.schemas.avro_schemas import meanings_at, read_avro_schema
+
+        schema = read_avro_schema(schema_text)
+        array = None if self.explode is None else parse_json_path(self.explode)
+        for name, field in self.fields.items():
+            path = (name,) if field.path is None else parse_json_path(field.path)
+            try:
+                meanings_at(schema, path, field.type, field.unit or "ms")
+                if array is not None:
+                    meanings_at(schema, (*array, 0, *path_in_element(path, array)), field.type, field.unit or "ms")
+            except ValueError as error:
+                yield ("schema", name), str(error)
+
     def _contradictions_of_nested(self) -> Iterator[tuple[Path, str]]:
         """Of fields that are arrays or structs."""
         filled = {self.key, *(self.mqtt.fields if self.mqtt else ()), *(self.http.headers if self.http else ())}
@@ -701,6 +716,8 @@ class StreamSpec(DocumentModel):
             yield (self.format,), f"is missing; expected: {docstrings_of(type(self))[self.format]}"
         if self.format == "sparkplug":
             yield from self._contradictions_of_sparkplug()
+        if self.avro is not None and self.avro.written_by is not None:
+            yield from self._contradictions_of_avro(self.avro.written_by)
         for name in self.csv.columns or () if self.csv else ():
             if name not in self.fields:
                 yield ("csv", "columns"), f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"

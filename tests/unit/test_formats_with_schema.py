@@ -209,6 +209,65 @@ def test_a_schema_that_can_not_be_used_is_refused_when_it_is_registered(schema: 
         )
 
 
+PRICES = [
+    "null",
+    avro_of({"price": logical("bytes", "decimal", precision=12, scale=2), "at": logical("long", "timestamp-millis")})
+    | {"name": "A"},
+    avro_of({"price": logical("bytes", "decimal", precision=12, scale=4), "at": logical("long", "timestamp-micros")})
+    | {"name": "B"},
+]
+
+
+@pytest.mark.parametrize("explode", [None, "$.items"])
+@pytest.mark.parametrize(
+    ("member", "field", "why"),
+    [
+        ("price", "decimal(12,4)", "may be a decimal of scale 2 or a decimal of scale 4, by the branch of a union"),
+        ("at", "timestamp", "may be what is stored or a time in us"),
+        ("at", {"type": "timestamp", "unit": "us"}, "may be a time in ms or what is stored"),
+        ("at", "string", "may be a time in ms or a time in us"),
+    ],
+)
+def test_a_field_is_refused_whose_meaning_is_lost_with_the_branch_of_a_union(
+    member: str, field: Any, why: str, explode: str | None
+) -> None:
+    schema = avro_of({"body": PRICES} if explode is None else {"items": {"type": "array", "items": PRICES}})
+    if explode is None:
+        field = (field if isinstance(field, dict) else {"type": field}) | {"from": f"$.body.{member}"}
+    document = {"format": "avro", "schema": {member: field}} | ({"explode": explode} if explode else {})
+    with pytest.raises(InvalidDocument, match=why):
+        StreamSpec.from_document({"stream": "s", **document, "avro": {"schema": schema}})
+    schemas = SchemasInMemory(avro_1=RegisteredSchema(json.dumps(schema)))
+    record = numbered(1, avro_record(schema, {"body": None} if explode is None else {"items": []}))
+    accepted, (rejected,), letters = read({**document, "avro": {"registry": True}}, record, schemas=schemas)
+    assert (accepted, letters) == ([], [record])
+    assert rejected.startswith("0 decode: schema 1 of the registry can't be used: field ") and why in rejected
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "field", "expected"),
+    [
+        (PRICES, {"price": Decimal("12.5"), "at": AT}, {"type": "long?", "from": "$.x.at"}, AT_US // 1000),
+        ([logical("int", "date"), "string"], AT.date(), "timestamp", datetime(2025, 11, 24, tzinfo=UTC)),
+        ([logical("long", "timestamp-micros"), "boolean"], True, "string", None),
+        (
+            [logical("long", "timestamp-micros"), logical("bytes", "decimal", precision=9, scale=2)],
+            Decimal("12.50"),
+            "string",
+            "12.50",
+        ),
+    ],
+)
+def test_a_union_whose_branches_are_told_apart_is_read_by_the_branch(
+    kind: Any, value: Any, field: Any, expected: Any
+) -> None:
+    schema = avro_of({"x": kind})
+    document = {"format": "avro", "avro": {"schema": schema}, "schema": {"x": field}}
+    accepted, rejected, _ = read(document, avro_record(schema, {"x": value}))
+    assert accepted == ([] if expected is None else [{"x": expected}])
+    assert rejected == (["0 schema: x: expected a string, got true"] if expected is None else [])
+
+
 def test_each_record_of_avro_names_its_schema() -> None:
     first = avro_of({"x": "long"})
     schemas = SchemasInMemory(

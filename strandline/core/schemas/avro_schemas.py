@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from strandline.core.json_paths import JsonPath
 
 NESTING_MAX = 32
 """How deep types may be nested."""
@@ -18,6 +21,12 @@ NODES_MAX = 20_000
 AvroType = Any
 """A parsed type: a name, a list (a union), or a dict."""
 
+TIMES = {"timestamp-millis": "ms", "timestamp-micros": "us", "timestamp-nanos": "ns"}
+TIMES |= {f"local-{name}": unit for name, unit in TIMES.items()}
+"""Logical type -> the unit of its number."""
+_PYTHON_TYPES = {"int": int, "long": int, "bytes": bytes, "fixed": bytes}
+"""Kind -> as what it is read, of those that a logical type may give a meaning."""
+_UUID_BYTES = 16
 _COMPLEX = ("record", "error", "enum", "fixed")
 
 
@@ -102,3 +111,65 @@ def kind_of(schema: AvroType) -> str:
     if isinstance(schema, list):
         return "union"
     return str(schema if isinstance(schema, str) else schema["type"])
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a number or bytes stand for, where a field takes them for that."""
+
+    logical_type: str
+    unit: str | None = None
+    """Of a time."""
+    scale: int = 0
+    """Of a decimal."""
+
+    def __str__(self) -> str:
+        if self.unit is not None:
+            return f"a time in {self.unit}"
+        return f"a decimal of scale {self.scale}" if self.logical_type == "decimal" else f"a {self.logical_type}"
+
+
+def meanings_at(schema: AvroType, path: JsonPath, field_type: str, unit: str) -> dict[type, Meaning]:
+    """What stands at the path means to a field, by the Python type as which it is read; nothing where it is a value of the field
+    as it is. `unit`: of the field's times.
+
+    Raises ValueError where a value may mean this or that: of which branch of a union it was is not known once it is read.
+    """
+    found: dict[type, Meaning | None] = {}
+    for one in types_at(schema, path):
+        kind, meaning = _PYTHON_TYPES.get(kind_of(one)), _meaning(one, field_type, unit)
+        if kind is not None and found.setdefault(kind, meaning) != meaning:
+            raise ValueError(
+                f"may be {found[kind] or 'what is stored'} or {meaning or 'what is stored'}, by the branch of a union, which is "
+                "not known once a value is read: give all branches one logical type there, or each a name of its own for it"
+            )
+    return {kind: meaning for kind, meaning in found.items() if meaning is not None}
+
+
+def _meaning(schema: AvroType, field_type: str, unit: str) -> Meaning | None:
+    logical, kind = schema.get("logicalType") if isinstance(schema, dict) else None, kind_of(schema)
+    if logical in TIMES and kind == "long" and field_type in ("timestamp", "string"):
+        is_stored = field_type == "timestamp" and TIMES[logical] == unit
+        return None if is_stored else Meaning("timestamp", unit=TIMES[logical])
+    if logical == "date" and kind == "int" and field_type in ("timestamp", "string"):
+        return Meaning("date")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        return Meaning("decimal", scale=schema.get("scale", 0))
+    if logical == "uuid" and kind == "fixed" and schema["size"] == _UUID_BYTES:
+        return Meaning("uuid")
+    return None
+
+
+def types_at(schema: AvroType, path: JsonPath) -> list[AvroType]:
+    """The types that a value at the path may have, without null."""
+    if isinstance(schema, list):
+        return [found for one in schema for found in types_at(one, path)]
+    kind = kind_of(schema)
+    if not path:
+        return [] if kind == "null" else [schema]
+    step, rest = path[0], path[1:]
+    if kind in ("record", "error"):
+        return [found for one in schema["fields"] if one["name"] == step for found in types_at(one["type"], rest)]
+    if kind == "map" and isinstance(step, str):
+        return types_at(schema["values"], rest)
+    return types_at(schema["items"], rest) if kind == "array" and isinstance(step, int) else []

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from strandline.core.json_paths import JsonPath
+from strandline.core.json_paths import JsonPath, path_in_element
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.record_fields import (
     BLOCK_RECORDS,
@@ -93,8 +93,7 @@ class ExplodedRows:
         self._fields = _Fields(fields, array)
         self._array = array
         self._name = path_text(array)
-        depth = len(array)
-        self._paths = [path[depth:] if path[:depth] == array else path for path in self._fields.paths]
+        self._paths = [path_in_element(path, array) for path in self._fields.paths]
         self._read = _FastReader(self._paths) if all(self._paths) else lambda _: None
 
     def parts(self, values: Iterable[JsonText]) -> Iterator[Rows]:

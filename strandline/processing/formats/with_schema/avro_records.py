@@ -19,9 +19,17 @@ from typing import Any
 
 import msgspec
 
-from strandline.core.json_paths import JsonPath
+from strandline.core.json_paths import JsonPath, path_in_element
 from strandline.core.record_headers import REASON_DECODE
-from strandline.core.schemas.avro_schemas import AvroType, kind_of, read_avro_schema
+from strandline.core.schemas.avro_schemas import (
+    TIMES,
+    AvroType,
+    Meaning,
+    kind_of,
+    meanings_at,
+    read_avro_schema,
+    types_at,
+)
 from strandline.processing.formats.columns.avro_columns import avro_columns
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
@@ -34,8 +42,6 @@ _DECIMAL_BYTES_MAX = 32
 """More than the longest decimal takes. A longer one stays base64 text, which the decoder rejects."""
 _ONE_ITEM, _END_OF_ITEMS = b"\x02", b"\0"
 """How many items an array has, and that no more follow."""
-_TIMES = {"timestamp-millis": "ms", "timestamp-micros": "us", "timestamp-nanos": "ns"}
-_TIMES |= {f"local-{name}": unit for name, unit in _TIMES.items()}
 _READ_ERRORS = (EOFError, IndexError, ValueError, OverflowError, TypeError, KeyError, StopIteration)
 """What fastavro raises of bytes that are no record."""
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -122,7 +128,7 @@ class RecordType:
     """One schema, ready to read by for the fields of a stream."""
 
     def __init__(self, schema: AvroType, fields: Sequence[RecordField], explode: JsonPath | None) -> None:
-        """`schema` as `read_avro_schema` returns it."""
+        """`schema` as `read_avro_schema` returns it. Raises ValueError."""
         import fastavro
 
         self._read = fastavro.schemaless_reader
@@ -139,12 +145,10 @@ class RecordType:
         self.quick = avro_columns(schema, fields) if explode is None and not self._conversions else None
         """Reads many records as columns; None if it can't."""
         self._of_elements: list[tuple[JsonPath, Convert]] = []
-        for element in _reached(schema, (*self._array, 0)) if explode is not None else ():
-            for field in fields:
-                path = field.path or (field.name,)
-                inner = path[len(self._array) :] if path[: len(self._array)] == self._array else path
-                if (convert := _conversion(element, inner, field)) is not None:
-                    self._of_elements.append((inner, convert))
+        for field in fields if explode is not None else ():
+            inner = path_in_element(field.path or (field.name,), self._array)
+            if (convert := _conversion(schema, (*self._array, 0, *inner), field)) is not None:
+                self._of_elements.append((inner, convert))
 
     def object(self, value: bytes, first: int = 0) -> JsonText:
         """The record that begins at byte `first` as a JSON object."""
@@ -244,9 +248,9 @@ def _record_type(
 
 def declared_type(schema: AvroType, path: JsonPath) -> str | None:
     """The type that a field needs for what the logical type at the path means; None where there is none, or another one."""
-    for found in _reached(schema, path):
+    for found in types_at(schema, path):
         if isinstance(found, dict) and (logical := found.get("logicalType")) is not None:
-            if logical in _TIMES or logical == "date":
+            if logical in TIMES or logical == "date":
                 return "timestamp"
             if logical == "decimal":
                 return f"decimal({found['precision']},{found.get('scale', 0)})"
@@ -274,49 +278,33 @@ def _physical(schema: AvroType, numbers: Iterator[int]) -> AvroType:
     return kind
 
 
-def _reached(schema: AvroType, path: JsonPath) -> list[AvroType]:
-    """The types that a value at the path may have, without null."""
-    if isinstance(schema, list):
-        return [found for one in schema for found in _reached(one, path)]
-    kind = kind_of(schema)
-    if not path:
-        return [] if kind == "null" else [schema]
-    step, rest = path[0], path[1:]
-    if kind in ("record", "error"):
-        return [found for one in schema["fields"] if one["name"] == step for found in _reached(one["type"], rest)]
-    if kind == "map" and isinstance(step, str):
-        return _reached(schema["values"], rest)
-    return _reached(schema["items"], rest) if kind == "array" and isinstance(step, int) else []
-
-
 def _conversion(schema: AvroType, path: JsonPath, field: RecordField) -> Convert | None:
-    """How what stands at the path becomes a value of the field; None if it is one as it is read."""
-    for found in _reached(schema, path):
-        if isinstance(found, dict) and (convert := _conversion_of(found, field)) is not None:
-            return convert
-    return None
+    """How what stands at the path becomes a value of the field; None if it is one as it is read. Raises ValueError."""
+    try:
+        meanings = meanings_at(schema, path, field.type, field.time_unit)
+    except ValueError as error:
+        raise ValueError(f"field {field.name} {error}") from error
+    by_type = {kind: _conversion_of(meaning, field) for kind, meaning in meanings.items()}
+    return (lambda value: by_type.get(type(value), _unchanged)(value)) if by_type else None
 
 
-def _conversion_of(schema: dict[str, Any], field: RecordField) -> Convert | None:
-    logical, kind = schema.get("logicalType"), kind_of(schema)
-    if logical in _TIMES and kind == "long" and field.type in ("timestamp", "string"):
-        unit = _TIMES[logical]
-        if field.type == "string":
-            return lambda value: _time_text(value, unit) if isinstance(value, int) else value
-        if unit != field.time_unit:
-            return lambda value: _in_unit(value, unit, field.time_unit) if isinstance(value, int) else value
-    if logical == "date" and kind == "int" and field.type in ("timestamp", "string"):
-        if field.type == "string":
-            return lambda value: _date_text(value) if isinstance(value, int) else value
+def _conversion_of(meaning: Meaning, field: RecordField) -> Convert:
+    if meaning.unit is not None:
+        unit = meaning.unit
+        return lambda value: (
+            _time_text(value, unit) if field.type == "string" else _in_unit(value, unit, field.time_unit)
+        )
+    if meaning.logical_type == "date":
         factor = _SECONDS_A_DAY * PER_SECOND[field.time_unit]
-        return lambda value: value * factor if isinstance(value, int) else value
-    if logical == "decimal" and kind in ("bytes", "fixed"):
-        scale = schema.get("scale", 0)
-        write: Convert = str if field.type == "string" else lambda number: number
-        return lambda value: write(_decimal(value, scale)) if _is_decimal(value) else value
-    if logical == "uuid" and kind == "fixed" and schema["size"] == len(uuid.UUID(int=0).bytes):
-        return lambda value: str(uuid.UUID(bytes=value)) if isinstance(value, bytes) else value
-    return None
+        return lambda value: _date_text(value) if field.type == "string" else value * factor
+    if meaning.logical_type == "decimal":
+        write: Convert = str if field.type == "string" else _unchanged
+        return lambda value: write(_decimal(value, meaning.scale)) if len(value) <= _DECIMAL_BYTES_MAX else value
+    return lambda value: str(uuid.UUID(bytes=value))
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _convert_at(found: Any, path: JsonPath, convert: Convert) -> None:
@@ -350,10 +338,6 @@ def _date_text(days: int) -> int | str:
         return (_EPOCH + timedelta(days=days)).isoformat()
     except OverflowError:
         return days
-
-
-def _is_decimal(value: object) -> bool:
-    return isinstance(value, bytes) and len(value) <= _DECIMAL_BYTES_MAX
 
 
 def _decimal(value: bytes, scale: int) -> Decimal:
