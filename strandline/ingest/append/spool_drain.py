@@ -88,6 +88,7 @@ class SpoolDrain:
                 if not await self._drain_chunk(topic):
                     await asyncio.sleep(SERVE_S)  # the rest is on its way to the disk
             self.catching_up = None
+            self._troubles.pop(topic, None)
         except TopicTrouble as trouble:
             self._put_off(topic, str(trouble))
             raise

@@ -66,17 +66,24 @@ class Sessions:
     async def begin(self, client_id: str, connect: Connect, user: str | None = None) -> tuple[bool, int]:
         """Return whether the client has a session to resume, and for how many seconds it outlives the connection.
 
-        When this returns, a session that outlives the connection is on disk. Raises OSError when it can't be written.
+        When this returns, a session that outlives the connection is on disk. Raises OSError when it can't be written; then
+        there is what there was before.
         """
         key, of_nobody = (user, client_id), (None, client_id)
         is_present = not connect.clean_start and (self._exists(key) or self._exists(of_nobody))
         had_any = key in self._expiry_s or of_nobody in self._expiry_s
         expiry_s = min(connect.session_expiry_s, EXPIRY_S_MAX)
+        before = [(one, self._expiry_s.get(one, 0), self._ended_s.get(one)) for one in {key, of_nobody}]
         if user is not None:
             self._note(of_nobody, 0, None)
         self._note(key, expiry_s, None)
-        if expiry_s or had_any:
-            await self._write()
+        try:
+            if expiry_s or had_any:
+                await self._write()
+        except OSError:
+            for one, expiry_before_s, ended_s in before:
+                self._note(one, expiry_before_s, self._clock_s() if ended_s is None else ended_s)
+            raise
         return is_present, expiry_s
 
     def end(self, client_id: str, expiry_s: int | None, user: str | None = None) -> None:

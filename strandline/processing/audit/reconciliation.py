@@ -122,6 +122,8 @@ class StoreScope:
     """What earlier slices wrote is not audited, or of an earlier life of the job's name."""
     removed_before_ms: int | None = None
     """Results of earlier times were removed by their owner, where they are not there."""
+    ranges: tuple[EndRange, ...] = ()
+    """Of each stage that emits to the store; none: all from `after_ms` to `up_to_ms`. Between them nothing is computed."""
 
     def is_removed(self, end_ms: int | None) -> bool:
         """Whether a result of this time may be gone."""
@@ -151,7 +153,8 @@ class StoreScope:
         if self.after_ms is not None and row.end_ms <= self.after_ms:
             return Kind.OUTSIDE
         if self.up_to_ms is not None and row.end_ms <= self.up_to_ms and not self.is_revised:
-            return Kind.EXTRA
+            is_computed = not self.ranges or any(one.holds(row.end_ms) for one in self.ranges)
+            return Kind.EXTRA if is_computed else Kind.OUTSIDE
         return Kind.LATER if self.is_of_later_slice(row) else Kind.EXTRA
 
 

@@ -112,7 +112,8 @@ def store_scopes(
             for store in stores if is_revised else (RESULT_LETTERS + stage, *stores):
                 known = scopes[store].generations if store in scopes else {}
                 shown = stores if store.startswith(RESULT_LETTERS) else (store,)
-                ends = plan.scope[stage] if store.startswith(RESULT_LETTERS) else _ends_in(plan, store)
+                ranges = [plan.scope[stage]] if store.startswith(RESULT_LETTERS) else _ranges_in(plan, store)
+                ends = whole_range(ranges)
                 scopes[store] = StoreScope(
                     stage,
                     ends.after_ms,
@@ -124,20 +125,19 @@ def store_scopes(
                     is_revised,
                     plan.slice_whole if store.startswith((FILES_STORE, TABLE_STORE)) else 1,
                     removed.get(store),
+                    tuple(ranges),
                 )
     return scopes
 
 
-def _ends_in(plan: AuditPlan, store: str) -> EndRange:
-    """The windows of all stages that emit to the store: one may have had another name in an earlier version."""
-    return whole_range(
-        [
-            plan.scope[stage]
-            for span in plan.spans
-            for stage, stores in stores_of(span.pipeline).items()
-            if store in stores and stage in span.windows
-        ]
-    )
+def _ranges_in(plan: AuditPlan, store: str) -> list[EndRange]:
+    """The windows of each stage that emits to the store: one may have had another name in an earlier version."""
+    return [
+        plan.scope[stage]
+        for span in plan.spans
+        for stage, stores in stores_of(span.pipeline).items()
+        if store in stores and stage in span.windows
+    ]
 
 
 def letter_scope(plan: AuditPlan, last: SliceRow) -> LetterScope:

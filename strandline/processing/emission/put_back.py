@@ -105,6 +105,12 @@ def put_back(
     ledger.intend_replays(attempt, [by_identity[identity].replay for identity in by_identity.keys() & there])
     is_whole = all(start <= attempt.since.get(partition, 0) for partition, start in index.starts(stream).items())
     unknown = ledger.decide_doubts(attempt, there, is_whole=is_whole)
+    if unasked := sorted(unknown - by_identity.keys()):
+        message = (
+            f"{len(unasked)} dead letters that an earlier call was to put back into stream {stream} count as put back, though "
+            f"they may not be: the stream no longer holds the place where they would stand ({', '.join(unasked[:3])})"
+        )
+        ledger.record_event("dead_letters_unknown", message, facts={"stream": stream, "identities": unasked[:1_000]})
     known = ledger.known_replays(stream, by_identity).keys()
     done = PutBack(before=known - unknown, unknown=known & unknown)
     todo = [one for identity, one in by_identity.items() if identity not in known]
