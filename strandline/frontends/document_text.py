@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,12 @@ RANGE_FIELDS = ("start", "end")
 """Which part of a stream's log a pipeline reads, in each of its inputs."""
 _INLINE_MAX = 100
 """Characters of a list or mapping that stands on one line."""
+
+
+def window_name(place: str) -> str:
+    """The name of a window that has none of its own: that of the place of its results, with `_` for what no name may hold."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", place).strip("_") or "window"
+    return f"w_{name}" if name[0].isdigit() else name
 
 
 def write_documents(documents: Iterable[Mapping[str, Any]]) -> str:

@@ -62,6 +62,65 @@ def test_python_and_yaml_give_the_same_canonical_document():
     assert health().as_document() == PipelineSpec.parse(document).as_document()
 
 
+SHORT_YAML = """
+pipeline: p
+input: {stream: turbines}
+event_time: {field: ts, delay: 10s}
+steps:
+  - where: power > 1
+  - window: {name: turbine_minute, tumbling: 1m, by: [turbine], aggregate: {n: count(*)}}
+  - where: n > 3
+  - emit: [{elasticsearch: turbine-minute}]
+"""
+
+
+def test_steps_may_begin_with_the_stream_and_a_window_is_called_like_its_place():
+    (document,) = read_documents(SHORT_YAML, "short.yaml")
+    wanted = PipelineSpec.parse(document).as_document()
+    counts = (
+        TURBINES.where("power > 1")
+        .window(tumbling("1m"), by=["turbine"], agg={"n": "count(*)"})
+        .where("n > 3")
+        .emit(elasticsearch={"name": "turbine-minute"})
+    )
+    whole = counts.pipeline("p", event_time={"field": "ts", "delay": "10s"})
+    assert whole.as_document() == counts.event_time("ts", delay="10s").pipeline("p").as_document() == wanted
+    window = TURBINES.window(tumbling("1m"), agg="count(*)")
+    assert window._steps[-1].document["window"]["aggregate"] == {"agg": "count(*)"}
+    assert window.named("w")._steps[-1].document["window"]["name"] == "w"
+
+
+def test_each_step_may_stand_behind_a_stream():
+    for begun in (
+        TURBINES.derive(p="power"),
+        TURBINES.select("turbine"),
+        TURBINES.drop("power"),
+        TURBINES.dedupe(by=["turbine"], within="1h"),
+        TURBINES.enrich("limits", key="turbine", add=["most"]),
+        TURBINES.emit(stream="all"),
+        TURBINES.union(INVERTERS).where("power > 1"),
+        TURBINES.join(INVERTERS, name="j", on=["turbine"], within="1s"),
+    ):
+        assert isinstance(begun, Flow) and len(begun._steps) == 1
+
+
+def test_an_event_time_that_nothing_says_or_two_say_is_refused_with_how_to_give_it():
+    nowhere = TURBINES.where("power > 1").emit(stream="x")
+    with pytest.raises(ValueError, match=r"nothing says the event time of stream 'turbines'; write \.event_time\('ts'"):
+        nowhere.pipeline("p")
+    with pytest.raises(ValueError, match="the event time of 'turbines' is said already"):
+        nowhere.event_time("ts", delay="1s").pipeline("p", event_time={"field": "ts", "delay": "1s"})
+    with pytest.raises(ValueError, match="one event time for the streams 'turbines', 'inverters'"):
+        TURBINES.union(INVERTERS).event_time("ts", delay="1s")
+
+
+def test_a_window_whose_results_go_nowhere_needs_a_name():
+    line = sys._getframe().f_lineno + 1
+    nameless = TURBINES.event_time("ts", delay="1s").window(tumbling("1m"), n="count(*)")
+    with pytest.raises(InvalidDocument, match=rf":{line}: steps\[0\]\.window\.name: is missing"):
+        nameless.pipeline("p")
+
+
 def test_the_yaml_of_a_pipeline_reads_back_as_the_same_documents():
     stream_document, document = read_documents(health().to_yaml(), "health.yaml")
     assert PipelineSpec.parse(document) == health().spec

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from strandline.frontends.document_text import window_name
+
 
 @dataclass(frozen=True)
 class CallPlace:
@@ -50,9 +52,14 @@ class Step:
 
 
 def laid_out(steps: Sequence[Step], streams: Sequence[str]) -> list[dict[str, Any]]:
-    """The steps as a document has them. A step from which another takes that isn't the next gets a name, if it has none."""
+    """The steps as a document has them. A step from which another takes that isn't the next gets a name, if it has none; a
+    window without one is called like the first place to which its results go."""
     documents = [dict(step.document) for step in steps]
     at_of = {step.key: at for at, step in enumerate(steps)}
+    for step in steps:
+        place, at = _first_place(step), _window_of(step, steps, at_of)
+        if place is not None and at is not None and _name(documents[at]) is None:
+            documents[at]["window"] = {"name": window_name(place)} | documents[at]["window"]
     names = {*streams, *(str(name) for one in documents if (name := _name(one)) is not None)}
 
     def name_of(taken: Taken) -> str:
@@ -80,6 +87,28 @@ def laid_out(steps: Sequence[Step], streams: Sequence[str]) -> list[dict[str, An
         elif not _is_before(step.takes[0], steps, at, streams):
             document["from"] = name_of(step.takes[0])
     return documents
+
+
+def _window_of(step: Step, steps: Sequence[Step], at_of: Mapping[object, int]) -> int | None:
+    """Where the window stands whose results this step has; None: it has records, or rows of a join or of several steps."""
+    while not step.is_stage:
+        if len(step.takes) != 1 or step.takes[0].key not in at_of:
+            return None
+        step = steps[at_of[step.takes[0].key]]
+    return at_of[step.key] if isinstance(step.document.get("window"), Mapping) else None
+
+
+def _first_place(step: Step) -> str | None:
+    """What the first entry of `emit` calls its place: a text alone, or the name, path or table of the long form; None: there
+    is no entry that says it."""
+    match step.document.get("emit"):
+        case [Mapping() as first, *_]:
+            for place in first.values():
+                words = (
+                    [place.get(word) for word in ("name", "path", "table")] if isinstance(place, Mapping) else [place]
+                )
+                return next((word for word in words if isinstance(word, str)), None)
+    return None
 
 
 def _is_before(taken: Taken, steps: Sequence[Step], at: int, streams: Sequence[str]) -> bool:

@@ -3,14 +3,13 @@ is found in it later, by the model, by the check against a stream, or by a contr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strandline.core.documents import Path, YamlDocument, nearest_of
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.frontends.document_text import RANGE_FIELDS, write_documents
+from strandline.frontends.document_text import RANGE_FIELDS, window_name, write_documents
 from strandline.frontends.sql.nodes import Emission, Node
 from strandline.frontends.sql.reader import read_script
 from strandline.frontends.sql.relations import Relations, StepCount
@@ -227,8 +226,7 @@ def _stage_name(insert: Insert) -> str:
     """The name of the windows of an insert whose query names none: what `as` says, or the first place's name."""
     if insert.stage is not None:
         return insert.stage[0]
-    name = re.sub(r"[^A-Za-z0-9_]", "_", insert.places[0].name).strip("_") or "window"
-    return f"w_{name}" if name[0].isdigit() else name
+    return window_name(insert.places[0].name)
 
 
 def _emit(sql: SqlText, place: Place) -> tuple[dict[str, Any], int]:
