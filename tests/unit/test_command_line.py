@@ -473,6 +473,22 @@ def test_what_the_operating_system_refuses_is_a_sentence(api: Api, say: Say, tmp
 
 
 @pytest.mark.parametrize(
+    "verb",
+    [
+        ("run", "examples/nab.yaml", "--input", "examples/readings.ndjson"),
+        ("test", "examples/tests/nab.yaml"),
+        ("show", "examples/nab.yaml"),
+    ],
+    ids=lambda verb: verb[0],
+)
+def test_verbs_of_files_take_the_options_of_a_stack_and_ignore_them(say, verb, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    said = say("pipeline", *verb, "--data-dir", str(tmp_path / "none"), "--url", "http://nowhere.invalid", "--json")
+    assert said.code == 0, said.err
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
     "verb", [("pipeline", "test", "examples/tests/nab.yaml", "--junit"), ("results", "turbine-minute", "--html")]
 )
 def test_a_file_in_a_directory_that_is_not_there_is_refused_before_the_work(

@@ -12,7 +12,7 @@ import typer
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.frontends.joined_texts import JoinedTexts
 from strandline.services.cli import display
-from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
+from strandline.services.cli.options import AsJson, DataDir, IgnoredDataDir, IgnoredUrl, TokenFile, Url, connect
 from strandline.services.cli.output import AnsweredError, print_json, show, waiting
 
 apply_app = typer.Typer()
@@ -98,6 +98,8 @@ def check_pipeline(
 def show_documents(
     file: File,
     form: Annotated[Form, typer.Option("--as", help="The form to show them in.")] = Form.YAML,
+    ignored_data_dir: IgnoredDataDir = None,
+    ignored_url: IgnoredUrl = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the canonical documents, with their defaults.")
     ] = False,

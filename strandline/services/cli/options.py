@@ -25,6 +25,12 @@ Url = Annotated[
     str | None,
     typer.Option(envvar="STRANDLINE_URL", help="The control service's address, instead of a data directory."),
 ]
+IgnoredDataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Taken as every verb takes it, and ignored: this one needs no stack.")
+]
+IgnoredUrl = Annotated[
+    str | None, typer.Option("--url", help="Taken as every verb takes it, and ignored: this one needs no stack.")
+]
 TokenFile = Annotated[
     Path | None,
     typer.Option(

@@ -18,7 +18,16 @@ from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
 from strandline.services.cli.desk.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
 from strandline.services.cli.document_verbs import join_files, pipeline_app
-from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, check_directory_of, connect
+from strandline.services.cli.options import (
+    AsJson,
+    DataDir,
+    IgnoredDataDir,
+    IgnoredUrl,
+    TokenFile,
+    Url,
+    check_directory_of,
+    connect,
+)
 from strandline.services.cli.output import AnsweredError, print_json, show
 
 # What computes is imported by the verbs, so that all others are quick.
@@ -79,6 +88,8 @@ def run_pipeline(
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="With --json: each result as {_index, _id, _source}.")] = False,
     output: Annotated[Path | None, typer.Option(help="Write the results to this .ndjson or .parquet file.")] = None,
+    ignored_data_dir: IgnoredDataDir = None,
+    ignored_url: IgnoredUrl = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One result a line on stdout, one dead letter a line on stderr.")
     ] = False,
@@ -139,6 +150,8 @@ def judge_pipeline(
     lookup: LookupRows = None,
     partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream.")] = 1,
     junit: Annotated[Path | None, typer.Option(help="Write a report in JUnit's XML to this file.")] = None,
+    ignored_data_dir: IgnoredDataDir = None,
+    ignored_url: IgnoredUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline over records, and compare what comes of them with what is expected. Ends with 1 where they differ."""
