@@ -157,6 +157,15 @@ def test_a_store_is_compared_from_the_first_stage_that_emitted_to_it(after_ms: i
     assert (scopes["letters:minutes"].after_ms, scopes["letters:per_minute"].up_to_ms) == (180_000, 180_000)
 
 
+@pytest.mark.parametrize(("end_ms", "kind"), [(180_000, Kind.EXTRA), (200_000, Kind.OUTSIDE), (240_001, Kind.EXTRA)])
+def test_what_lies_between_the_windows_that_are_computed_is_not_compared(end_ms: int, kind: Kind) -> None:
+    """Between two names of a window there may be some that nothing computes: the audit begins behind them."""
+    ends = {"per_minute": EndRange(None, 180_000), "minutes": EndRange(240_000, 300_000)}
+    plan = replace(PLAN, spans=tuple(a_span(*one) for one in ends.items()), scope=ends)
+    row = Row("minutes", "by-hand", Side.STORED, "minutes-1970.01", end_ms, 3, b"{}")
+    assert store_scopes(plan, a_slice(9))["minutes"].kind_of_unexpected(row) is kind
+
+
 @pytest.mark.parametrize(("kind", "is_shown"), [("same", True), ("missing", True), ("outside", False)])
 def test_dead_letters_of_a_stages_results_are_no_documents_and_shown_where_there_are_some(
     kind: str, is_shown: bool

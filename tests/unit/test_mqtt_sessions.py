@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from strandline.core.errors import StackError
+from strandline.ingest.mqtt import sessions as sessions_module
 from strandline.ingest.mqtt.decoder import Connect
 from strandline.ingest.mqtt.sessions import EXPIRY_S_MAX, SESSIONS_MAX, Sessions
 
@@ -53,6 +54,26 @@ def test_a_session_is_there_when_its_client_comes_back_in_time(open_sessions, cl
     sessions.end("a", 60)
     clock.now_s += 61
     assert begin(sessions, "a") == (False, 60)
+
+
+@pytest.mark.parametrize("had_one", [False, True])
+def test_what_can_not_be_written_changes_nothing(open_sessions, clock, monkeypatch, had_one):
+    """The client is refused then: it must not hear at its next CONNECT of a session that nobody promised it."""
+    sessions = open_sessions()
+    if had_one:
+        begin(sessions, "a", expiry_s=100)
+        sessions.end("a", None)
+    with monkeypatch.context() as full:
+        full.setattr(sessions_module, "_append", refuse)
+        with pytest.raises(OSError, match="no space"):
+            begin(sessions, "a", expiry_s=60)
+    sessions.end("a", None)
+    clock.now_s += 99
+    assert begin(sessions, "a") == (had_one, 60)
+
+
+def refuse(*_):
+    raise OSError("no space left")
 
 
 def test_a_clean_start_and_an_expiry_of_nought_leave_none(open_sessions):

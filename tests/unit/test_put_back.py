@@ -140,6 +140,18 @@ def test_what_nobody_asks_for_again_is_decided_by_the_next_replay(ledger: Ledger
     assert ledger.begin_replay("turbines", {0: 1_000}).since == {0: 1_000}, "nothing is in doubt"
 
 
+def test_what_is_taken_for_put_back_without_being_asked_for_is_told(ledger: Ledger, topic: Topic) -> None:
+    topic.killed_at = "replay.intended"
+    with pytest.raises(Killed):
+        put(ledger, topic, IDENTITIES[:1])
+    topic.records += ["other"] * 2
+    topic.killed_at, topic.start = "", len(topic.records)
+    assert put(ledger, topic, IDENTITIES[1:]).unknown == set()
+    (told,) = [event for event in ledger.events() if event.kind == "dead_letters_unknown"]
+    assert told.facts == {"stream": "turbines", "identities": IDENTITIES[:1]}
+    assert IDENTITIES[0] in told.message
+
+
 def test_what_the_stream_holds_is_not_put_back_though_the_ledger_forgot_it(ledger: Ledger, topic: Topic) -> None:
     """As after a kill before the first settlement, with a ledger that lost the last intents."""
     attempt = ledger.begin_replay("turbines", {0: 0})

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_RESULT
 from strandline.ledger.states import Offsets
+from strandline.processing.audit.index_reader import EndRange
 from strandline.results.comparison import differences_beyond_rounding
 from strandline.results.generations import Generation, generation_shown
 from strandline.results.names import generation_of
