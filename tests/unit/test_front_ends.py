@@ -161,6 +161,43 @@ def test_what_sql_can_not_say_is_refused_with_the_reason(text):
         as_sql([one.data for one in read_documents(text, "x.yaml")])
 
 
+WINDOW_ALONE = WINDOW.split("    emit")[0]
+TAKEN_FOR_OTHERS = {
+    "a key that is a time of the window before": (
+        f"{ONE}  - {WINDOW}  - {WINDOW.replace(': w', ': v').replace('k]', 'k, window_end]')}"
+    ),
+    "an aggregate that is called like a time of the window": (
+        f"{ONE}  - {WINDOW_ALONE.replace('{n:', '{window_end:')}  - select: [k, window_end]\n  - emit: [{{stream: w}}]\n"
+    ),
+    "a member of a struct that is called like the stream": f"{ONE}  - derive: {{n: s.power}}\n  - {WINDOW}",
+}
+"""What would be read back as something else, since its words mean something in SQL."""
+
+
+@pytest.mark.parametrize("text", TAKEN_FOR_OTHERS.values(), ids=TAKEN_FOR_OTHERS)
+def test_what_sql_would_read_as_another_pipeline_is_refused(text):
+    documents = read_documents(text, "x.yaml")
+    canonical(documents)
+    with pytest.raises(PermanentError, match="SQL has no form for"):
+        as_sql([one.data for one in documents])
+
+
+COMMENTED = [
+    f"{ONE}  - derive: {{load: 'power -- kW'}}\n  - select: [k, load]\n  - emit: [{{stream: w}}]\n",
+    f"{ONE}  - where: k > 1 -- large\n  - emit: [{{stream: w}}]\n",
+    f"{ONE}  - where: k > 1 -- large\n  - {WINDOW_ALONE.replace('count(*)', 'count(*) -- all')}  - where: n > 1 -- many\n"
+    "  - emit: [{stream: w}]\n",
+]
+
+
+@pytest.mark.parametrize("text", COMMENTED)
+def test_a_comment_ends_with_its_expression_in_sql(text):
+    wanted = re.sub(r" -- \w+", "", text)
+    assert of_sql(as_sql([one.data for one in read_documents(text, "x.yaml")])) == canonical(
+        read_documents(wanted, "x")
+    )
+
+
 @pytest.mark.parametrize(("text", "wanted"), OTHERWISE_IN_SQL.values(), ids=OTHERWISE_IN_SQL)
 def test_what_sql_says_in_other_steps(text, wanted):
     assert of_sql(as_sql([one.data for one in read_documents(text, "x.yaml")])) == canonical(

@@ -11,6 +11,7 @@ from strandline.core.errors import PermanentError
 from strandline.frontends.document_text import RANGE_FIELDS
 from strandline.frontends.sql.nodes import stage_name
 from strandline.frontends.sql.queries import CLAUSES, step_functions
+from strandline.frontends.sql.read_back import refuse_other_documents
 from strandline.frontends.sql.translation import EVENT_TIME, LOG_TIME, OPTIONS_OF_EVENT_TIME
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,15 +25,19 @@ _ROWS_MAX = 10_000
 
 
 def as_sql(documents: Iterable[Mapping[str, Any]]) -> str:
-    """The documents as statements. Raises PermanentError for a step that SQL can't say."""
+    """The documents as statements. Raises PermanentError for a step that SQL can't say, and where the statements would be read
+    as other documents."""
     names: set[str] = set()
     statements: list[str] = []
+    documents = list(documents)
     for document in documents:
         if "pipeline" not in document:
             statements.append(_stream(document, "stream" if "stream" in document else "lookup"))
         else:
             statements += _Job(document, names).statements()
-    return "\n".join(f"{statement};\n" for statement in statements)
+    text = "\n".join(f"{statement};\n" for statement in statements)
+    refuse_other_documents(text, documents)
+    return text
 
 
 def _stream(document: Mapping[str, Any], kind: str) -> str:
@@ -84,6 +89,11 @@ def _value(value: Any) -> str:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\t", "\\t")
     return f"'{escaped}'"
+
+
+def _expression(text: str) -> str:
+    """An expression as it was written: a comment that it ends with takes nothing of what stands behind it."""
+    return f"{text}\n" if "--" in text else text
 
 
 def _name(name: str) -> str:
@@ -214,13 +224,13 @@ class _Job:
 
     def _plain(self, steps: Sequence[Mapping[str, Any]]) -> str:
         said = {verb: value for step in steps for verb, value in step.items() if verb != "name"}
-        derive = {name: f"{text} as {_name(name)}" for name, text in said.get("derive", {}).items()}
+        derive = {name: f"{_expression(text)} as {_name(name)}" for name, text in said.get("derive", {}).items()}
         if "select" in said:
             items = [derive.get(name, _name(name)) for name in said["select"]]
         else:
             drop = ", ".join(map(_name, said.get("drop", ())))
             items = [f"* except ({drop})" if drop else "*", *derive.values()]
-        where = f"\nwhere {said['where']}" if "where" in said else ""
+        where = f"\nwhere {_expression(said['where'])}" if "where" in said else ""
         return f"select {', '.join(items)}\nfrom {self._rows.relation}{where}"
 
     def _step(self, verb: str, fields: Mapping[str, Any]) -> str:
@@ -284,16 +294,16 @@ class _Job:
         window = steps[at]["window"]
         keys = [_name(name) for name in window.get("by", ())]
         items = [*keys, "window_start", "window_end"]
-        items += [f"{text} as {_name(name)}" for name, text in window["aggregate"].items()]
+        items += [f"{_expression(text)} as {_name(name)}" for name, text in window["aggregate"].items()]
         rows = self._rows
         time_column = "window_time" if rows.is_windowed else self._time_of(rows)
         self._has_window |= not rows.is_windowed
         self._rows = replace(rows, is_windowed=True)
         query = f"select {', '.join(items)}\nfrom table({_function(window, rows.relation, time_column)})"
         query += f" as {_name(window['name'])}"
-        query += "".join(f"\nwhere {step['where']}" for step in steps[:at])
+        query += "".join(f"\nwhere {_expression(step['where'])}" for step in steps[:at])
         query += f"\ngroup by {', '.join([*keys, 'window_start', 'window_end'])}"
-        return query + "".join(f"\nhaving {step['where']}" for step in steps[at + 1 :])
+        return query + "".join(f"\nhaving {_expression(step['where'])}" for step in steps[at + 1 :])
 
 
 def _input_options(read: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+"""Whether a SQL text that was written says the documents that it was written for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from strandline.core.documents import YamlDocument
+from strandline.core.errors import InvalidDocument, PermanentError
+from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.stream import StreamSpec
+from strandline.frontends.sql.nodes import stage_name
+from strandline.frontends.sql.tokens import SqlText
+from strandline.frontends.sql.translation import translate
+from strandline.processing.pipelines.model import PipelineSpec
+
+_MODELS: dict[str, type[StreamSpec | LookupSpec | PipelineSpec]] = {
+    "stream": StreamSpec,
+    "lookup": LookupSpec,
+    "pipeline": PipelineSpec,
+}
+
+
+def refuse_other_documents(text: str, documents: Sequence[Mapping[str, Any]]) -> None:
+    """Raises PermanentError where the text says anything else than the documents. The order of branches, the names of steps
+    within them, comments, and whether an emission stands beside its window or behind it, make no other document."""
+    try:
+        again = translate(text, "SQL").documents
+    except InvalidDocument as error:
+        raise PermanentError(f"SQL has no form for these documents: {error}; keep them in YAML") from error
+    for document, read in zip(documents, again, strict=True):
+        if read.data == document:
+            continue
+        wanted, found = _meaning(read.kind, dict(document)), _meaning(read.kind, read.data)
+        if wanted != found:
+            other = next((part for key, part in wanted.items() if found.get(key) != part), "a step more")
+            raise PermanentError(
+                f"SQL has no form for this part of {read.kind} '{read.name}', and would say another one: {other}; keep this "
+                "document in YAML, or change that"
+            )
+
+
+def _meaning(kind: str, data: dict[str, Any]) -> dict[str, str]:
+    """What the canonical document says, by keys that are the same where it means the same. A step's key says what it takes."""
+    found = _MODELS[kind].parse(YamlDocument(kind, data[kind], data)).as_document()
+    steps: list[dict[str, Any]] = found.pop("steps", [])  # type: ignore[assignment]
+    parts = {name: json.dumps({name: value}, sort_keys=True) for name, value in found.items()}
+    inputs: list[Any] = data.get("inputs") or [data.get("input", {"stream": ""})]
+    named: dict[str, str] = {one["stream"]: one["stream"] for one in inputs}
+    """The key of what steps take by a name."""
+    last, windowed = inputs[0]["stream"], set[str]()
+    for step in steps:
+        taken, name = step.pop("from", last), step.pop("name", None)
+        emits, stage = step.pop("emit", []), stage_name(step)
+        if "join" in step:
+            taken = [step["join"].pop(side) for side in ("left", "right")]
+            sources = [named[one] for one in taken]
+        else:
+            sources = (
+                [taken] if taken == last else [named[one] for one in ([taken] if isinstance(taken, str) else taken)]
+            )
+        if step:
+            last = _add(parts, _without_comments(step), sources)
+            if stage is not None or windowed & {*sources}:
+                windowed.add(last)
+        else:
+            (last,) = sources if len(sources) == 1 else (_add(parts, {}, sources),)
+        if last in windowed:
+            for emit in emits:
+                _add(parts, {"emit": emit}, [last])
+        elif emits:
+            _add(parts, {"emit": emits, "name": name}, [last])
+        if (stage or name) is not None:
+            named[stage or name] = last
+    return parts
+
+
+def _add(parts: dict[str, str], step: Mapping[str, Any], sources: Sequence[str]) -> str:
+    """Add a step that takes from the steps with these keys, and return its own key."""
+    part = json.dumps(step, sort_keys=True)
+    key = sha256(json.dumps([part, *sources]).encode()).hexdigest()
+    parts[key] = part
+    return key
+
+
+def _without_comments(step: dict[str, Any]) -> dict[str, Any]:
+    """The step with its expressions as SQL reads them."""
+    for fields in (step, step.get("derive", {}), step.get("window", {}).get("aggregate", {})):
+        for name, text in fields.items():
+            if isinstance(text, str):
+                fields[name] = _written(text)
+    return step
+
+
+def _written(expression: str) -> str:
+    sql = SqlText(expression, "SQL")
+    return sql.written(sql.tokens)
