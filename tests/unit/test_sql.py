@@ -204,6 +204,11 @@ def test_expressions_stay_as_they_were_written():
         {"where": "site in ('from', 'x') and `power` between 1 and 2"},
         {"derive": {"kind": "case when power > 1 then 'a;b' else \"it's\" end", "mw": "power /1e3"}},
     ]
+    numbers = "a * 5L + 1.5D / 2S - 1e3f + 7BD*(3y)"
+    assert steps(f"select *, {numbers} as b, count::int as c from turbines where a > 5L and 2L < a")[:2] == [
+        {"where": "a > 5L and 2L < a"},
+        {"derive": {"b": numbers, "c": "count::int"}},
+    ]
 
 
 def test_a_member_of_a_struct_is_one_also_where_a_relation_is_called_nearly_so():

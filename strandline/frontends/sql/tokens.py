@@ -41,9 +41,13 @@ class SqlText:
                 [Problem(f"is larger than {DOCUMENT_BYTES_MAX:,} bytes; split it into several files", source=source)]
             )
         try:
-            self.tokens: Sequence[Token] = [part for token in _SPARK.tokenize(text) for part in _words(text, token)]
+            tokens = [part for token in _SPARK.tokenize(text) for part in _words(text, token)]
         except SqlglotError as error:
             raise self._untokenized() from error
+        # The tokenizer makes `5L` a number, `::` and a type, all three of the whole text.
+        self.tokens: Sequence[Token] = [
+            one for at, one in enumerate(tokens) if not at or one.start != tokens[at - 1].start
+        ]
         if len(self.tokens) > TOKENS_MAX:
             raise self.error(
                 self.tokens[TOKENS_MAX].start,
