@@ -90,13 +90,26 @@ def test_sessions_are_of_the_keys_that_partition_by_names(by):
         ("turbines", "turbine, window_start", "whose results; write session(table NAME partition by (turbine), ...)"),
         ("turbines partition by (turbine, site)", "turbine, window_start", "whose sessions these are"),
         ("turbines partition by turbine", "window_start", "whose results; leave it out, or group by that, too"),
-        ("turbines partition by turbine", "turbine, window_start", "leaves rows out of sessions that these rows have made"),
+        ("turbines partition by turbine", "turbine, window_start", "leaves rows out of windows that these rows have made"),
     ],
 )  # fmt: skip
 def test_sessions_of_others_than_the_query_groups_by_are_refused(relation, groups, sentence):
     where = "where power > 1" if "leaves rows" in sentence else ""
     session = f"session(table {relation}, descriptor(ts), interval '30' second)"
     assert sentence in refusal_of(f"select turbine, count(*) as n from {session} {where} group by {groups}").message
+
+
+def test_rows_are_chosen_before_they_are_counted():
+    """The third of the large ones is another row than the third of all."""
+    query = (
+        "select turbine, count(*) as n from table(counted(table {}, descriptor(ts), 3, interval '1' hour)) as c {} {}"
+    )
+    problem = refusal_of(query.format("turbines", "where power > 10", GROUPED))
+    assert "out of windows that these rows have made; write counted(table (select * from NAME where" in problem.message
+    chosen = query.format("(select * from turbines where power > 10)", "", GROUPED)
+    document = documents(f"create job j with (event_time = 'ts', delay = '1s') as {chosen}")
+    assert [next(iter(step)) for step in document[0]["steps"]] == ["where", "window"]
+    assert documents(as_sql(document)) == document
 
 
 @pytest.mark.parametrize(

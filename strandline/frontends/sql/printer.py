@@ -347,8 +347,8 @@ def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
         return 1
     at = 1 if "where" in steps[0] else 0
     if at < len(steps) and "window" in steps[at]:
-        if at and "session" in steps[at]["window"]:
-            return at  # behind session(...) a condition would be one on rows that have made sessions
+        if at and {"session", "count"} & steps[at]["window"].keys():
+            return at  # behind session(...) and counted(...) a condition would be one on rows that have made windows
         if "emit" not in steps[at] and at + 1 < len(steps) and "where" in steps[at + 1]:
             return at + 2
         return at + 1

@@ -31,6 +31,8 @@ from strandline.processing.pipelines.expressions import ExpressionError, parse_e
 
 WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
 """What a windowing function adds to its rows. Every result has these times, whether they are selected or not."""
+_MADE_BY_ROWS = {"session": "session", "count": "counted"}
+"""Kinds of windows that begin and end by their rows, and the function of each."""
 _CONSTANTS = ("null", "true", "false")
 _CONDITIONS = frozenset((
     "and", "or", "not", "between", "is", "in", "like", "rlike", "=", "==", "<>", "!=", "<", ">", "<=", ">=", "<=>",
@@ -282,11 +284,11 @@ class Relations:
         steps: list[SqlStep] = []
         if query.where is not None:
             self._refuse_window_columns(query.where)
-            if "session" in source.fields:
+            for kind in source.fields.keys() & _MADE_BY_ROWS.keys():
+                within = "(table (select * from NAME where ...), ...)"
                 raise self._sql.error(
                     query.where.at,
-                    "leaves rows out of sessions that these rows have made; write session(table (select * from NAME where ...), "
-                    "...)",
+                    f"leaves rows out of windows that these rows have made; write {_MADE_BY_ROWS[kind]}{within}",
                 )
             steps.append(self._where(query.where, names))
         by = self._keys(query, source, names)
