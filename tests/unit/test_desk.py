@@ -7,6 +7,8 @@ import json
 import math
 import re
 import shlex
+import subprocess
+import sys
 from collections import defaultdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -252,6 +254,36 @@ def test_rows_of_csv_and_parquet_are_the_records_that_lines_are(tmp_path: Path) 
         found.append([str(one) for one in run(pipeline, *values)])
     assert found[1:] == found[:1] * 3
     assert len(found[0]) == 1
+
+
+def test_times_of_parquet_with_nanoseconds_are_cut_to_microseconds(tmp_path: Path) -> None:
+    """Without pandas, as on the command line, pyarrow has no Python value for them."""
+    moment = pa.timestamp("ns", "UTC")
+    nested = pa.struct(
+        [("a", moment), ("l", pa.list_(pa.struct([("t", moment)]))), ("m", pa.map_(pa.string(), moment))]
+    )
+    ns = 1_700_000_000_123_456_789
+    rows = [{"at": ns, "in": {"a": ns, "l": [{"t": ns}, None], "m": [("k", ns)]}}, {"at": None, "in": None}]
+    table = pa.Table.from_pylist(rows, pa.schema([("at", moment), ("in", nested)]))
+    pq.write_table(table, tmp_path / "a.parquet")
+    (found,) = read_records(tmp_path / "a.parquet", record_format(tanks().stream))
+    text = "2023-11-14T22:13:20.123456Z"
+    first, second = map(json.loads, found)
+    assert first == {"at": text, "in": {"a": text, "l": [{"t": text}, None], "m": [["k", text]]}}
+    assert second == {"at": None, "in": None}
+    size = (tmp_path / "a.parquet").stat().st_size
+    assert list(rows_of(tmp_path / "a.parquet", tanks().stream, size, 1_000, lambda _: None)) == found, (
+        "as it is ingested"
+    )
+    program = (
+        "import sys; from pathlib import Path; from strandline.services.cli.desk.desk_verbs import _NoPandas\n"
+        "sys.meta_path.insert(0, _NoPandas())\n"
+        "from strandline.processing.desk.record_files import read_records, RecordFormat\n"
+        "print(*[row.decode() for rows in read_records(Path(sys.argv[1]), RecordFormat('json', (), {})) for row in rows])"
+    )
+    run_without = [sys.executable, "-c", program, str(tmp_path / "a.parquet")]
+    shown = subprocess.run(run_without, capture_output=True, text=True, check=False)
+    assert shown.stdout == " ".join(row.decode() for row in found) + "\n", shown.stderr
 
 
 def test_what_is_no_record_is_said(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from strandline.core.errors import PermanentError
+from strandline.core.files.parquet_times import in_microseconds
 from strandline.core.files.text_rows import (
     RECORD_BYTES_MAX,
     Row,
@@ -218,9 +219,12 @@ def _object(columns: Sequence[tuple[JsonPath, str]], row: Sequence[str]) -> byte
 def _of_parquet(path: Path) -> Iterator[list[bytes]]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(RECORDS_AT_ONCE):
-            yield [_json(row) for row in batch.to_pylist()]
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(RECORDS_AT_ONCE):
+                yield [_json(row) for row in in_microseconds(batch).to_pylist()]
+    except ValueError as error:
+        raise PermanentError(f"{path} can't be read as Parquet: {error}") from error
 
 
 def _json(row: dict[str, Any]) -> bytes:

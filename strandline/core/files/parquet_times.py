@@ -1,0 +1,30 @@
+"""Times of Parquet as Python has them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with their times cut to microseconds: Python has no finer ones, and pyarrow gives those of pandas or none."""
+    schema = pa.schema([field.with_type(_microseconds_of(field.type)) for field in batch.schema])
+    return batch if schema == batch.schema else batch.cast(schema, safe=False)
+
+
+def _microseconds_of(kind: pa.DataType) -> pa.DataType:
+    """The type with microseconds for nanoseconds, also within structs, lists and maps."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if kind == pa.time64("ns"):
+        return pa.time64("us")
+    if kind == pa.duration("ns"):
+        return pa.duration("us")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_microseconds_of(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_microseconds_of(kind.key_type), _microseconds_of(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_microseconds_of(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_microseconds_of(kind.value_type), kind.list_size)
+    return pa.list_(_microseconds_of(kind.value_type)) if pa.types.is_list(kind) else kind
