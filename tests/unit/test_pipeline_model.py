@@ -571,6 +571,17 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "kafka: turbine-hour",
             ".kafka: a topic of results is a stream: {stream: NAME}",
         ),
+        (
+            "tumbling: 1h",
+            "having: n > 1",
+            ".window.having: a condition on results is a step behind the window: 'where: COND",
+        ),
+        ("- window:", "- having: n > 1\n  - window:", "].having: a condition on results is a step behind the window"),
+        (
+            "emit: [{elasticsearch: turbine-hour}, {stream: hours}]",
+            "emit: updates",
+            ".emit: results that come before their window closes are said of a place: write [{elasticsearch: {name: NAME, upd",
+        ),
         ("load < 10", "load < 10 && load > 1", "near '&&', at character 12; write 'and'"),
         ("steps:", "recovery: tape\nsteps:", ":4: recovery: expected 'rewind' or 'snapshot', got 'tape'"),
     ],

@@ -196,6 +196,9 @@ class SessionSpec(DocumentModel):
             )
 
 
+_HAVING = "a condition on results is a step behind the window: 'where: CONDITION'"
+
+
 class CountSpec(DocumentModel):
     """Windows that hold so many records of a key each, in the order of event time."""
 
@@ -220,6 +223,7 @@ class WindowSpec(DocumentModel):
         "hopping": "windows that overlap are 'sliding: {size: 1m, every: 10s}'",
         "size": "stands in the kind of window: tumbling: 1m, or sliding: {size: 1m, every: 10s}",
         "group_by": "the fields of the key are 'by: [...]'",
+        "having": _HAVING,
     }
     name: FieldName
     """The stage's name: in results, status and dead letters."""
@@ -572,6 +576,15 @@ class EmitSpec(DocumentModel):
         return self.elasticsearch.settings if self.elasticsearch is not None else IndexSettings()
 
 
+def _places(value: object) -> object:
+    if value == "updates":
+        raise ValueError(
+            "results that come before their window closes are said of a place: write "
+            "[{elasticsearch: {name: NAME, updates: 10s}}]"
+        )
+    return value
+
+
 class StepSpec(DocumentModel):
     """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `distinct`, `window` or `join` with or without
     `emit` beside it, or `emit` alone. Each may say by `from` what it takes; a join says it by `left` and `right`."""
@@ -604,6 +617,7 @@ class StepSpec(DocumentModel):
         "lookup": "fields of a lookup come by 'enrich: {lookup: NAME, key: FIELD}'",
         "filter": "to keep some records, write 'where: CONDITION'",
         "aggregate": "aggregates stand in a window: 'window: {name: NAME, tumbling: 1m, by: [...], aggregate: {...}}'",
+        "having": _HAVING,
         "sort": "results have no order in an index, a table or a stream: sort where they are read, or at the desk with pipeline "
         "run --sort; for the first few of a window, top_n(x, n)",
         "cogroup": "to group the records of several streams by one key, unite them with 'from: [a, b]', and let each aggregate "
@@ -631,7 +645,7 @@ class StepSpec(DocumentModel):
     """Collects records by time and key."""
     join: JoinSpec | None = None
     """Puts rows of two ways together: {name, left, right, on, within}."""
-    emit: list[EmitSpec] | None = Field(default=None, min_length=1)
+    emit: Annotated[list[EmitSpec] | None, BeforeValidator(_places)] = Field(default=None, min_length=1)
     """Where results go: beside `window` or behind it those of the window; before the first window one for each record."""
     name: FieldName | None = None
     """By which further steps may take `from` it. Of an `emit` of records also the stage's name; else that is called like the
