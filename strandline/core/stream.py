@@ -377,6 +377,7 @@ class SecretSpec(DocumentModel):
 class PollSpec(DocumentModel):
     """A URL that is asked again and again; each answer flows into the stream."""
 
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {"explode": "stands in the stream, beside 'poll': explode: $.items"}
     url: str
     """Of http or https. The gateway's setting STRANDLINE_POLL_HOSTS says which hosts may be asked."""
     every: Duration = Field(default=60_000, json_schema_extra={"default": "60s"})

@@ -115,6 +115,11 @@ def test_other_spellings_of_an_address_are_what_they_resolve_to(spelling: str) -
         ({"url": "http://a/", "headers": {"x": "a\r\ny: z"}}, "no header can have"),
         ({"url": "http://a/", "headers": {"x y": "a"}}, "not the name of an HTTP header"),
         ({"url": "http://a/", "fields": {"metre": "a"}}, "did you mean 'meter'"),
+        (
+            {"url": "http://a/", "explode": "$.items"},
+            r"explode: stands in the stream, beside 'poll': explode: \$\.items",
+        ),
+        ([{"url": "http://a/"}, {"url": "http://a/", "explode": "$.a"}], "stands in the stream, beside 'poll'"),
         ([{"url": "http://a/"}, {"url": "http://a/"}], "stands there twice"),
         ([], "at least one entry"),
     ],
