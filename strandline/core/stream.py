@@ -499,7 +499,11 @@ class AvroSpec(DocumentModel):
 class ProtobufSpec(DocumentModel):
     """By which message type the records of a stream of format protobuf were written."""
 
-    NOT_SUPPORTED: ClassVar[dict[str, str]] = {"descriptor_file": _FROM_BESIDE.format("descriptor")}
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
+        "descriptor_file": _FROM_BESIDE.format("descriptor"),
+        "schema_file": "write 'descriptor_file: m.desc' and 'message', with the file that protoc makes: "
+        "protoc --include_imports --descriptor_set_out=m.desc m.proto",
+    }
     descriptor: str | None = None
     """A set of file descriptors in base64, as `protoc --include_imports --descriptor_set_out=FILE` writes it."""
     message: str | None = None

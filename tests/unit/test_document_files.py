@@ -58,6 +58,14 @@ def test_only_who_reads_for_a_user_opens_files() -> None:
         )
 
 
+def test_a_file_of_protobuf_source_is_told_how_it_becomes_a_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "m.proto").write_text('syntax = "proto3";')
+    text = b"stream: a\nformat: protobuf\nprotobuf: {schema_file: m.proto}\nschema: {x: double}\n"
+    (document,) = read_documents(with_files(text, tmp_path / "s.yaml"), "s.yaml")
+    with pytest.raises(InvalidDocument, match=r"write 'descriptor_file: m.desc'.*protoc --include_imports"):
+        StreamSpec.parse(document)
+
+
 @pytest.mark.parametrize(
     "text", [b"stream: [schema_file", b"\xffschema_file: a", b"- schema_file: a", b"schema_file: a"]
 )
