@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -55,6 +56,8 @@ REASON_DUPLICATE = "duplicate"
 """Only counted: a record that came again has no dead letter."""
 REASON_FUTURE_EVENT = "future_event"
 REASON_RESULT = "result"
+DeadLetterReason = Literal["decode", "schema", "time_unit", "expression", "lookup", "late", "future_event", "result"]
+"""Those that a dead letter may have."""
 REASONS_OF_STEPS = (REASON_EXPRESSION, REASON_LOOKUP)
 """Those for which a step of the pipeline rejects a record that was decoded."""
 

@@ -261,6 +261,8 @@ def test_data_dir_leads_to_the_stack(api: Api, say: Say, tmp_path: Path, monkeyp
         ("apply",),
         ("apply", "/no/such/file"),
         ("job", "list", "--nonsense"),
+        ("dead-letters", "list", "power", "--reason", "lates"),
+        ("dead-letters", "replay", "power", "--reason", "duplicate"),
     ],
     ids=" ".join,
 )

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
 
+from strandline.core import record_headers
 from strandline.core.documents import read_documents
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
@@ -137,6 +139,9 @@ def test_letters_are_listed_and_counted_by_reason_step_and_time(api: Api, monkey
     assert numbers(following.partition("?")[2])[0] == [4, 7]
     assert numbers("step=step1&limit=1") == ([1], "/v1/jobs/power/dead-letters?after=1&limit=1&step=step1")
     assert numbers("since_ms=3000&until_ms=5000")[0] == [3, 4]
+    for unknown in ("lates", "duplicate"):
+        refused = api.ask("GET", f"/v1/jobs/power/dead-letters?reason={unknown}")
+        assert refused.status_code == 422 and "'decode', 'schema'" in refused.text
     total = piece = api.ask("GET", "/v1/jobs/power/dead-letters/counts").json()
     while piece["next"]:
         piece = api.ask("GET", piece["next"]).json()
@@ -200,3 +205,10 @@ def test_what_a_replay_cannot_help_is_said_with_what_can() -> None:
         == "dead letter 7 would be put back; by the pipeline as it is now it is rejected again (why)"
     )
     assert "put back before" in repair_sentence({**one, "already": True})
+
+
+def test_the_reasons_are_all_those_that_are_given_and_the_docs_say_what_helps() -> None:
+    given = {value for name, value in vars(record_headers).items() if name.startswith("REASON_")}
+    assert {*get_args(record_headers.DeadLetterReason)} == given - {"duplicate"}
+    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    assert all(f"| `{reason}` |" in page for reason in get_args(record_headers.DeadLetterReason))

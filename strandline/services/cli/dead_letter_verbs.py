@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 from rich.text import Text
 
+from strandline.core.documents import did_you_mean
+from strandline.core.record_headers import DeadLetterReason
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, Name, TokenFile, Url, connect, parse_time
 from strandline.services.cli.output import after_of, show, tell_next, waiting
@@ -21,9 +23,7 @@ dead_letters_app = typer.Typer(
 
 Reason = Annotated[
     str | None,
-    typer.Option(
-        help="Only those with this reason: decode, schema, time_unit, expression, late, future_event, result."
-    ),
+    typer.Option(help=f"Only those with this reason: {', '.join(get_args(DeadLetterReason))}."),
 ]
 Step = Annotated[str | None, typer.Option(help="Only those of this step.")]
 Since = Annotated[
@@ -134,6 +134,10 @@ def repair_dead_letter(
 
 
 def _wanted(reason: str | None, step: str | None, since: str | None, until: str | None) -> dict[str, str | int]:
+    if reason is not None and reason not in (reasons := get_args(DeadLetterReason)):
+        raise typer.BadParameter(
+            f"no dead letter has the reason {reason!r}{did_you_mean(reason, reasons)}", param_hint="--reason"
+        )
     asked = {
         "reason": reason,
         "step": step,

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Body, Path, Query
 
 from strandline.core.durations import TIME_MS_MAX
 from strandline.core.errors import NotFound
+from strandline.core.record_headers import DeadLetterReason
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.views import (
@@ -27,7 +28,7 @@ router = APIRouter(tags=["dead letters"])
 PREVIEW_CHARACTERS = 200
 Limit = Annotated[int, Query(ge=1, le=1000)]
 After = Annotated[int, Query(ge=-1, le=INTEGER_MAX, description="Only those with a higher number.")]
-Reason = Annotated[str | None, Query(description="Only those with this reason.")]
+Reason = Annotated[DeadLetterReason | None, Query(description="Only those with this reason.")]
 Step = Annotated[str | None, Query(description="Only those of this step.")]
 Since = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX, description="Only those written at this time (ms) or later.")]
 Until = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX, description="Only those written before this time (ms).")]
