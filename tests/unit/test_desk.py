@@ -307,6 +307,16 @@ def test_lines_of_values_may_have_a_head(tmp_path: Path) -> None:
     assert list(read_records(tmp_path / "a.csv", record_format(pipeline.stream))) == [[b"a,100,1.5,"]]
 
 
+def test_a_row_may_be_as_large_as_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = tanks(stream=STREAM.replace("key: tank", "format: csv")).stream
+    row = b"a,100,1.5," + b"x" * 1_500_000
+    (tmp_path / "a.csv").write_bytes(row)
+    with pytest.raises(PermanentError, match=r"a row of more than 1,000,000 bytes.* STRANDLINE_RECORD_BYTES_MAX"):
+        list(read_records(tmp_path / "a.csv", record_format(stream)))
+    monkeypatch.setenv("STRANDLINE_RECORD_BYTES_MAX", "2000000")
+    assert list(read_records(tmp_path / "a.csv", record_format(stream))) == [[row]]
+
+
 def test_rows_of_csv_run_over_lines_as_they_do_in_a_file_ingest(tmp_path: Path) -> None:
     text = '\nTank,TS,level,note\r\na,100,1.5,"x\r\n\r\ny"\r\n \nb,100,2,\n'
     (tmp_path / "a.csv").write_bytes(text.encode())

@@ -20,7 +20,6 @@ import pyarrow as pa
 from strandline.core.errors import PermanentError
 from strandline.core.files.parquet_times import in_microseconds
 from strandline.core.files.text_rows import (
-    RECORD_BYTES_MAX,
     Row,
     TooLong,
     lines_of,
@@ -132,9 +131,17 @@ def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 def _rows_of_values(file: BinaryIO, config: RecordFormat, name: str) -> Iterator[bytes]:
     """Rows of values as they are, without a first one that names the columns: the same as `strandline ingest` takes."""
-    delimiter = config.delimiter.encode()
-    rows = rows_of_csv(_all_lines(file), delimiter, RECORD_BYTES_MAX)
-    return _kept(without_column_names(rows, config.columns, delimiter, name), RECORD_BYTES_MAX, name)
+    from strandline.core.settings import Settings  # takes a while, and only these rows have a bound that is a setting
+
+    delimiter, row_bytes_max = config.delimiter.encode(), Settings.read().record_bytes_max
+    rows = rows_of_csv(_all_lines(file), delimiter, row_bytes_max)
+    for row in without_column_names(rows, config.columns, delimiter, name):
+        if isinstance(row, TooLong):
+            raise PermanentError(
+                f"{name} has a row of more than {row_bytes_max:,} bytes, which no gateway takes either; leave it out, or set "
+                "STRANDLINE_RECORD_BYTES_MAX as for the gateways"
+            )
+        yield row
 
 
 def _of_base64(lines: Iterator[bytes], name: str) -> Iterator[bytes]:
