@@ -93,6 +93,12 @@ def _given(node: exp.Expr) -> list[exp.Expr]:
     return list(node.expressions) if isinstance(node, exp.Anonymous) else [node.this]
 
 
+def _held(node: exp.Expr, maker: str) -> list[exp.Expr]:
+    """What a call of `array` or `named_struct` is made of; nothing of another node."""
+    made = node.unnest()
+    return list(made.expressions) if isinstance(made, exp.Anonymous) and made.name.lower() == maker else []
+
+
 def _gives_null(node: exp.Expr) -> bool:
     if isinstance(node, exp.Null):
         return not isinstance(node.parent, exp.Is)
@@ -120,7 +126,7 @@ class _Compiler:
 
     def null_by_choice(self, node: exp.Expr) -> Evaluate:
         """For which rows the compiled node is null because it says so itself; of an array or a struct, because what it holds
-        does. What is not taken, or is passed over for another value, says nothing."""
+        does. What the value does not come from says nothing: what is not taken, passed over, or only compared with."""
         if id(node) not in self.compiled or not any(map(_gives_null, node.walk())):
             return _never
         if isinstance(node, exp.Null):
@@ -138,14 +144,56 @@ class _Compiler:
             return self._choosers[id(node)]([self.null_by_choice(one) for one in values], otherwise)
         if isinstance(node, exp.Coalesce):
             return self.null_by_choice((node.this, *node.expressions)[-1])
+        if isinstance(node, exp.Least | exp.Greatest):
+            return self._all_said((node.this, *node.expressions))
+        if isinstance(node, exp.Nullif):
+            return _joined(pc.or_, [self.null_by_choice(node.this), _is_there(self.compiled[id(node.this)])])
+        if isinstance(node, exp.Dot) and (values := _held(node.this, "named_struct")):
+            at = list(members_of(self._type(node.this))).index(node.expression.name)
+            return self.null_by_choice(values[1::2][at])
+        if isinstance(node, exp.Anonymous):
+            return self._said_of_call(node)
+        return self._said_of_operands(node)
+
+    def _said_of_call(self, node: exp.Expr) -> Evaluate:
+        name, operands = node.name.lower(), node.expressions
+        elements = _held(operands[0], "array") if operands else []
+        if name == "nanvl":
+            chosen = _joined(pc.and_, [_is_there(self.compiled[id(operands[0])]), self.null_by_choice(operands[1])])
+            return _joined(pc.or_, [self.null_by_choice(operands[0]), chosen])
+        if elements and name in ("element_at", "try_element_at"):
+            return self._said_at_place(node, elements)
+        if elements and name in ("array_min", "array_max"):
+            return self._all_said(elements)
+        if elements and name == "array_position":
+            return self.null_by_choice(operands[1])
+        return self._said_of_operands(node)
+
+    def _said_at_place(self, node: exp.Expr, elements: Sequence[exp.Expr]) -> Evaluate:
+        """The element's own at the place; where the array doesn't have it, only `try_element_at` says something."""
+        place = self.compiled[id(node.expressions[1])]
+        said = [self.null_by_choice(one) for one in elements]
+        absent = [self.null_by_choice(node.expressions[1]), *([_is_there(place)] if _gives_null(node) else [])]
+        otherwise = _joined(pc.or_, absent)
+
+        def evaluate(columns: Columns, rows: int) -> pa.Array:
+            arrays = KERNELS["array"](*[one(columns, rows) for one in said])
+            return pc.coalesce(KERNELS["element_at"](arrays, place(columns, rows)), otherwise(columns, rows))
+
+        return evaluate
+
+    def _said_of_operands(self, node: exp.Expr) -> Evaluate:
+        """Of a node that is null where any operand is."""
         operands = [one for one in node.iter_expressions() if id(one) in self.compiled]
         said = [self.null_by_choice(one) for one in operands]
-        if isinstance(node, exp.Least | exp.Greatest):
-            return _joined(pc.and_, said)
         if _gives_null(node):
             given = [_is_there(self.compiled[id(one)]) for one in _given(node) if id(one) in self.compiled]
             said.append(_joined(pc.and_, given))
         return _joined(pc.or_, said)
+
+    def _all_said(self, values: Iterable[exp.Expr]) -> Evaluate:
+        """Of a node that passes a null over for another of the values."""
+        return _joined(pc.and_, [self.null_by_choice(one) for one in values])
 
     def typed(self, node: exp.Expr, target: str) -> Evaluate:
         """The node's value, widened to `target`."""
