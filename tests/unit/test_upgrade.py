@@ -234,6 +234,11 @@ def test_where_results_are_those_of_one_stage_stay() -> None:
     assert ("elasticsearch minute from results of minute to those of hour", Effect.FORBIDDEN) in [
         (change.what, change.effect) for change in found
     ]
+    first = branch[branch.index("  - derive") : branch.index("  - from: s")]
+    alone = branch.replace(first, "").replace("elasticsearch: hour", "elasticsearch: minute")
+    assert ("elasticsearch minute from results of minute to those of hour", Effect.FORBIDDEN) in [
+        (change.what, change.effect) for change in changes_between(checked(branch), checked(alone))
+    ]
     renamed = ("name: hour", "name: hourly")
     assert Effect.FORBIDDEN not in effects(renamed).values()
     another = effects(renamed, ("tumbling: 1h", "tumbling: 2h"))

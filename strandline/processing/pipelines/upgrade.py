@@ -253,7 +253,7 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
                 "what is there has other fields and another meaning; emit under another name",
             )
             continue
-        if _is_another(old_places[emit], new_places[emit], after):
+        if _is_another(old_places[emit], new_places[emit], before, after):
             yield Change(
                 f"{emit.kind} {emit.name} from results of {old_places[emit].name} to those of {new_places[emit].name}",
                 Effect.FORBIDDEN,
@@ -285,12 +285,17 @@ def _begins_with(stage: Stage | RecordStage) -> str:
     return "from the first window not yet closed on" if isinstance(stage, Stage) else "from the next slice on"
 
 
-def _is_another(old: Stage | RecordStage, new: Stage | RecordStage, after: CheckedPipeline) -> bool:
+def _is_another(
+    old: Stage | RecordStage, new: Stage | RecordStage, before: CheckedPipeline, after: CheckedPipeline
+) -> bool:
     """Whether `new` is another stage than `old`, not the same one under a new name."""
     if old.name == new.name:
         return False
     is_left = any(stage.name == old.name for stage in after.all_stages)
-    return is_left or (isinstance(old, Stage) and isinstance(new, Stage) and _windows_of(old) != _windows_of(new))
+    was_there = any(stage.name == new.name for stage in before.all_stages)
+    if is_left or was_there:
+        return True
+    return isinstance(old, Stage) and isinstance(new, Stage) and _windows_of(old) != _windows_of(new)
 
 
 def _settings_of(stage: Stage | RecordStage, emit: Emit) -> tuple[IndexSettings, int | None, str]:
