@@ -245,6 +245,24 @@ def test_where_results_are_those_of_one_stage_stay() -> None:
     assert another["elasticsearch hour from results of hour to those of hourly"] is Effect.FORBIDDEN
 
 
+def test_emissions_of_the_same_records_may_be_split_and_joined() -> None:
+    """One without a name is called after its first place. Of other records, the place is another emission's."""
+    window = PIPELINE.index("  - window: {name: minute")
+    start, windows = PIPELINE[:window], PIPELINE[window:]
+    one = f"{start}  - emit: [{{elasticsearch: raw}}, {{stream: clean}}]\n{windows}"
+    raw, clean = "  - emit: [{elasticsearch: raw}]\n", "  - emit: [{stream: clean}]\n"
+    two = f"{start}{raw}{clean}{windows}"
+    moved = two.replace("steps:\n", "steps:\n  - emit: [{elasticsearch: first}]\n")
+    for before, after in ((one, two), (two, one), (one, moved)):
+        found = changes_between(checked(before), checked(after))
+        assert Effect.FORBIDDEN not in {change.effect for change in found}
+    others = f"{start}{raw}  - where: load < 5\n{clean}{windows}"
+    for before, after, names in ((one, others, "raw to those of clean"), (others, one, "clean to those of raw")):
+        found = changes_between(checked(before), checked(after))
+        refused = [change.what for change in found if change.effect is Effect.FORBIDDEN]
+        assert refused == [f"stream clean from results of {names}"]
+
+
 def test_the_options_of_a_sink_are_told() -> None:
     before, after = (
         PIPELINE.replace("elasticsearch: hour", f"sink: {{use: lake, name: hour, options: {{level: {level}}}}}")

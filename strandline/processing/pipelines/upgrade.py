@@ -163,6 +163,11 @@ def _ways(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[tuple[s
     return {(streams[way.stream], way.side): way.steps for way in stage.record_ways}
 
 
+def _records(pipeline: CheckedPipeline, stage: RecordStage) -> dict[tuple[str, int], list[RowStep]]:
+    """What makes the records that it emits: the ways to it, wherever their steps stand in the document."""
+    return {way: [replace(step, step="") for step in steps] for way, steps in _ways(pipeline, stage).items()}
+
+
 def _first_steps(stage: Stage) -> tuple[tuple[RowStep, ...], ...]:
     """Those whose changes are told by themselves: of the first way, of a join to each side."""
     return stage.pre_steps, stage.right_steps if isinstance(stage, JoinStage) else ()
@@ -288,8 +293,11 @@ def _begins_with(stage: Stage | RecordStage) -> str:
 def _is_another(
     old: Stage | RecordStage, new: Stage | RecordStage, before: CheckedPipeline, after: CheckedPipeline
 ) -> bool:
-    """Whether `new` is another stage than `old`, not the same one under a new name."""
+    """Whether `new` is another stage than `old`, not the same one under a new name. Emissions of the same records are one:
+    without a name of its own one is called after its first place, and gets another when its places are split or joined."""
     if old.name == new.name:
+        return False
+    if isinstance(old, RecordStage) and isinstance(new, RecordStage) and _records(before, old) == _records(after, new):
         return False
     is_left = any(stage.name == old.name for stage in after.all_stages)
     was_there = any(stage.name == new.name for stage in before.all_stages)
