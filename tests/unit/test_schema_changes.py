@@ -128,7 +128,7 @@ def test_what_can_not_says_why_and_how_else(new: StreamSpec, why: str) -> None:
     [
         ({"level": "x-level"}, {}, "http.headers.level is gone.*in their headers alone; keep it"),
         ({"device": "x-device"}, {"device": "x-id"}, "http.headers.device: another key.*two partitions"),
-        ({}, {"device": "x-id"}, "http.headers.device: another key.*two partitions"),
+        ({}, {"device": "x-id"}, None),
         ({"device": "x-device"}, {}, "http.headers.device is gone"),
         ({"level": "x-level", "device": "x-device"}, {"level": "x-steps", "device": "X-Device"}, None),
         ({}, {"level": "x-level"}, None),
@@ -138,6 +138,16 @@ def test_a_header_that_fills_a_field_stays(before: dict[str, str], after: dict[s
     old, new = (stream(key="device", http={"headers": headers}) for headers in (before, after))
     found = refused_changes([old], new)
     assert not found if why is None else re.search(why, *found)
+
+
+def test_a_level_of_the_topic_that_becomes_the_key_is_refused() -> None:
+    """It goes before the key in the record; a header does not."""
+    old, new = (
+        stream(key="device", mqtt={"topics": ["a/+"], "fields": fields}, http={"headers": {"device": "x-device"}})
+        for fields in ({}, {"device": 1})
+    )
+    (sentence,) = refused_changes([old], new)
+    assert re.search("mqtt.fields.device: another key.*two partitions", sentence)
 
 
 def test_a_line_of_csv_and_a_bare_value_stay_what_they_are() -> None:
