@@ -85,7 +85,7 @@ def require_the_rest(
 ) -> None:
     """The new version, going on after slice `number`, computes of each of its stages just what is not emitted."""
     plan, slices, before = rewound(history, old, new, number)
-    found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before), plan.emitted)
+    found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before, number - plan.slice_first + 1), plan.emitted)
     at_once = run(new, [([row for rows, _ in history for row in rows], END)], 1, 10**6)
     wanted = later(at_once, plan.emitted)
     for stage in new.stages:
@@ -105,8 +105,10 @@ def test_a_rewind_computes_just_what_is_not_emitted(
     plan, slices, before = rewound(history, old, new, number)
     replayed = run(new, slices[plan.slice_first - 1 : number], 2, 7, before)
     assert not any(later(replayed, plan.emitted).values()), "a replay emits nothing"
+    silent = run(new, slices[plan.slice_first - 1 : number], 2, 7, before, number)
+    assert silent[new.stages[-1].name] == [], "nor does it compute what no stage takes"
     emitted = run(old, history[:number], 1, 100)
-    found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before), plan.emitted)
+    found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before, number - plan.slice_first + 1), plan.emitted)
     at_once = run(new, whole, 1, 10**6)
     assert digest(found) == digest(later(at_once, plan.emitted)), "each window that is left, and whole"
     if upgrade is None:

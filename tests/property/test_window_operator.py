@@ -156,18 +156,20 @@ def run(
     buckets: int,
     chunk_rows: int,
     before: int | None = None,
+    replayed: int = 0,
 ) -> dict[str, list[dict[str, Any]]]:
     """Every stage's results over slices, each with the watermark after it, and under `STAGE failed` those that the next stage
     can't use. Rows of a slice are cut into chunks. `before`: the watermark before the first of the slices. Each result must come
-    in the slice that closes its window."""
+    in the slice that closes its window. `replayed`: so many slices emit nothing, and leave the same state
+    as if they did."""
     cascade = Cascade(checked.stages, checked.stream.types, buckets)
     chain = RecordChain((), checked.stages, checked.stream.types)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
     names = [name for stage in checked.stages for name in (stage.name, f"{stage.name} failed")]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     keys = {stage.name: stage.by for stage in checked.stages}
-    for rows, watermark_ms in slices:
-        closing = Closing(before, watermark_ms)
+    for number, (rows, watermark_ms) in enumerate(slices):
+        closing, emits = Closing(before, watermark_ms), number >= replayed
         chunks: dict[int, list[Chunk]] = defaultdict(list)
         for partition in range(3):
             mine = [row for row in rows if row.partition == partition]
@@ -181,7 +183,9 @@ def run(
                         chunks[bucket].append(chunk)
         parts: dict[tuple[int, int], list[bytes]] = defaultdict(list)
         for bucket in range(buckets):
-            stepped = cascade.step(states[bucket], list(reversed(chunks[bucket])), closing)
+            given = states[bucket], list(reversed(chunks[bucket])), closing
+            stepped = cascade.step(*given, emits=emits)
+            assert emits or stepped.state == cascade.step(*given).state
             states[bucket] = stepped.state
             for one in stepped.results:
                 found[one.stage] += in_order(one.rows, keys[one.stage], closing)

@@ -239,9 +239,9 @@ def test_records_of_several_streams_in_turn_are_taken_in_together(monkeypatch: p
     """Where no slice ends, one step for all; what is shown, and what a restart rebuilds, holds those that wait, too."""
     steps, step = list[Any](), Cascade.step
 
-    def counted(*some: Any) -> Any:
+    def counted(*some: Any, **named: Any) -> Any:
         steps.append(some)
-        return step(*some)
+        return step(*some, **named)
 
     monkeypatch.setattr(Cascade, "step", counted)
     values = [json.dumps({"tank": "a", "ts": at, "level": 0.1 * at}).encode() for at in range(40)]

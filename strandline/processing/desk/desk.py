@@ -247,7 +247,8 @@ class Desk:
             needed_ms = earliest_event(list(kept.values()), [self._emitted[name] for name in kept])
             self._seen = [one for one in self._seen if one.latest_event_ms is None or one.latest_event_ms >= needed_ms]
         chunks = [chunk for one in self._seen for chunk in self._accepted(one.part.chunks)]
-        self._state = self._cascade.step(None, chunks, Closing(None, self._closed_ms), self._segments.__getitem__).state
+        closing = Closing(None, self._closed_ms)
+        self._state = self._cascade.step(None, chunks, closing, self._segments.__getitem__, emits=False).state
 
     def state_bytes(self) -> int:
         """What open windows hold, and what is remembered."""

@@ -260,7 +260,8 @@ class KeyedTask:
         with rejected.written_meanwhile(work):
             closes_ms = work.closes_ms(facts)
             stores = None if self.checkpoint is None else partial(SegmentFiles.of, self.checkpoint, bucket)
-            stepped = self.cascade.step(state, chunks, Closing(work.from_ms, closes_ms, work.emitted_ms), stores)
+            closing = Closing(work.from_ms, closes_ms, work.emitted_ms)
+            stepped = self.cascade.step(state, chunks, closing, stores, emits=work.emits)
         outcome = BucketOutcome(
             letters=rejected.written, facts=facts if bucket == 0 else [], duplicates=stepped.repeats
         )

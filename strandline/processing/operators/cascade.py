@@ -201,9 +201,16 @@ class Cascade:
         return virtual_buckets_of(keys.select(branch.bucket_by)) % self.buckets
 
     def step(
-        self, state: bytes | None, chunks: Sequence[Chunk], closing: Closing, stores: SegmentStores | None = None
+        self,
+        state: bytes | None,
+        chunks: Sequence[Chunk],
+        closing: Closing,
+        stores: SegmentStores | None = None,
+        *,
+        emits: bool = True,
     ) -> Stepped:
         """(state, chunks of new rows, what closes) -> (state, results). `stores`: of this bucket; None: all lies in the state.
+        `emits`: whether the results are emitted; if not, those are left out that no stage here takes.
 
         1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever their order here; but for
            rows that are repeats.
@@ -240,7 +247,9 @@ class Cascade:
         for number, branch in enumerate(self.branches):
             rows = {at: rows_at.get((number, at), []) for at in branch.stages}
             for at in branch.stages:
-                kept, windows = self.operators[at].step_in_part(states[len(after)], rows.pop(at), closing)
+                is_taken = any(one.at in branch.stages for one in self._takers[at])
+                wanted = replace(closing, gives_results=emits or is_taken)
+                kept, windows = self.operators[at].step_in_part(states[len(after)], rows.pop(at), wanted)
                 after.append(kept)
                 if at in self.split_stages:
                     parts += [(bucket, at, part) for one in windows for bucket, part in self._cut_windows(one)]

@@ -96,6 +96,8 @@ class Closing:
     """None: no window."""
     emitted_ms: int | None = None
     """Windows that end at or before it are emitted: new rows of theirs revise them. None: no revision is asked for."""
+    gives_results: bool = True
+    """Not where nobody takes them: what a replay closes may be many times what one step closes later."""
 
 
 class WindowOperator:
@@ -165,13 +167,13 @@ class WindowOperator:
 
         1. Number the keys of the state and of the rows together.
         2. Fold the rows into their groups.
-        3. Take out the windows that become final, and those that were final and have new rows.
+        3. Take out the windows that become final, and those that were final and have new rows, where these give results.
         4. Keep the panes that a later window or a revision needs, and their keys.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
         groups = self._fold(state.groups, numbers, rows, keys.num_rows)
-        closed = list(self._closed_windows(groups, keys, closing))
-        if self.stage.revise_ms and closing.emitted_ms is not None:
+        closed = list(self._closed_windows(groups, keys, closing)) if closing.gives_results else []
+        if self.stage.revise_ms and closing.emitted_ms is not None and closing.gives_results:
             closed += self._revised_windows(groups, keys, numbers[1:], rows, closing.emitted_ms)
         kept = groups
         if closing.up_to_ms is not None:

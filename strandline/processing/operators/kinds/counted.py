@@ -79,7 +79,7 @@ class CountOperator(WindowOperator):
         windows = self._folded(filling, waiting.filter(pa.array(is_settled)))
         ends_ms = self._ends_ms(windows)
         is_closed = ends_ms <= closing.up_to_ms
-        is_shown = is_closed & (_of(windows, 4) > 0)
+        is_shown = is_closed & (_of(windows, 4) > 0) & closing.gives_results
         if closing.after_ms is not None:
             is_shown &= ends_ms > closing.after_ms
         closed = self._closed(windows, ends_ms, key_ranks(keys), np.flatnonzero(is_shown))

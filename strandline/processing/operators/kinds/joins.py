@@ -149,8 +149,10 @@ class IntervalJoinOperator(WindowOperator):
         self._mark_beyond(held, is_settled, settles)
         pairs = self._pairs(held, is_settled, settles)
         held.mark[np.unique(np.concatenate(pairs))] |= _MATCHED
-        results = self._results(held, pairs, is_settled, settles, closing.up_to_ms)
-        closed = list(self._made(table, held, keys, results))
+        closed: list[ClosedWindows] = []
+        if closing.gives_results:
+            results = self._results(held, pairs, is_settled, settles, closing.up_to_ms)
+            closed = self._made(table, held, keys, results)
         kept = pa.array(np.flatnonzero(self._is_needed(held, is_settled, closing.up_to_ms)))
         marked = table.set_column(6, self.state_schema.field(6), pa.array(held.mark))
         return self._without_unused_keys(keys, marked.take(kept)), closed
@@ -265,9 +267,7 @@ class IntervalJoinOperator(WindowOperator):
                 parts.append(_Results.of_side(side, alone, at_ms, at_ms + hold_ms + 1, is_beyond=False))
         return _Results.together(parts)
 
-    def _made(
-        self, table: pa.RecordBatch, held: _Held, keys: pa.RecordBatch, results: _Results
-    ) -> Sequence[ClosedWindows]:
+    def _made(self, table: pa.RecordBatch, held: _Held, keys: pa.RecordBatch, results: _Results) -> list[ClosedWindows]:
         """The results in their order, in pieces of bounded size."""
         keys_of = held.key[np.where(results.left == _NONE, results.right, results.left)]
         sides = [pa.array(rows, mask=rows == _NONE) for rows in (results.left, results.right)]

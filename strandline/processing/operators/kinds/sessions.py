@@ -74,7 +74,7 @@ class SessionOperator(WindowOperator):
         sessions = self._sessions(_Groups.of(remnants), _Groups.of(groups), ranks)
         is_closed = sessions.end_ms <= closing.up_to_ms
         is_new = is_closed if closing.after_ms is None else is_closed & (sessions.end_ms > closing.after_ms)
-        closed = self._merge(groups, sessions, is_new, ranks)
+        closed = self._merge(groups, sessions, is_new & closing.gives_results, ranks)
         left = groups.filter(pa.array(~is_closed[sessions.of_group]))
         remnants = self._remnants(sessions, is_closed, closing.up_to_ms)
         return self._kept(keys, remnants, left), [ClosedWindows(keys, closed)] if closed.num_rows else []
