@@ -266,6 +266,45 @@ def test_results_do_not_depend_on_slices_buckets_or_chunks(
     assert digest(run(CASCADE, history, buckets, chunk_rows)) == digest(at_once)
 
 
+KEPT = {
+    "first": "first(site)",
+    "last": "last(power)",
+    "sites": "count(distinct site)",
+    "about": "approx_count_distinct(count)",
+    "typical": "percentile(power, 0.5)",
+    "all": "collect_list(count, 5)",
+    "often": "most_frequent(site, 2)",
+    "dearest": "max_by(site, cost)",
+}
+
+
+@examples(60)
+@given(histories(), st.sampled_from([1, 60]), st.booleans())
+def test_results_do_not_depend_on_how_many_rows_are_folded_at_once(
+    history: list[tuple[list[Record], int | None]], fold_bytes: int, is_session: bool
+) -> None:
+    shape: dict[str, Any] = {"session": {"gap": "5s", "max": "20s"}} if is_session else {"tumbling": "10s"}
+    checked = pipeline({"name": "a", **shape, "by": ["machine"], "aggregate": {**MINUTE, **KEPT}})
+    merged = [row for rows, _ in history for row in rows]
+    at_once = run(checked, [(merged, END)], 1, 10**6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("strandline.processing.operators.windows._FOLD_BYTES", fold_bytes)
+        assert digest(run(checked, [(merged, END)], 1, 3)) == digest(at_once)
+        assert digest(run(checked, history, 2, 2)) == digest(at_once)
+
+
+def test_texts_of_more_than_an_array_has_room_for_are_folded() -> None:
+    """Two chunks, each with a text of 1.2 GB, which nobody reads: so no memory is taken for them."""
+    checked = pipeline({"name": "a", "tumbling": "10s", "by": ["machine"], "aggregate": {"n": "count(site)"}})
+    operator = WindowOperator(checked.stages[0], checked.stream.types)
+    size = 1_200_000_000
+    offsets, text = np.array([0, size], np.int32), np.zeros(size, np.uint8)
+    column = pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(text))
+    rows = operator.rows(0, np.array([1_000]), {"machine": pa.array(["a"]), "site": column})
+    _, results = operator.step(operator.empty_state(), [rows, rows], Closing(None, 10_000))
+    assert [row["n"] for row in results.to_pylist()] == [2]
+
+
 WIDE = [
     pipeline({"name": "all", "tumbling": "10s", "by": [], "aggregate": MINUTE}),
     pipeline(

@@ -40,6 +40,9 @@ _MERGED_ROWS_MAX = 4_000_000
 _ROW_BYTES = 256
 """Fewer, where rows are longer than this: those with lists may be."""
 
+_FOLD_BYTES = 1 << 30
+"""Rows with about so many bytes of arguments are folded at once: Arrow's arrays of texts have no room for 2 GiB."""
+
 _PLACES_MAX = 2**62
 """So many places have numbers that fit into 64 bits."""
 
@@ -266,14 +269,19 @@ class WindowOperator:
             ]
         )
         places = Places.of(panes, keys, partitions, key_count)
-        arguments = [
-            pa.concat_arrays([one.arguments[at] for one in rows]) if rows else pa.nulls(0, kind)
-            for at, kind in enumerate(self.aggregates.argument_types)
-        ]
-        before = state.num_rows
-        partials = self.aggregates.fold(
-            state.columns[len(self.places) :], places.codes[:before], arguments, places.codes[before:], places.count
-        )
+        known, new = np.split(places.codes, [state.num_rows])
+        partials = state.columns[len(self.places) :]
+        for part in _parts_of(rows):
+            arguments = [
+                _joined([one.arguments[at] for one in part]) if part else pa.nulls(0, kind)
+                for at, kind in enumerate(self.aggregates.argument_types)
+            ]
+            codes, new = np.split(new, [sum(len(one.panes) for one in part)])
+            # Only groups that have rows by now: the others have no partial results yet.
+            begun, local = _dense_codes(np.concatenate([known, codes]))
+            at_known, at_new = np.split(local, [len(known)])
+            partials = self.aggregates.fold(partials, at_known, arguments, at_new, len(begun))
+            known = begun
         return places, partials
 
     def _closed_windows(
@@ -435,10 +443,27 @@ class Places:
         return Places(codes, pane + base, key, partition)
 
 
+def _parts_of(rows: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
+    """These in parts of bounded size, in their order. At least one part."""
+    first = size = 0
+    for at, one in enumerate(rows):
+        own = sum(argument.nbytes for argument in one.arguments)
+        if at > first and size + own > _FOLD_BYTES:
+            yield rows[first:at]
+            first, size = at, 0
+        size += own
+    yield rows[first:]
+
+
+def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
+    """One array of all; of one without a copy."""
+    return pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
+
+
 def _dense_codes(values: Codes) -> tuple[Codes, Codes]:
     """The distinct values in ascending order, and for each value its place among them. Sorts only where a table with an entry for
     every number up to the greatest would be too large."""
-    top = int(values.max()) + 1
+    top = int(values.max(initial=-1)) + 1
     if top > 8 * len(values) + 65_536:
         return _distinct(values)
     present: npt.NDArray[np.bool_] = np.zeros(top, np.bool_)
