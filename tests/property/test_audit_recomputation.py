@@ -303,7 +303,7 @@ def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected
                 places = np.array([offsets[at] for at in accepted], np.int64)
                 blob = pack_record_rows(records_at, partition, event_us, places, None)
                 shape = document_shape(pipeline, records_at.stage, records_at.stage.emits[0], 1)
-                rows = unpack_record_rows([(partition, 0, blob)])[records_at.stage.name]
+                (rows,) = unpack_record_rows([(partition, 0, blob)])[records_at.stage.name]
                 documents = [one for one in shape.documents(rows, 1, 1) if isinstance(one, Document)]
                 records_emitted |= {one.id: encode_result(json.loads(one.source)) for one in documents}
             of_piece |= {accepted[problem.row]: "expression" for problem in came.problems}
@@ -514,9 +514,9 @@ def operated(pipeline: CheckedPipeline, log: Log) -> Computed:
         blobs = [(partition, sequence, blob) for _, kind, partition, sequence, blob in rows if kind == RECORD_ROWS]
         of_stages = without_repeats(unpack_record_rows(blobs), pipeline.record_stages, stepped.repeated_records)
         for record_stage in pipeline.record_stages:
-            if record_stage.name in of_stages:
+            for batch in of_stages.get(record_stage.name, ()):
                 shape = document_shape(pipeline, record_stage, record_stage.emits[0], 1)
-                found.documents |= {one.id for one in shape.documents(of_stages[record_stage.name], 1, 1)}
+                found.documents |= {one.id for one in shape.documents(batch, 1, 1)}
     return found
 
 

@@ -241,9 +241,9 @@ def run(
             for _, stage, part in stepped.parts:
                 parts[stage].append(part)
             rows = unpack_record_rows(record_rows[bucket])
-            for name, batch in without_repeats(rows, pipeline.record_stages, stepped.repeated_records).items():
-                places = [batch.column(one).to_pylist() for one in (PARTITION, OFFSET, ELEMENT)]
-                new = list(zip(*places, strict=True))
+            for name, batches in without_repeats(rows, pipeline.record_stages, stepped.repeated_records).items():
+                rows_of_all = (row for batch in batches for row in batch.to_pylist())
+                new = [(row[PARTITION], row[OFFSET], row[ELEMENT]) for row in rows_of_all]
                 assert not found.records.get(name, set()) & set(new) and len(set(new)) == len(new)
                 if new:
                     found.records[name] |= set(new)

@@ -200,8 +200,8 @@ class World:
                         elif kind == REJECTED:
                             (found,) = unpack(blob)
                             letters |= {(one["partition"], one["offset"]): one["reason"] for one in found.to_pylist()}
-            for rows in unpack_record_rows(blobs).values():
-                for one in rows.to_pylist():
+            for batches in unpack_record_rows(blobs).values():
+                for one in (row for batch in batches for row in batch.to_pylist()):
                     records[one["@partition"], one["@offset"]] = (one["rated"], one["note"])
             state = cascade.step(state, chunks, Closing(None, None)).state
         results = cascade.step(state, [], Closing(None, 10**13)).results[0].rows.to_pylist()

@@ -139,6 +139,7 @@ def test_whoever_dies_and_whenever_each_record_is_there_once(seed: int) -> None:
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         job, random = Job(Path(directory)), Random(seed)
         patch.setenv("STRANDLINE_SQL_SINK_URL", job.url)
+        patch.setattr("strandline.processing.operators.record_rows._BATCH_BYTES", random.choice([1, 1 << 28]))
         kills = KILLS
         while job.committed < SLICES:
             buckets = random.randint(1, 4)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,6 +21,7 @@ from strandline.processing.emission import keyed_task
 from strandline.processing.emission.keyed_task import BucketDone, KeyedTask, RecordLetters
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.stage_emission import RecordEmission
+from strandline.processing.operators import record_rows
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -220,9 +222,13 @@ class Engine:
             yield self.keyed.process(bucket, [*own, (3, 0, 0, work)], None)
 
 
+@pytest.mark.parametrize("batch_bytes", [1, 1 << 28])
 @pytest.mark.parametrize("buckets", [1, 2, 3])
-def test_every_record_that_comes_so_far_is_emitted(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_record_that_comes_so_far_is_emitted(
+    buckets: int, batch_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that fails behind an emission was emitted there, and not at the next one. Order is that of the log."""
+    monkeypatch.setattr(record_rows, "_BATCH_BYTES", batch_bytes)
     engine = Engine(PIPELINE, buckets, monkeypatch)
     rows = engine.rows(1, [4.0, 0.0, 500.0, 8.0]) + engine.rows(0, [2.0])
     outcomes = [done.outcome for done in engine.step([one for one in rows if one[1] != 1])]
@@ -242,6 +248,17 @@ def test_every_record_that_comes_so_far_is_emitted(buckets: int, monkeypatch: py
     assert all(list(one) == ["@timestamp", "inverse", "device", "strandline"] for one in inverse)
     assert sum(one.results.get("farm_raw", 0) for one in outcomes) == 4
     assert sum(one.results.get("inverse", 0) for one in outcomes) == 3
+
+
+def test_texts_of_more_than_an_array_has_room_for_are_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three chunks, each with a text of 1.2 GB, which nobody reads: so no memory is taken for them."""
+    size = 1_200_000_000
+    offsets, text = np.array([0, size], np.int32), np.zeros(size, np.uint8)
+    column = pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(text))
+    batch = batch_of([1], device=column).replace_schema_metadata({b"stage": b"inverse"})
+    monkeypatch.setattr(record_rows, "unpack", lambda _blob: [batch])
+    found = record_rows.unpack_record_rows([(0, 0, b""), (0, 1, b""), (1, 0, b"")])
+    assert [one.num_rows for one in found["inverse"]] == [1, 1, 1]
 
 
 def test_a_replayed_slice_does_not_even_build_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

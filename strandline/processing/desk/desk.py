@@ -362,7 +362,7 @@ class Desk:
         """What is emitted of records in the slice of this number."""
         rows_of_stage = without_repeats(unpack_record_rows(record_rows), self._pipeline.record_stages, repeated)
         for emission in self._record_emissions:
-            if (rows := rows_of_stage.get(emission.stage)) is not None:
+            for rows in rows_of_stage.get(emission.stage, ()):
                 yield from emission.outcomes(rows, self.counts, number)
 
     def _operated(self, closes_ms: int | None) -> Stepped:

@@ -273,7 +273,7 @@ class KeyedTask:
             )
             record_rows.clear()
             for one in self.record_emissions:
-                if (found := rows_of_stage.pop(one.stage, None)) is not None:
+                for found in rows_of_stage.pop(one.stage, ()):
                     self._emit(one, StageResults(one.stage, found, found.slice(0, 0)), work, bucket, outcome)
         # A stage that is split has no results yet: `merge` emits them.
         results_of = {results.stage: results for results in stepped.results}
@@ -288,11 +288,11 @@ class KeyedTask:
     ) -> None:
         emitted = emission.emit(results, work, bucket)
         if emitted.results:
-            outcome.results[emission.stage] = emitted.results
+            outcome.results[emission.stage] = outcome.results.get(emission.stage, 0) + emitted.results
         for place, parts in emitted.parts.items():
             outcome.parts.setdefault(place, []).extend(parts)
         if emitted.refused:
-            outcome.refused[emission.stage] = emitted.refused
+            outcome.refused[emission.stage] = outcome.refused.get(emission.stage, 0) + emitted.refused
         if emitted.letters:
             outcome.letters += emitted.letters
             outcome.samples[emission.stage] = emitted.sample

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +16,22 @@ from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROB
 
 _STAGE = b"stage"
 
+_BATCH_BYTES = 256 << 20
+"""Chunks with about so many bytes together are one batch: Arrow's arrays of texts have no room for 2 GiB."""
+
 RecordRowsByStage = dict[str, list[pa.RecordBatch]]
 
 
 def without_repeats(
-    rows: dict[str, pa.RecordBatch], stages: Sequence[RecordStage], repeated: RepeatedRecords | None
-) -> dict[str, pa.RecordBatch]:
+    rows: RecordRowsByStage, stages: Sequence[RecordStage], repeated: RepeatedRecords | None
+) -> RecordRowsByStage:
     """The rows of each stage, as `unpack_record_rows` gives them; of stages behind a `dedupe` without repeats."""
     if repeated is None:
         return rows
     deduped = {stage.name for stage in stages if stage.dedupe is not None}
     return {
-        name: repeated.without(batch, PARTITION, OFFSET, ELEMENT) if name in deduped else batch
-        for name, batch in rows.items()
+        name: [repeated.without(one, PARTITION, OFFSET, ELEMENT) for one in batches] if name in deduped else batches
+        for name, batches in rows.items()
     }
 
 
@@ -55,14 +58,27 @@ def pack_record_rows(
     return pack([batch.replace_schema_metadata({_STAGE: records.stage.name.encode()})])
 
 
-def unpack_record_rows(blobs: Sequence[tuple[int, int, bytes]]) -> dict[str, pa.RecordBatch]:
-    """Stage -> its rows, as ResultWriter takes records, with PROBLEM. `blobs`: (partition, sequence, blob), in any order. The
-    rows stand in the order of the log, partition by partition."""
+def unpack_record_rows(blobs: Sequence[tuple[int, int, bytes]]) -> RecordRowsByStage:
+    """Stage -> its rows, as ResultWriter takes records, with PROBLEM, in batches of bounded size. `blobs`: (partition, sequence,
+    blob), in any order. The rows stand in the order of the log, partition by partition."""
     found: RecordRowsByStage = {}
     for _, _, blob in sorted(blobs, key=lambda one: one[:2]):
         (batch,) = unpack(blob)
         found.setdefault(batch.schema.metadata[_STAGE].decode(), []).append(batch)
-    return {
-        stage: (one := pa.concat_batches(batches)).append_column(PROBLEM, pa.nulls(one.num_rows, pa.string()))
-        for stage, batches in found.items()
-    }
+    return {stage: [_batch_of(part) for part in _parts_of(batches)] for stage, batches in found.items()}
+
+
+def _batch_of(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+    return batch.append_column(PROBLEM, pa.nulls(batch.num_rows, pa.string()))
+
+
+def _parts_of(batches: Sequence[pa.RecordBatch]) -> Iterator[Sequence[pa.RecordBatch]]:
+    """These in parts of bounded size, in their order."""
+    first = size = 0
+    for at, one in enumerate(batches):
+        if at > first and size + one.nbytes > _BATCH_BYTES:
+            yield batches[first:at]
+            first, size = at, 0
+        size += one.nbytes
+    yield batches[first:]
