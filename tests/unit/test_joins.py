@@ -7,17 +7,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from strandline.core.errors import InvalidDocument
+from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.core.stream import StreamSpec
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
+from strandline.processing.operators.kinds.joins import IntervalJoinOperator
+from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.stages import LEFT, JoinStage
 from strandline.processing.pipelines.upgrade import changes_between
+from strandline.results.writer import ELEMENT, OFFSET
 
 STREAM = StreamSpec.from_document(
     {
@@ -130,6 +136,22 @@ def test_which_row_is_beyond_the_bound_depends_on_where_it_stands_not_on_when_it
     assert pair.id in {one.document.id for one in other if isinstance(one, DeskResult)}, (
         "the same two, in another order"
     )
+
+
+def test_a_join_that_holds_more_text_than_an_array_has_room_for_says_what_to_lower() -> None:
+    """Two rows, each with a text of 1.2 GB, which nobody reads: so no memory is taken for them."""
+    (stage,) = pipeline({**JOIN, "add": {"note": "left.kind"}}).stages
+    assert isinstance(stage, JoinStage)
+    operator = IntervalJoinOperator(stage)
+    size = 1_200_000_000
+    offsets, text = np.array([0, size], np.int32), np.zeros(size, np.uint8)
+    column = pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(text))
+    columns = {"order": pa.array(["a"]), "kind": column, OFFSET: pa.array([0]), ELEMENT: pa.nulls(1, pa.int32())}
+    rows = operator.rows_of_side(LEFT, 0, np.array([0]), columns)
+    with pytest.raises(
+        PermanentError, match=r"steps\[2\]\.join: the rows that it holds in one bucket have more than 2 GiB"
+    ):
+        operator.step(operator.empty_state(), [rows, rows], Closing(None, None))
 
 
 def test_a_window_join_meets_in_one_window_and_its_results_are_of_that() -> None:

@@ -33,6 +33,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.core.errors import PermanentError
 from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
@@ -162,7 +163,7 @@ class IntervalJoinOperator(WindowOperator):
         return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=self.result_schema)
 
     def _table(self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows]) -> pa.RecordBatch:
-        """The state's rows with their new keys, and the new rows."""
+        """The state's rows with their new keys, and the new rows. Raises PermanentError where an array has no room for them."""
         old = state.set_column(
             1, self.state_schema.field(1), pa.array(numbers[0][state.column(1).to_numpy()], pa.int64())
         )
@@ -180,7 +181,13 @@ class IntervalJoinOperator(WindowOperator):
             )
             for one, number in zip(rows, numbers[1:], strict=True)
         ]
-        return pa.concat_batches([old, *new])
+        try:
+            return pa.concat_batches([old, *new])
+        except pa.ArrowInvalid as error:
+            raise PermanentError(
+                f"{self.stage.step}.join: the rows that it holds in one bucket have more than 2 GiB of text in one field; lower "
+                "the time for which rows are held, add fewer or shorter fields, or leave rows out before the join"
+            ) from error
 
     def _settled(self, held: _Held, closing: Closing) -> tuple[Flags, Flags]:
         """Which rows are settled after the step, and which of them it settles."""
