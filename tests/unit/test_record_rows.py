@@ -399,6 +399,26 @@ def test_no_tag_of_cbor_means_more_than_is_said() -> None:
     assert {tag for tag, found in enumerate(unpacked) if found != b'{"a":[42]}'} == meant
 
 
+@pytest.mark.parametrize("tag", [1234, 55_799])
+def test_a_map_inside_a_tag_of_cbor_is_a_map(tag: int) -> None:
+    """Tag 55799 says no more than that this is CBOR; the other means nothing here."""
+    inside = {"t": 21.5, "deep": [{"x": {"y": 1}}, cbor2.undefined]}
+    text = b'{"t":21.5,"deep":[{"x":{"y":1}},null]}'
+    records = [
+        cbor2.dumps(record)
+        for record in (
+            cbor2.CBORTag(tag, inside),
+            {"meta": cbor2.CBORTag(tag, inside)},
+            {"all": cbor2.CBORTag(tag, [inside])},
+            {"all": [cbor2.CBORTag(tag, inside)]},
+        )
+    ]
+    expected = [text, b'{"meta":%s}' % text, b'{"all":[%s]}' % text, b'{"all":[%s]}' % text]
+    reader = PackedMaps.of_cbor()
+    assert reader.objects(records, [None] * 4) == expected
+    assert reader.objects([*records, b""], [None] * 5)[:4] == expected  # one by one, as beside a bad record
+
+
 @pytest.mark.parametrize(
     ("format_name", "member", "text"),
     [

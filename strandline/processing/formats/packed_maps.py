@@ -45,7 +45,8 @@ class PackedMaps:
         """The objects of values that are maps all; None if any is not."""
         try:
             found = list(map(self._unpack, values))  # type: ignore[arg-type]  # None raises TypeError
-            return list(map(_encode, found)) if set(map(type, found)) == {dict} else None
+            are_maps = all(issubclass(kind, Mapping) for kind in set(map(type, found)))
+            return list(map(_encode, found)) if are_maps else None
         except (ValueError, TypeError, RecursionError):
             return None
 
@@ -56,7 +57,7 @@ class PackedMaps:
             found = self._unpack(value)
         except (ValueError, RecursionError) as error:
             return Rejection(REASON_DECODE, f"not {self._name}: {error}")
-        if not isinstance(found, dict):
+        if not isinstance(found, Mapping):  # a map inside a tag is no `dict`
             return Rejection(REASON_SCHEMA, f"expected a map, got {type(found).__name__}")
         try:
             return _encode(found)
@@ -65,10 +66,18 @@ class PackedMaps:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold of an extension of MessagePack, or one of CBOR's simple values."""
+    """What JSON can hold of an extension of MessagePack, of a map inside a tag of CBOR, or of one of CBOR's simple values."""
+    import cbor2  # only where a stream needs it, as below
+
     if value is None:  # JSON has a null, but not as a name
         raise TypeError("a name in it is neither text nor number")
-    return value.data if isinstance(value, msgspec.msgpack.Ext) else None
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, msgspec.msgpack.Ext):
+        return value.data
+    if value is cbor2.undefined or isinstance(value, cbor2.CBORSimpleValue):
+        return None
+    raise TypeError(f"a {type(value).__name__} is nothing that JSON has")
 
 
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
