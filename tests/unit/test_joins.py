@@ -154,6 +154,12 @@ def test_a_join_that_holds_more_text_than_an_array_has_room_for_says_what_to_low
         operator.step(operator.empty_state(), [rows, rows], Closing(None, None))
 
 
+def test_what_a_join_costs_tells_the_results_of_a_key() -> None:
+    graph = json.dumps(pipeline_graph(pipeline({**JOIN, "max_rows": 300})))
+    assert "(max_rows: 300 on each side)" in graph
+    assert "make 90,000 results, which are in memory together" in graph
+
+
 def test_a_window_join_meets_in_one_window_and_its_results_are_of_that() -> None:
     windows = pipeline({**JOIN, "within": None, "tumbling": "1s", "type": "full"})
     rows = [("l", "a", 0, 0), ("r", "a", 999, 0), ("l", "b", 999, 0), ("r", "b", 1_000, 0)]

@@ -322,7 +322,8 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
             rows_bytes = told["state"]["bytes_a_row"] * stage.max_rows * 2
             yield (
                 f"'{stage.name}' keeps each row for as long as a partner can come, up to {rows_bytes:,} bytes of a key "
-                f"(max_rows: {stage.max_rows:,} on each side), and more while rows wait for the watermark"
+                f"(max_rows: {stage.max_rows:,} on each side), and more while rows wait for the watermark; so many on both sides "
+                f"make {stage.max_rows**2:,} results, which are in memory together if they close together"
             )
             continue
         if stage.count is not None:
