@@ -79,11 +79,11 @@ class Replays(Part):
             _refuse_older(connection, attempt)
 
     def decide_doubts(self, attempt: ReplayAttempt, there: Collection[str], *, is_whole: bool) -> set[str]:
-        """Decide all that is in doubt in the stream, whoever asked for it. `there`: what the stream holds from `attempt.since`
-        on; `is_whole`: whether it still holds all that it got since.
+        """Decide about each record whose replay into the stream was begun and not settled, whoever asked for it.
 
-        What is there was put back. Of the rest, a whole stream says that it was not, so its intents go; else it is taken for put
-        back, and returned. Raises Fenced when a newer attempt has begun.
+        `there`: the records that the stream holds from `attempt.since` on. They were put back. `is_whole`: whether the stream
+        still holds all that it got since then. If so, the other records were not put back, and are forgotten; if not, nobody can
+        tell, so they count as put back, and are returned. Raises Fenced when a newer attempt has begun.
         """
         is_doubted = (replays.c.stream == attempt.stream) & replays.c.sent_ms.is_(None)
         now_ms = self._clock_ms()

@@ -133,7 +133,7 @@ def meanings_at(schema: AvroType, path: JsonPath, field_type: str, unit: str) ->
     """What stands at the path means to a field, by the Python type as which it is read; nothing where it is a value of the field
     as it is. `unit`: of the field's times.
 
-    Raises ValueError where a value may mean this or that: of which branch of a union it was is not known once it is read.
+    Raises ValueError where the branches of a union give a value different meanings: once it is read, its branch is not known.
     """
     found: dict[type, Meaning | None] = {}
     for one in types_at(schema, path):

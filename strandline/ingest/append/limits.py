@@ -23,13 +23,17 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 def bytes_of(records: Sequence[Record], headers: Headers = (), headers_each: Sequence[Headers] | None = None) -> int:
-    """What the records count while they are under way. Each record has the `headers`, of which librdkafka makes copies, and
-    those of its own."""
-    each = RECORD_OVERHEAD_BYTES + sum(len(name) + len(value) + HEADER_OVERHEAD_BYTES for name, value in headers)
+    """What the records count while they are under way. `headers` stand in each record, and librdkafka copies them for each;
+    `headers_each` are those that only one record has."""
+    each = RECORD_OVERHEAD_BYTES + _header_bytes(headers)
     size = sum(len(value) + len(key or b"") for value, key in records) + each * len(records)
     if headers_each is None:
         return size
-    return size + sum(len(name) + len(value) + HEADER_OVERHEAD_BYTES for own in headers_each for name, value in own)
+    return size + sum(map(_header_bytes, headers_each))
+
+
+def _header_bytes(headers: Headers) -> int:
+    return sum(len(name) + len(value) + HEADER_OVERHEAD_BYTES for name, value in headers)
 
 
 class BytesInFlight:

@@ -101,7 +101,8 @@ def put_back(
     slot = _slot(ledger, bootstrap, attempt, bytes_max)
     there = slot.there()
     by_identity = {one.replay.identity: one for one in records}
-    # First those of which the ledger knows nothing: once all is decided, nobody reads this part of the stream again.
+    # Records that the stream holds and the ledger does not know are noted first: the next attempt reads the stream only from
+    # where this one began.
     ledger.intend_replays(attempt, [by_identity[identity].replay for identity in by_identity.keys() & there])
     is_whole = all(start <= attempt.since.get(partition, 0) for partition, start in index.starts(stream).items())
     unknown = ledger.decide_doubts(attempt, there, is_whole=is_whole)

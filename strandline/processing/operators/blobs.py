@@ -5,9 +5,12 @@ A blob is a sequence of Arrow IPC streams of one batch each, every one behind it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
+
+_Item = TypeVar("_Item")
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=None)
 _LENGTH_BYTES = 8
@@ -23,6 +26,21 @@ def pack(batches: Sequence[pa.RecordBatch]) -> bytes:
         buffer = sink.getvalue()
         parts += [buffer.size.to_bytes(_LENGTH_BYTES, "little"), buffer]
     return b"".join(parts)
+
+
+def parts_of(items: Sequence[_Item], bytes_of: Callable[[_Item], int], bytes_max: int) -> Iterator[Sequence[_Item]]:
+    """The items in parts of at most so many bytes, in their order; a larger item is a part by itself. At least one part.
+
+    Arrow's arrays of texts have no room for 2 GiB: more must not be joined into one.
+    """
+    first = size = 0
+    for at, one in enumerate(items):
+        own = bytes_of(one)
+        if at > first and size + own > bytes_max:
+            yield items[first:at]
+            first, size = at, 0
+        size += own
+    yield items[first:]
 
 
 def batch_of(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:

@@ -78,8 +78,11 @@ class ColumnExpression:
         return self._evaluate(columns, rows)
 
     def fails(self, columns: Columns, rows: int) -> npt.NDArray[np.bool_]:
-        """For which rows it is null, or one of the conditions that it joins by `and`, without saying so itself: by `null`, by a
-        `case` of which no branch applies, or by `nullif`, `try_cast` and their kin where what they are given is there."""
+        """For which rows it fails: it is null (of conditions joined by `and`: one of them is), and not by choice.
+
+        A null is by choice where it comes from `null`, from a `case` without a branch that applies, or from `nullif`, `try_cast`
+        or another `try_` function whose arguments have values.
+        """
         failed = np.zeros(rows, np.bool_)
         for condition, is_chosen in self._conditions:
             is_null = condition(columns, rows).is_null()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.processing.operators.blobs import pack, unpack
+from strandline.processing.operators.blobs import pack, parts_of, unpack
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.record_chain import RecordsAtStage
 from strandline.processing.pipelines.stages import RecordStage
@@ -17,7 +17,7 @@ from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROB
 _STAGE = b"stage"
 
 _BATCH_BYTES = 256 << 20
-"""Chunks with about so many bytes together are one batch: Arrow's arrays of texts have no room for 2 GiB."""
+"""Chunks with so many bytes together are one batch."""
 
 RecordRowsByStage = dict[str, list[pa.RecordBatch]]
 
@@ -65,20 +65,12 @@ def unpack_record_rows(blobs: Sequence[tuple[int, int, bytes]]) -> RecordRowsByS
     for _, _, blob in sorted(blobs, key=lambda one: one[:2]):
         (batch,) = unpack(blob)
         found.setdefault(batch.schema.metadata[_STAGE].decode(), []).append(batch)
-    return {stage: [_batch_of(part) for part in _parts_of(batches)] for stage, batches in found.items()}
+    return {
+        stage: [_batch_of(part) for part in parts_of(batches, lambda one: one.nbytes, _BATCH_BYTES)]
+        for stage, batches in found.items()
+    }
 
 
 def _batch_of(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
     return batch.append_column(PROBLEM, pa.nulls(batch.num_rows, pa.string()))
-
-
-def _parts_of(batches: Sequence[pa.RecordBatch]) -> Iterator[Sequence[pa.RecordBatch]]:
-    """These in parts of bounded size, in their order."""
-    first = size = 0
-    for at, one in enumerate(batches):
-        if at > first and size + one.nbytes > _BATCH_BYTES:
-            yield batches[first:at]
-            first, size = at, 0
-        size += one.nbytes
-    yield batches[first:]

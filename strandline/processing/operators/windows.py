@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.processing.operators.aggregates import StageAggregates
+from strandline.processing.operators.blobs import parts_of
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, no_columns, ranges
 from strandline.processing.operators.panes import DayPanes, EqualPanes, Panes
@@ -41,7 +42,7 @@ _ROW_BYTES = 256
 """Fewer, where rows are longer than this: those with lists may be."""
 
 _FOLD_BYTES = 1 << 30
-"""Rows with about so many bytes of arguments are folded at once: Arrow's arrays of texts have no room for 2 GiB."""
+"""Rows with so many bytes of arguments are folded at once."""
 
 _PLACES_MAX = 2**62
 """So many places have numbers that fit into 64 bits."""
@@ -271,7 +272,7 @@ class WindowOperator:
         places = Places.of(panes, keys, partitions, key_count)
         known, new = np.split(places.codes, [state.num_rows])
         partials = state.columns[len(self.places) :]
-        for part in _parts_of(rows):
+        for part in parts_of(rows, _argument_bytes, _FOLD_BYTES):
             arguments = [
                 _joined([one.arguments[at] for one in part]) if part else pa.nulls(0, kind)
                 for at, kind in enumerate(self.aggregates.argument_types)
@@ -443,16 +444,8 @@ class Places:
         return Places(codes, pane + base, key, partition)
 
 
-def _parts_of(rows: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
-    """These in parts of bounded size, in their order. At least one part."""
-    first = size = 0
-    for at, one in enumerate(rows):
-        own = sum(argument.nbytes for argument in one.arguments)
-        if at > first and size + own > _FOLD_BYTES:
-            yield rows[first:at]
-            first, size = at, 0
-        size += own
-    yield rows[first:]
+def _argument_bytes(rows: Rows) -> int:
+    return sum(argument.nbytes for argument in rows.arguments)
 
 
 def _joined(arrays: Sequence[pa.Array]) -> pa.Array:

@@ -22,9 +22,9 @@ Any other end is a death: the rest of its process tree is killed, and a new runn
 go on for ever. Progress is a new checkpoint, or a run that lived for long and left no slice undone; without progress
 * DEATHS_MAX deaths in a row fail the job, with the last cause;
 * a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger, a schema registry, another
-  store of results, the Spark cluster) is started again for as long as that takes. But where it was one of the first four, the
-  supervisor looks for itself each time: AWAY_DEATHS_MAX such ends in a row, at all of which everything outside did answer, are
-  no outage, and fail the job with the last cause;
+  store of results, the Spark cluster) is started again for as long as that takes. The supervisor asks the first four itself
+  after each such end. If they answered after AWAY_DEATHS_MAX ends in a row, there is no outage, and the job fails with the last
+  cause;
 * AWAY_DEATHS_MAX times in a row in which no process could be started fail the job, too.
 
 If there is a standby (`standbys.py`), it takes the start.
