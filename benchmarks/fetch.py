@@ -53,7 +53,15 @@ def record(number: int) -> bytes:
 
 
 def fill(bootstrap: str, topic: str, codec: str, headers: dict[str, bytes], records: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": codec, "log_level": 3})
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": codec,
+            "log_level": 3,
+        }
+    )
     for number in range(records):
         key = f"device-{number % 1000:04d}"
         producer.produce(topic, record(number), key, 0, headers=dict(headers))

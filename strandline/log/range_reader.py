@@ -161,12 +161,13 @@ class RangeReader:
                     f"{rest.name} no longer holds an offset that the job needs ({rest.position}): either retention removed it, "
                     "then raise the retention, or the log was cut off before it, then the job's next start says so"
                 )
-            if answer.error is not NoError:
-                if arrived:
-                    break  # it is asked for again, as the first
-                raise answer.error(rest.name)
             end = rest.offset_range.offset_next
-            batches, offset_next, checksum_last = committed_batches(answer.records, answer.aborted, end)
+            try:
+                batches, offset_next, checksum_last = _batches_of(rest, answer)
+            except KafkaError:
+                if arrived:
+                    break  # it is asked for again, as the first: what came of those before it stands
+                raise
             if checksum_last is not None and rest.offset_range.checksum not in (None, checksum_last):
                 raise LogChanged(
                     f"{rest.name} holds another record at offset {end - 1} than when the slice that ends there was cut: the log "
@@ -174,8 +175,6 @@ class RangeReader:
                 )
             if offset_next is not None:
                 had_records = True
-                if offset_next <= rest.position:
-                    raise CorruptRecordException(f"the answer holds nothing at or after offset {rest.position}")
                 # A little more than last time, so that a range is seldom a few records short.
                 self._record_bytes[rest.place[0]] = 1.25 * len(answer.records) / (offset_next - rest.position)
                 rest.position = offset_next
@@ -213,6 +212,17 @@ class _Rest:
 
     def __str__(self) -> str:
         return f"{self.name} from offset {self.position}"
+
+
+def _batches_of(rest: _Rest, answer: Answer) -> tuple[list[RecordBatch], int | None, int | None]:
+    """`committed_batches` of an answer. Raises the error that the answer is, and CorruptRecordException for what can't be one."""
+    if answer.error is not NoError:
+        raise answer.error(rest.name)
+    found = committed_batches(answer.records, answer.aborted, rest.offset_range.offset_next)
+    _, offset_next, _ = found
+    if offset_next is not None and offset_next <= rest.position:
+        raise CorruptRecordException(f"the answer holds nothing at or after offset {rest.position}")
+    return found
 
 
 @dataclass

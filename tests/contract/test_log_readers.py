@@ -84,7 +84,8 @@ def topic(request: pytest.FixtureRequest, kafka: str) -> Callable[..., str]:
 
 
 def producer_of(kafka: str, **settings: object) -> Producer:
-    return Producer({"bootstrap.servers": kafka, **{name.replace("_", "."): value for name, value in settings.items()}})
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return Producer({"bootstrap.servers": kafka, "enable.idempotence": True, **named})
 
 
 def transactional(kafka: str, name: str) -> Producer:
@@ -294,7 +295,7 @@ def test_what_is_left_unread_disturbs_nothing(kafka, topic):
 
 def test_headers_beside_the_first_come_packed_with_it(kafka, topic):
     name = topic(1)
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = producer_of(kafka)
     own = [("ce_id", b"1"), (HEADER, b"s"), ("http-x", b"2"), ("other", b"3")]
     for headers in (own, own[:1], [(HEADER, b"alone")], [(HEADER, b"\0 is no mark of ours")], []):
         producer.produce(name, b"v", headers=headers)

@@ -26,7 +26,8 @@ def fill(cluster: KafkaCluster, topic: str, records: int = RECORDS) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     config = {"message.timestamp.type": "LogAppendTime", "min.insync.replicas": "1"}
     admin.create_topics([NewTopic(topic, 1, cluster.replication, config=config)])[topic].result()
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    # A new topic's first requests may be refused and sent again: only idempotent ones are then in the log in order, each once.
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
     for number in range(records):
         producer.produce(topic, f"{number}-{'x' * 100}", partition=0)
         producer.poll(0)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.integration.test_http_gateway import Gateway
 from tests.integration.test_mqtt_server import Listener, Raw
 from tests.support import mqtt_client_packets as client
+from tests.support.tokens import secret_of
 from tests.support.waiting import wait_until
 
 STRANDLINE = Path(sys.executable).with_name("strandline")
@@ -73,7 +74,7 @@ def test_a_token_opens_the_doors_that_it_names_until_it_is_revoked(kafka: str, t
         # Nobody finds a token in a log, in the ledger, or among the processes.
         listed = token_verb(gateway.ledger_url, "list", "--json")
         assert '"dashboard"' in listed
-        secrets = [token.rpartition("_")[2] for token in (sensor, viewer)]
+        secrets = [secret_of(token) for token in (sensor, viewer)]
         ledger = (tmp_path / "ledger.sqlite").read_bytes().decode("latin-1")
         processes = [Path(f"/proc/{one.process.pid}/cmdline").read_text() for one in (gateway, listener)]
         for text in (gateway.log_file.read_text(), listener.log_file.read_text(), ledger, listed, *processes):

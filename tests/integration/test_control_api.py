@@ -239,7 +239,7 @@ def _runs_as(epoch: int) -> Callable[[dict[str, Any]], bool]:
 
 
 def _produce(kafka: str, topic: str, records: list[tuple[bytes, dict[str, str]]]) -> None:
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
     for value, headers in records:
         producer.produce(topic, value, headers={name: text.encode() for name, text in headers.items()})
     assert producer.flush(30) == 0

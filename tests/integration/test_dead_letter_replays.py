@@ -74,7 +74,7 @@ class ReplayLab:
 
     def reject(self, values: list[bytes], reason: str = "decode", first: int = 0) -> None:
         """Write records to partition 0, from offset `first` on, and their dead letters."""
-        producer = Producer({"bootstrap.servers": self.kafka})
+        producer = Producer({"bootstrap.servers": self.kafka, "enable.idempotence": True})
         headers = [(HEADER_SOURCE, f"mqtt:site/{self.name}/d7".encode()), (HEADER_WRITER, b"gateway")]
         for value in values:
             producer.produce(self.name, value, key=b"d7", partition=0, headers=headers)

@@ -88,7 +88,7 @@ def write_everywhere(stack: OutsideStack) -> None:
     admin = AdminClient({"bootstrap.servers": stack.addresses.kafka_bootstrap})
     admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
     refusals: list[object] = []
-    producer = Producer({"bootstrap.servers": stack.addresses.kafka_bootstrap, "acks": "all"})
+    producer = Producer({"bootstrap.servers": stack.addresses.kafka_bootstrap, "enable.idempotence": True})
     producer.produce("kept", b"still here", on_delivery=lambda error, _: refusals.append(error))
     assert producer.flush(30) == 0 and refusals == [None]
     index = f"{stack.addresses.elasticsearch_url}/kept"

@@ -37,7 +37,7 @@ def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform)
     config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
     admin = AdminClient({"bootstrap.servers": kafka})  # held until the answer is there: it ends with its last reference
     admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
     for number in range(RECORDS):
         value = {"ts": BASE_MS + number * 100, "site": "north" if number % 3 else "south", "temp": number % 40 / 2}
         if number % 2:

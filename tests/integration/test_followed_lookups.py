@@ -187,7 +187,7 @@ def test_who_reads_is_killed_and_the_next_goes_on_where_the_last_version_ends(
     topic = Topics(kafka, replication=1, record_bytes_max=1_000_000).ensure_stream_topic(registry)
     ledger.put_stream("registry", registry.as_document())
     ledger.set_topic_id("registry", topic.topic_id)
-    producer = Producer({"bootstrap.servers": kafka, "acks": "all"})
+    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
     sent: list[tuple[str, str | None]] = []
 
     def send(count: int) -> None:

@@ -49,7 +49,7 @@ def admin(bootstrap: str) -> AdminClient:
 
 def write(bootstrap: str, topic: str, partition: int, count: int, first: int = 0) -> None:
     """Batches of one record, a tenth of a second of event time apart."""
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number in range(first, first + count):
         line = json.dumps({"device": f"d{partition}", "ts": BASE_MS + 100 * number})
         producer.produce(topic, line, partition=partition)

@@ -28,7 +28,7 @@ def reader(kafka):
 def test_where_a_log_time_falls(kafka, reader):
     make_topic(kafka, "times", 2)
     assert LogIndex(kafka).newest_log_time("times") == 0
-    producer = Producer({"bootstrap.servers": kafka})
+    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
     for number in range(3):
         producer.produce("times", str(number), partition=0)
         producer.flush()

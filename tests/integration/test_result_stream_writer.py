@@ -124,7 +124,7 @@ def test_equal_keys_stand_in_one_partition_where_gateways_put_them(kafka: str) -
     stage = Stage(kafka, "results-keys")
     for emission in (1, 2):
         stage.write("abcdefgh", emission=emission)
-    gateway = Producer({"bootstrap.servers": kafka, "partitioner": "murmur2_random"})
+    gateway = Producer({"bootstrap.servers": kafka, "enable.idempotence": True, "partitioner": "murmur2_random"})
     for device in "abcdefgh":
         gateway.produce(stage.name, b"{}", device.encode())
     assert gateway.flush(30) == 0

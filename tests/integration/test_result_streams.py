@@ -66,7 +66,9 @@ class Cascade:
     def __init__(self, settings: Settings, directory: Path) -> None:
         self.settings, self.directory = settings, directory
         self.ledger = Ledger.open(settings.ledger_url)
-        self.producer = Producer({"bootstrap.servers": settings.kafka_bootstrap, "linger.ms": 5})
+        self.producer = Producer(
+            {"bootstrap.servers": settings.kafka_bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        )
         self.sent = 0
         self.runners: dict[str, subprocess.Popen[bytes]] = {}
 

@@ -36,6 +36,7 @@ from tests.support.planted import arguments_of_processes, files_below, leaks, ne
 from tests.support.secured import Secured
 from tests.support.servers import free_port_offset
 from tests.support.settings_classes import all_settings
+from tests.support.tokens import secret_of
 from tests.support.waiting import wait_until
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
@@ -285,7 +286,7 @@ def use_everything(stack: Deployment) -> None:
     """Each door, with the right secret and with a wrong one; then all that the stack shows of itself."""
     planted, ports = stack.planted, stack.ports
     admin = (stack.data / "admin.token").read_text().strip()
-    planted["local-admin"] = admin.rpartition("_")[2]
+    planted["local-admin"] = secret_of(admin)
     sensor = stack.token("sensor", "--write", "planted-records", "--write", "planted-lines")
     as_admin, as_sensor = ({"Authorization": f"Bearer {one}"} for one in (admin, sensor))
     strangers = [{"Authorization": f"Bearer {planted['wrong_token']}"}, httpx.Headers()]

@@ -43,7 +43,9 @@ class AuditLab:
         self.ledger = ledger
         self.spark = spark
         self.index = httpx.Client(base_url=settings.elasticsearch_url, timeout=60, trust_env=False)
-        self.producer = Producer({"bootstrap.servers": settings.kafka_bootstrap, "linger.ms": 5})
+        self.producer = Producer(
+            {"bootstrap.servers": settings.kafka_bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        )
         topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
         admin = KafkaAdmin(settings.kafka_bootstrap, timeout_s=30, changes_topics=True)
         self.lives = JobLives(ledger, admin, settings.elasticsearch_url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from strandline.access.tokens import make_token, revoke_token
+from strandline.access.tokens import make_token, read_token, revoke_token
 from strandline.core.errors import LedgerUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role, TokenRow
@@ -32,6 +32,13 @@ def tokens_of_each_kind(ledger: Ledger, stream: str) -> dict[str, str]:
     made["unknown"] = WRONG
     made["no token"] = "none"
     return made
+
+
+def secret_of(token: str) -> str:
+    """The part that proves it. It may hold the sign that parts it from the others."""
+    credential = read_token(token.encode())
+    assert credential is not None
+    return credential.secret.decode()
 
 
 class ToldBook:

@@ -29,6 +29,7 @@ from strandline.services import control
 from strandline.services.rest.apply_documents import ensure_templates
 from tests.support.control import BOTH, Api
 from tests.support.settings_classes import all_settings
+from tests.support.tokens import secret_of
 
 USER, PASSWORD = "canary-user", "canary-password"
 LOGIN = f"{USER}:{PASSWORD}"
@@ -227,7 +228,7 @@ def test_no_token_is_shown_by_what_holds_or_refuses_it(tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     try:
         made = make_token(ledger, "a", role=Role.ADMIN, writes=[], lasts_ms=None, now_ms=0, by="the test")
-        secret = made.text.rpartition("_")[2]
+        secret = secret_of(made.text)
         door = Doorkeeper(ledger, look_s=1, kept_s=1)
         api = Api(ledger, doorkeeper=door)
         shown = [repr(made), str(ledger.events())]

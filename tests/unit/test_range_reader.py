@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from aiokafka.errors import NoError, NotLeaderForPartitionError
+from aiokafka.errors import CorruptRecordException, NoError, NotLeaderForPartitionError
 
 from strandline.core.errors import Conflict
 from strandline.log.brokers import Answer
@@ -49,6 +49,18 @@ def test_an_error_of_a_later_range_waits_for_its_turn():
     assert positions(answer(batch(9, b"a")), answer(error=NotLeaderForPartitionError)) == [10, 0]
     with pytest.raises(NotLeaderForPartitionError):
         positions(answer(error=NotLeaderForPartitionError))
+
+
+@pytest.mark.parametrize("broken", [batch(9, b"a")[:-1] + b"?", batch(9, b"a").replace(b"a", b"b", 1)])
+def test_bytes_that_broke_in_a_later_range_cost_no_record_of_those_before_it(broken: bytes):
+    """Once the reader has counted records as read, it hands them on: nobody asks for them again."""
+    left = [rest(0), rest(1)]
+    with closing(RangeReader("127.0.0.1:1")) as reader:
+        arrived = reader._take(left, [answer(batch(9, b"a")), answer(broken)])
+        assert [one.position for one in left] == [10, 0]
+        assert [value for one in arrived for chunk in one.columns([], []) for value in chunk.values] == [b"a"]
+        with pytest.raises(CorruptRecordException, match="checksum"):
+            reader._take(left[1:], [answer(broken)])
 
 
 @pytest.mark.parametrize(
