@@ -51,7 +51,9 @@ def test_an_error_of_a_later_range_waits_for_its_turn():
         positions(answer(error=NotLeaderForPartitionError))
 
 
-@pytest.mark.parametrize("broken", [batch(9, b"a")[:-1] + b"?", batch(9, b"a").replace(b"a", b"b", 1)])
+@pytest.mark.parametrize(
+    "broken", [batch(9, b"a")[:-1] + b"?", batch(9, b"a").replace(b"a", b"b", 1)], ids=["end", "value"]
+)
 def test_bytes_that_broke_in_a_later_range_cost_no_record_of_those_before_it(broken: bytes):
     """Once the reader has counted records as read, it hands them on: nobody asks for them again."""
     left = [rest(0), rest(1)]
