@@ -29,15 +29,6 @@ from pydantic_core import CoreSchema, ErrorDetails
 
 from strandline.core.described import Described, docstrings_of
 from strandline.core.documents import COLUMNS_MAX, KINDS, NAME, NAME_FORM, Path, YamlDocument, did_you_mean
-from strandline.core.durations import (
-    FOREVER_MS,
-    format_duration,
-    format_place,
-    format_retention,
-    parse_duration_ms,
-    parse_place,
-    parse_retention_ms,
-)
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
 from strandline.core.field_types import (
     JSON_TYPE,
@@ -50,6 +41,16 @@ from strandline.core.field_types import (
 )
 from strandline.core.json_paths import parse_json_path, path_in_element
 from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX, HEADER_HTTP_PREFIX
+from strandline.core.times.durations import (
+    FOREVER_MS,
+    format_duration,
+    format_place,
+    format_retention,
+    parse_duration_ms,
+    parse_place,
+    parse_retention_ms,
+)
+from strandline.core.times.time_zones import zone_names
 
 FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 FIELD_NAME_FORM = "letters, digits and '_', not a digit first, at most 200"
@@ -216,6 +217,8 @@ class FieldSpec(DocumentModel):
     """The greatest number allowed."""
     unit: Literal["s", "ms", "us", "ns"] | None = None
     """Of a timestamp that comes as a number (default ms). A string is read as ISO 8601 whatever the unit is."""
+    tz: str | None = None
+    """Of a timestamp: the time zone, as Europe/Berlin, whose clocks a text shows that names none (default UTC)."""
     path: PathText | None = Field(default=None, alias="from")
     """Where in the record the value stands, as `$.sensors[0].t`; without it, in the member of the field's name."""
     text: bool = False
@@ -262,6 +265,10 @@ class FieldSpec(DocumentModel):
             yield ("min",), f"'min' {self.min} is greater than 'max' {self.max}; no record could pass"
         if self.unit is not None and self.type != "timestamp":
             yield ("unit",), f"'unit' is for timestamps, and this is a {self.type}; remove it"
+        if self.tz is not None and self.type != "timestamp":
+            yield ("tz",), f"'tz' is for timestamps, and this is a {self.type}; remove it"
+        elif self.tz is not None and self.tz not in zone_names():
+            yield ("tz",), f"'{self.tz}' is not a time zone{did_you_mean(self.tz, zone_names())}"
         if self.text and is_nested(self.type):
             yield ("text",), f"{self.type} never comes as text; remove it"
         elif self.text and self.type == "string":

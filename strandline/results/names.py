@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from strandline.core.durations import TIME_MS_MAX
+from strandline.core.times.durations import TIME_MS_MAX
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EMIT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")

@@ -7,7 +7,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
@@ -127,7 +127,7 @@ def explode() -> Case:
 
 def csv() -> Case:
     def line(one: Reading) -> str:
-        time = datetime.fromtimestamp(one.at_s, UTC)
+        time = datetime.fromtimestamp(one.at_s, timezone(timedelta(hours=5, minutes=30)))
         note = '"said ""so""; once"' if one.key == 2 else ""
         return f'{time:%Y-%m-%d %H:%M:%S};"gate {one.key}";{int(one.value * 100)};{note}'
 

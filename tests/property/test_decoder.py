@@ -16,6 +16,7 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from strandline.core.times.time_zones import rules_of
 from strandline.processing.formats.decimals import DecimalParser
 from strandline.processing.formats.decoder import Decoder, RecordField
 from strandline.processing.formats.record_fields import RecordValidator, Rejection
@@ -23,6 +24,7 @@ from strandline.processing.formats.timestamps import parse_timestamp, parse_time
 from strandline.processing.pipelines.event_time import EventTimeSource
 from tests.support.examples import examples
 
+ZONES = ["Europe/Berlin", "America/St_Johns", "Asia/Kolkata", "Pacific/Apia"]
 FIELDS = [
     RecordField("device", "string"),
     RecordField("ts", "timestamp", unit="ms"),
@@ -414,16 +416,32 @@ time_texts = st.one_of(
 @given(
     values=st.lists(time_texts | st.integers(-(10**10), 10**10) | st.floats(-1e10, 1e10) | st.none()),
     unit=st.sampled_from(["s", "ms", "us"]),
+    tz=st.sampled_from([None, *ZONES]),
 )
-@example(values=["2023-11-14 22:13:20", "2023-11-14T22:13:20.1234567Z", "2023-11-14 22:13:20+0100"], unit="s")
-@example(values=["2023-11-14T22Z", "2023-11-14T22+01:00", "0000-12-31T23:59:59-00:01", "2023-11-14 22:13:20"], unit="s")
-@example(values=["2023-02-29 00:00:00", "1900-02-29T00:00:00Z", "2000-02-29 00:00:00", "2024-04-31 00:00:00"], unit="s")
-@example(values=[1, "2023-11-14", 2.5, None, 3, None, 1e9, "2023-11-14T22:13:20Z"], unit="s")
-@example(values=["0001-01-01 00:00:00+00:01", "9999-12-31 23:59:59.999999-00:01", ""], unit="s")
-def test_a_column_of_timestamps_is_read_as_each_alone(values: list[Any], unit: str) -> None:
-    micros, valid = parse_timestamp_column(values, unit, set(map(type, values)))
+@example(["2023-11-14 22:13:20", "2023-11-14T22:13:20.1234567Z", "2023-11-14 22:13:20+0100"], "s", None)
+@example(["2023-11-14T22Z", "2023-11-14T22+01:00", "0000-12-31T23:59:59-00:01", "2023-11-14 22:13:20"], "s", None)
+@example(["2023-02-29 00:00:00", "1900-02-29T00:00:00Z", "2000-02-29 00:00:00", "2024-04-31 00:00:00"], "s", None)
+@example([1, "2023-11-14", 2.5, None, 3, None, 1e9, "2023-11-14T22:13:20Z"], "s", "Europe/Berlin")
+@example(["0001-01-01 00:00:00+00:01", "9999-12-31 23:59:59.999999-00:01", ""], "s", None)
+@example(["0001-01-01 00:00:00", "9999-12-31 23:59:59.999999", "2026-03-29 02:30:00"], "s", "Europe/Berlin")
+@example(["9999-12-31 23:59:59", "2026-03-29T02:30", "2026-03-29"], "s", "America/St_Johns")
+def test_a_column_of_timestamps_is_read_as_each_alone(values: list[Any], unit: str, tz: str | None) -> None:
+    micros, valid = parse_timestamp_column(values, unit, set(map(type, values)), tz)
     found = [micro if good else None for micro, good in zip(micros.tolist(), valid.tolist(), strict=True)]
-    assert found == [None if value is None else parse_timestamp(value, unit) for value in values]
+    assert found == [None if value is None else parse_timestamp(value, unit, tz) for value in values]
+
+
+@examples(200)
+@given(clock=st.datetimes(datetime(1890, 1, 1), datetime(2100, 1, 1)), tz=st.sampled_from(ZONES))  # noqa: DTZ001
+@example(datetime(2026, 3, 29, 2, 30), "Europe/Berlin")  # noqa: DTZ001  # skipped: counts on from before, so 01:30 UTC
+@example(datetime(2026, 10, 25, 2, 30), "Europe/Berlin")  # noqa: DTZ001  # shown twice: the first time, so 00:30 UTC
+def test_a_text_without_a_zone_is_what_clocks_of_the_field_s_zone_show(clock: datetime, tz: str) -> None:
+    expected = (clock.replace(tzinfo=rules_of(tz)).astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
+        microseconds=1
+    )
+    assert parse_timestamp(str(clock), "ms", tz) == expected
+    for zoned in (f"{clock}Z", f"{clock}+00:00"):
+        assert parse_timestamp(zoned, "ms", tz) == parse_timestamp(zoned, "ms")
 
 
 @examples(300)

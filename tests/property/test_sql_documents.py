@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.documents import YamlDocument, read_documents
-from strandline.core.durations import format_duration
 from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.times.durations import format_duration
 from strandline.frontends.document_text import write_documents
 from strandline.frontends.python.printer import as_python
 from strandline.frontends.sql.printer import as_sql

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from strandline.core.documents import read_documents
-from strandline.core.durations import format_place, parse_place
 from strandline.core.errors import Fenced, InvalidDocument
+from strandline.core.times.durations import format_place, parse_place
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
 from strandline.ledger.states import Desired, JobState, SliceKind

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.processing.pipelines.calendars import DAY_MS, day_start_ms, zone_names
+from strandline.core.times.time_zones import zone_names
+from strandline.processing.pipelines.calendars import DAY_MS, day_start_ms
 from strandline.processing.pipelines.event_time import (
     RECORDS,
     CumulativeShape,

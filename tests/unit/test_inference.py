@@ -106,6 +106,16 @@ def test_a_time_in_another_form_is_pointed_out(time: str, is_one: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("time", "is_one"), [("2026-11-24 06:00:00", True), ("2026-11-24T06:00Z", False), (1_790_000_000, False)]
+)
+def test_a_time_without_a_zone_is_pointed_out(time: str | int, is_one: bool) -> None:
+    proposal = infer(json.dumps({"id": "m1", "time": time}))
+    assert [note for note in proposal.notes if "no time zone" in note] == [
+        "time names no time zone, so it is UTC; if it is not, add tz: Asia/Kolkata or another"
+    ] * is_one
+
+
+@pytest.mark.parametrize(
     ("sample", "why"),
     [
         (b" \n", "is empty"),

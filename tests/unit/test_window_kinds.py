@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from strandline.core.times.time_zones import VERSION
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from tests.unit.test_command_line import Say, say
@@ -64,10 +65,12 @@ def test_sessions_that_share_no_field_are_computed_in_one_bucket() -> None:
 
 
 def test_with_other_rules_of_time_zones_no_snapshot_of_days_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its panes are days by the old rules. Where no day is of a zone, the rules change nothing."""
-    days, hours = (
-        read_pipeline((ROOT / "examples" / f"{kind}.yaml").read_bytes(), kind) for kind in ("days", "cumulative")
-    )
-    before = days.digest, hours.digest
-    monkeypatch.setattr("strandline.processing.pipelines.calendars.VERSION", "2099a")
-    assert (days.digest == before[0], hours.digest == before[1]) == (False, True)
+    """Its panes are days by the old rules, its records' times or values of their expressions. Else the rules change nothing."""
+    texts = [(ROOT / "examples" / f"{name}.yaml").read_bytes() for name in ("days", "formats/csv", "cumulative")]
+    clocks = texts[2].replace(b"steps:\n", b"steps:\n  - where: hour(from_utc_timestamp(ts, 'Europe/Berlin')) > 5\n")
+    asking = [read_pipeline(text, "a.yaml") for text in (*texts[:2], clocks)]
+    hours = read_pipeline(texts[2], "a.yaml")
+    before = [one.digest for one in asking], hours.digest
+    assert (asking[0].zone_rules, hours.zone_rules) == (VERSION, None)
+    monkeypatch.setattr("strandline.core.times.time_zones.VERSION", "2099a")
+    assert all(one.digest != old for one, old in zip(asking, before[0], strict=True)) and hours.digest == before[1]

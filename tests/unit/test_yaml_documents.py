@@ -5,9 +5,9 @@ import json
 import pytest
 
 from strandline.core.documents import DEPTH_MAX, DOCUMENT_BYTES_MAX, read_documents
-from strandline.core.durations import FOREVER_MS
 from strandline.core.errors import InvalidDocument
 from strandline.core.stream import StreamSpec
+from strandline.core.times.durations import FOREVER_MS
 
 TURBINES = """\
 stream: turbines
@@ -209,6 +209,8 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
             ":7: schema.power.min: 'min' is for numbers, and this is a s",
         ),
         ("{type: double, min: 0}", "{type: double, unit: ms}", ":7: schema.power.unit: 'unit' is for timestamps"),
+        ("{type: double, min: 0}", "{type: double, tz: UTC}", ":7: schema.power.tz: 'tz' is for timestamps"),
+        ("{type: double, min: 0}", "{type: timestamp, tz: Europe/Berlim}", "zone; did you mean 'Europe/Berlin'?"),
         ("{type: double, min: 0}", "{type: 'double?', required: true}", ":7: schema.power: 'double?' is optional and"),
         ("unit: us", "unit: min", ":6: schema.ts.unit: expected 's', 'ms', 'us' or 'ns', got 'min'"),
         ("decimal(10, 2)", "decimal(39,2)", ":9: schema.cost: 'decimal(39,2)': a decimal has 1 to 38 digits"),

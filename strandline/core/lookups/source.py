@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from strandline.core.documents import Path
-from strandline.core.durations import format_duration
 from strandline.core.stream import DocumentModel, Duration, Name
+from strandline.core.times.durations import format_duration
 
 EVERY_MS_DEFAULT = 60_000
 EVERY_MS_MIN = 5_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from strandline.core.durations import format_duration
+from strandline.core.times.durations import format_duration
 
 DurationLike = str | timedelta
 """`"1m30s"`, or a timedelta of whole milliseconds."""

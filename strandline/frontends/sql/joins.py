@@ -18,8 +18,8 @@ from typing import Any
 from sqlglot import Token, TokenType
 
 from strandline.core.documents import Path
-from strandline.core.durations import format_duration, parse_duration_ms
 from strandline.core.errors import InvalidDocument
+from strandline.core.times.durations import format_duration, parse_duration_ms
 from strandline.frontends.sql.nodes import SqlStep
 from strandline.frontends.sql.statements import Comparison, Expression, Item, JoinRelation, Moment, Query, Star
 from strandline.frontends.sql.tokens import Cursor, SqlText

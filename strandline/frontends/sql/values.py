@@ -6,7 +6,7 @@ import re
 
 from sqlglot import TokenType
 
-from strandline.core.durations import DURATION_MS_MAX, format_duration
+from strandline.core.times.durations import DURATION_MS_MAX, format_duration
 from strandline.frontends.sql.tokens import Cursor
 
 _UNITS_MS = {

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from strandline.core.documents import Path as DocumentPath
-from strandline.core.durations import parse_time_ms
 from strandline.core.stream import DocumentModel, Duration, Name
+from strandline.core.times.durations import parse_time_ms
 
 
 def _time_ms(value: object) -> object:

@@ -58,7 +58,8 @@ class LogTimes:
                     + ("name the field that does with --log-time FIELD" if self._has_timestamps else _NO_TIMESTAMP)
                 )
             values = [self._value(text) for text in texts]
-            micros, is_known = parse_timestamp_column(values, self._field.time_unit, set(map(type, values)))
+            kinds = set(map(type, values))
+            micros, is_known = parse_timestamp_column(values, self._field.time_unit, kinds, self._field.tz)
             found = -(-micros // 1_000)
         if given_ms is not None:
             for at, one_ms in enumerate(given_ms):

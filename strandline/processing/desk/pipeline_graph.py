@@ -7,11 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.core.durations import FOREVER_MS, format_duration, format_place, format_retention
+from strandline.core.times.durations import FOREVER_MS, format_duration, format_place, format_retention
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
 from strandline.processing.operators.windows import WindowOperator
-from strandline.processing.pipelines.calendars import VERSION
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
 from strandline.processing.pipelines.stages import (
@@ -82,7 +81,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
             "needed_ms": _needed_ms(pipeline),
             "of_stream_ms": _kept_ms(retention_ms),
         },
-        "time_zone_rules": VERSION if any(stage.zone for stage in pipeline.stages) else None,
+        "time_zone_rules": pipeline.zone_rules,
         "hints": list(_hints(pipeline, branches, stages)),
     }
 

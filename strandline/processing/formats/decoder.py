@@ -411,7 +411,7 @@ class _Columns:
         if msgspec.UnsetType in kinds:
             kinds = kinds - {msgspec.UnsetType} | {type(None)}
             values = [None if value is msgspec.UNSET else value for value in values]
-        self.micros[at], valid = parse_timestamp_column(values, field.time_unit, kinds)
+        self.micros[at], valid = parse_timestamp_column(values, field.time_unit, kinds, field.tz)
         self.valid[at] = valid
         missing = np.flatnonzero(~valid)
         self.doubtful.update(row for row in missing.tolist() if values[row] is not None)

@@ -39,6 +39,8 @@ _TIME_NAME = re.compile(
 )
 _OTHER_TIME = re.compile(r"\d{1,4}[./-](\d{1,2}|[A-Za-z]{3,9})[./-]\d{1,4}[ T]+\d{1,2}:\d{2}")
 _OTHER_TIME_REMEDY = "read it with to_timestamp(text, pattern), as docs/formats.md shows (Times in other forms)"
+_SOME_ZONE = "Asia/Kolkata"
+"""One that was never UTC."""
 _CENTURY_S = (946_684_800, 4_102_444_800)
 """2000 to 2099: what a number may be that is taken for a time."""
 
@@ -352,6 +354,10 @@ def _schema(found: dict[Path, list[Any]], rows: int, proposal: Proposal, *, is_t
             spec["from"] = path_text(path)
         if spec["type"] == "timestamp" and len(known) == rows:
             times.append(name)
+        if spec["type"] == "timestamp" and any(isinstance(value, str) and _is_of_a_clock(value) for value in known):
+            proposal.notes.append(
+                f"{name} names no time zone, so it is UTC; if it is not, add tz: {_SOME_ZONE} or another"
+            )
         if spec["type"] == "string" and all(_OTHER_TIME.search(str(value)) for value in known):
             proposal.notes.append(f"{name} seems to be a time in another form than ISO 8601: {_OTHER_TIME_REMEDY}")
         schema[name] = spec if len(spec) > 1 else spec["type"]
@@ -364,6 +370,11 @@ def _schema(found: dict[Path, list[Any]], rows: int, proposal: Proposal, *, is_t
     else:
         proposal.notes.append("no field is a time in every record; for a pipeline: event_time: {from: log}")
     return schema
+
+
+def _is_of_a_clock(text: str) -> bool:
+    """Whether the time depends on where the clock hangs."""
+    return parse_timestamp(text, "ms") != parse_timestamp(text, "ms", _SOME_ZONE)
 
 
 def _field_name(path: Path, taken: dict[str, Any]) -> str:

@@ -77,6 +77,8 @@ class RecordField:
     max: float | None = None
     unit: str | None = None
     """The unit of a timestamp that is a number: `s`, `ms`, `us` or `ns`. None: `ms`."""
+    tz: str | None = None
+    """The time zone of a timestamp that is a text without one. None: UTC."""
     path: JsonPath | None = None
     """Where in the record the value stands; None: in the member of the field's name."""
     text: bool = False
@@ -146,6 +148,7 @@ def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
             min=spec.min,
             max=spec.max,
             unit=spec.unit,
+            tz=spec.tz,
             path=None if spec.path is None else parse_json_path(spec.path),
             text=spec.text,
             rest=spec.type == JSON_TYPE,
@@ -256,7 +259,8 @@ class RecordValidator:
         """Return one field's value as the row has it. Raises ValidationError."""
         field = self.fields[at]
         value = self._parsers[at].decode(raw)
-        if field.type == "timestamp" and isinstance(value, str) and parse_timestamp(value, field.time_unit) is None:
+        is_time_text = field.type == "timestamp" and isinstance(value, str)
+        if is_time_text and parse_timestamp(value, field.time_unit, field.tz) is None:
             raise msgspec.ValidationError("not a time")
         if at in self.decimal_parsers:
             absent = raw == b"null" and not field.required

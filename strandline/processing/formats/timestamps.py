@@ -3,8 +3,9 @@
 A number counts `s`, `ms`, `us` or `ns` since 1970 and may have a fraction. It is rounded to the nearest microsecond; one of
 nanoseconds without a fraction is rounded down.
 A text is `YYYY-MM-DD`, or a date, a `T` or a space, and `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction` (any number of
-digits; those below a microsecond are cut), followed by `Z`, `+HH`, `+HHMM` or `+HH:MM`; without a zone it is UTC. Years 1
-to 9999.
+digits; those below a microsecond are cut), followed by `Z`, `+HH`, `+HHMM` or `+HH:MM`; without one of these it is what clocks
+of the zone `tz` show, or UTC where that is None. What they show twice, when they are set back, is the first time; what they skip
+counts on from before. Years 1 to 9999.
 
 Each form has a parser for a single value, which defines the meaning, and one for a column, which must agree.
 """
@@ -48,10 +49,10 @@ def number_range(unit: str) -> tuple[int, int]:
     return max(_SECONDS_FIRST * per_second, -(2**63)), min(_SECONDS_END * per_second, 2**63 - 1)
 
 
-def parse_timestamp(value: float | str, unit: str) -> int | None:
+def parse_timestamp(value: float | str, unit: str, tz: str | None = None) -> int | None:
     """Return the microseconds of one value of a record, or None when it is no time in years 1 to 9999."""
     if isinstance(value, str):
-        return _parse_text(value)
+        return _parse_text(value, tz)
     first, end = number_range(unit)
     if not first <= value < end:
         return None
@@ -70,13 +71,15 @@ def likely_unit(micros: int, unit: str, near_micros: int, within_micros: int) ->
     return None
 
 
-def parse_timestamp_column(values: list[Any], unit: str, kinds: set[type]) -> tuple[Micros, Marks]:
+def parse_timestamp_column(
+    values: list[Any], unit: str, kinds: set[type], tz: str | None = None
+) -> tuple[Micros, Marks]:
     """Return the microseconds of each value, and which values are times.
 
     Values are int or float (within `number_range`) or str; any other value is no time. `kinds` are their types.
     """
     if len(kinds) == 1:
-        return _parse_column_of(next(iter(kinds)), values, unit)
+        return _parse_column_of(next(iter(kinds)), values, unit, tz)
     if not kinds:
         return np.zeros(0, np.int64), np.zeros(0, np.bool_)
     # One kind is read in place, with its first value wherever there is another kind; the others are a column of their own.
@@ -85,8 +88,8 @@ def parse_timestamp_column(values: list[Any], unit: str, kinds: set[type]) -> tu
     alike = values.copy()
     for row in others:
         alike[row] = values[0]
-    micros, valid = _parse_column_of(kind, alike, unit)
-    micros[others], valid[others] = parse_timestamp_column([values[row] for row in others], unit, kinds - {kind})
+    micros, valid = _parse_column_of(kind, alike, unit, tz)
+    micros[others], valid[others] = parse_timestamp_column([values[row] for row in others], unit, kinds - {kind}, tz)
     return micros, valid
 
 
@@ -100,11 +103,12 @@ def _micros_per(unit: str) -> int:
     return 1_000_000 // PER_SECOND[unit]
 
 
-def _parse_text(text: str) -> int | None:
+def _parse_text(text: str, tz: str | None) -> int | None:
     match = _TEXT.fullmatch(text)
     if match is None:
         return None
     year, month, day, hour, minute, second, fraction, sign, zone_hours, zone_minutes = match.groups(default="0")
+    says_zone = sign != "0" or text[-1] in "Zz"
     try:
         moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
     except ValueError:  # the 30th of February, hour 24, second 60
@@ -114,12 +118,20 @@ def _parse_text(text: str) -> int | None:
     seconds = since.days * 86_400 + since.seconds + (zone_s if sign == "-" else -zone_s)
     if not _SECONDS_FIRST <= seconds < _SECONDS_END:
         return None
-    return seconds * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+    micros = seconds * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+    return micros if tz is None or says_zone else _of_clocks(np.array([micros]), tz)[0].as_py()
 
 
-def _parse_column_of(kind: type, values: list[Any], unit: str) -> tuple[Micros, Marks]:
+def _of_clocks(micros: Micros, tz: str) -> pa.Array:
+    """When clocks of the zone show these times, in microseconds; null beyond the years 1 to 9999."""
+    from strandline.processing.operators.functions.zones import to_utc  # only here: few streams have such texts
+
+    return to_utc(pa.array(micros).cast(pa.timestamp("us")), tz).cast(pa.int64())
+
+
+def _parse_column_of(kind: type, values: list[Any], unit: str, tz: str | None) -> tuple[Micros, Marks]:
     if kind is str:
-        return _parse_text_column(values)
+        return _parse_text_column(values, tz)
     if kind is int:
         numbers = np.array(values, np.int64)
         return numbers // 1_000 if unit == "ns" else numbers * _micros_per(unit), np.ones(len(values), np.bool_)
@@ -130,7 +142,7 @@ def _parse_column_of(kind: type, values: list[Any], unit: str) -> tuple[Micros, 
     return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
 
 
-def _parse_text_column(texts: list[str]) -> tuple[Micros, Marks]:
+def _parse_text_column(texts: list[str], tz: str | None) -> tuple[Micros, Marks]:
     """Give the texts of the usual forms to Arrow, and each other one to `_parse_text`."""
     column = pa.array(texts, pa.string())
     usual = pc.match_substring_regex(column, _USUAL_TEXT)
@@ -144,8 +156,12 @@ def _parse_text_column(texts: list[str]) -> tuple[Micros, Marks]:
     micros = np.array(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
     # The zone may lead out of the last year.
     valid = np.array(usual) & (micros < _SECONDS_END * 1_000_000)
+    if tz is not None and len(of_clocks := np.flatnonzero(valid & ~np.array(zoned))):
+        moved = _of_clocks(micros[of_clocks], tz)
+        micros[of_clocks] = moved.fill_null(0)
+        valid[of_clocks] = moved.is_valid()
     for row in np.flatnonzero(~valid).tolist():
-        parsed = _parse_text(texts[row])
+        parsed = _parse_text(texts[row], tz)
         if parsed is not None:
             micros[row], valid[row] = parsed, True
     return micros, valid

@@ -1,45 +1,22 @@
-"""The rules of time zones, and the days of one as instants. Pure, and light to import.
-
-The rules of all zones come with the package `tzdata`, which is locked with all others: every process of an installation goes by
-the same ones, whatever the machine has. A newer package may know that a country has changed its clocks. Then days that are not
-emitted yet begin and end by the new rules, and expressions compute by them.
-"""
+"""The days of a time zone as instants. Pure, and light to import."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
-from importlib.resources import files
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-import tzdata
+from strandline.core.times.time_zones import rules_of
 
 DAY_MS = 86_400_000
-VERSION: str = tzdata.IANA_VERSION
-"""Of the rules, as `2026f`."""
 _SET_BACK_MS = 7_200_000
 """What a country may set its clocks back by at once that never did so: some have, for two hours. In Antarctica it was seven."""
 _DAY_LAST = 2_932_000
 """In the year 9997. Later days, and those so long before 1970, which no datetime reaches, are of UTC."""
 _DAY_FIRST = -700_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@cache
-def zone_names() -> frozenset[str]:
-    """All time zones, as `Europe/Berlin`."""
-    return frozenset(files("tzdata").joinpath("zones").read_text(encoding="ascii").split())
-
-
-@lru_cache(maxsize=64)
-def rules_of(name: str) -> ZoneInfo:
-    """Raises ValueError where there is no such zone."""
-    if name not in zone_names():  # a name is a path in the package
-        raise ValueError(f"'{name}' is not a time zone of the tz database {VERSION}")
-    with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as rules:
-        return ZoneInfo.from_file(rules, key=name)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandline.core.durations import FOREVER_MS
 from strandline.core.stream import StreamSpec
+from strandline.core.times import time_zones
+from strandline.core.times.durations import FOREVER_MS
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.pipelines import calendars
 from strandline.processing.pipelines.event_time import (
     RECORDS,
     EventTimeSource,
@@ -154,12 +154,22 @@ class CheckedPipeline:
         }
 
     @property
+    def zone_rules(self) -> str | None:
+        """The version of the rules of time zones where results depend on them: by days of a zone, by functions of zones, or by
+        times that come as text of a zone's clocks. Else None."""
+        is_asked = (
+            any(stage.zone for stage in self.stages)
+            or "_UTC_TIMESTAMP(" in repr(self.all_stages)
+            or any(one.tz for stream in self.streams.values() for one in stream.fields.values())
+        )
+        return time_zones.VERSION if is_asked else None
+
+    @property
     def compiled(self) -> tuple[object, ...]:
         """All that results depend on, besides what is recorded with the slices: equal of two pipelines that compute the same."""
         types = self.stream.types
         columns = tuple(sorted((name, types[name]) for name in self.columns_needed))
-        rules = calendars.VERSION if any(stage.zone for stage in self.stages) else None
-        first = self.stages, self.record_stages, columns, self.event_time_source, rules
+        first = self.stages, self.record_stages, columns, self.event_time_source, self.zone_rules
         return (*first, self._of_streams) if self.further else first
 
     @property

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
-from strandline.core.durations import FOREVER_MS, format_duration
 from strandline.core.errors import PROBLEMS_MAX, FunctionUnusable, InvalidDocument, Problem
 from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, is_nested, normal_type
 from strandline.core.stream import StreamSpec
+from strandline.core.times.durations import FOREVER_MS, format_duration
+from strandline.core.times.time_zones import zone_names
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.pipelines.calendars import days_begin_at_multiples, longer_ms_max, zone_names
+from strandline.processing.pipelines.calendars import days_begin_at_multiples, longer_ms_max
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.event_time import RECORDS, CumulativeShape, WindowShape, places_taken, reach_of
 from strandline.processing.pipelines.expression_types import infer_type

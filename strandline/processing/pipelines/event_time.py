@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from strandline.core.durations import format_duration, format_windows
+from strandline.core.times.durations import format_duration, format_windows
 from strandline.processing.pipelines.calendars import DAY_MS, day_of, day_start_ms, longer_ms_max
 
 

@@ -24,7 +24,6 @@ from pydantic_core import CoreSchema
 
 from strandline.core.described import docstrings_of
 from strandline.core.documents import Path, did_you_mean
-from strandline.core.durations import format_duration, format_place
 from strandline.core.field_types import TYPE_NAMES, normal_type
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import (
@@ -41,8 +40,10 @@ from strandline.core.stream import (
     names_alike,
     word_or_mapping,
 )
+from strandline.core.times.durations import format_duration, format_place
+from strandline.core.times.time_zones import zone_names
 from strandline.ledger.states import WatermarkPolicy
-from strandline.processing.pipelines.calendars import DAY_MS, zone_names
+from strandline.processing.pipelines.calendars import DAY_MS
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from strandline.core.described import Described
-from strandline.core.durations import format_duration
+from strandline.core.times.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, RowStep, Stage
 from strandline.results.index_settings import IndexSettings

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import TIME_MS_MAX, format_about, format_retention
+from strandline.core.times.durations import TIME_MS_MAX, format_about, format_retention
 from strandline.ledger.states import COMPLETED
 
 Answer = dict[str, Any]
@@ -526,7 +526,7 @@ def _field(spec: str | Answer) -> str:
     if isinstance(spec, str):
         return spec
     parts = [f"{spec['type']}{'' if spec.get('required', True) else '?'}"]
-    parts += [f"{name} {spec[name]}" for name in ("min", "max", "unit") if spec.get(name) is not None]
+    parts += [f"{name} {spec[name]}" for name in ("min", "max", "unit", "tz") if spec.get(name) is not None]
     return ", ".join(parts)
 
 

@@ -94,7 +94,7 @@ def parse_time(text: str | None, option: str) -> int | None:
     """An ISO 8601 time in ms since 1970; UTC when it names no zone."""
     if text is None:
         return None
-    from strandline.core.durations import parse_time_ms
+    from strandline.core.times.durations import parse_time_ms
 
     try:
         return parse_time_ms(text)

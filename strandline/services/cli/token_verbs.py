@@ -17,7 +17,7 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from strandline.core.durations import parse_duration_ms
+from strandline.core.times.durations import parse_duration_ms
 from strandline.ledger.states import Role, TokenRow
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect

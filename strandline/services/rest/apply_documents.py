@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
-from strandline.core.durations import format_place
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import StreamSpec
+from strandline.core.times.durations import format_place
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import TopicDescription

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strandline.core.durations import format_duration
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_LATE
+from strandline.core.times.durations import format_duration
 from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, SliceRow, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp

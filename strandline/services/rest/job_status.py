@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from strandline.core.durations import FOREVER_MS, format_about, format_duration
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
+from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import (
     COMPLETED,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from strandline.core.durations import format_about
 from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.times.durations import format_about
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import LookupRow, LookupSourceRow
 from strandline.services.rest.views import LookupSourceView, LookupSummary

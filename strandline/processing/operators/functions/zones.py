@@ -1,4 +1,4 @@
-"""Times of zones. The rules are those that the days of windows go by (`pipelines/calendars.py`), by Python's `zoneinfo`: Arrow's
+"""Times of zones. The rules are those that the days of windows go by (`core.times.time_zones`), by Python's `zoneinfo`: Arrow's
 own kernels do not know the rules for times after 2037.
 
 An offset is asked for once for each hour that occurs, and within an hour in which it changes the moment is searched for.
@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
+from strandline.core.times.time_zones import rules_of
 from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.functions.times import Kernel, Numbers, micros_in, times_of
-from strandline.processing.pipelines.calendars import rules_of
 from strandline.processing.pipelines.functions.written import OFFSET
 
 _HOUR_S = 3_600

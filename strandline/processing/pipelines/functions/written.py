@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 
-from strandline.processing.pipelines.calendars import zone_names
+from strandline.core.times.time_zones import zone_names
 
 TEXT_LENGTH_MAX = 1_000
 FIXED_UNITS = {

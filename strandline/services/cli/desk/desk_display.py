@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strandline.core.durations import format_duration, format_retention
+from strandline.core.times.durations import format_duration, format_retention
 from strandline.services.cli.display import Answer, facts_table, or_dash, table_of
 
 _PLACE = ("stream", "partition", "offset", "element", "index", "document")

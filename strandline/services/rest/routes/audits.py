@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from strandline.core.durations import TIME_MS_MAX
+from strandline.core.times.durations import TIME_MS_MAX
 from strandline.services.rest.dependencies import Caller, Control
 from strandline.services.supervision.audit_jobs import AuditState
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from strandline.core.durations import TIME_MS_MAX
+from strandline.core.times.durations import TIME_MS_MAX
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.views import BackfillList, BackfillView, backfill_view
 

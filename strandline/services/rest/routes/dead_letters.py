@@ -8,9 +8,9 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Body, Path, Query
 
-from strandline.core.durations import TIME_MS_MAX
 from strandline.core.errors import NotFound
 from strandline.core.record_headers import DeadLetterReason
+from strandline.core.times.durations import TIME_MS_MAX
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.views import (

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from strandline.core.durations import TIME_MS_MAX
 from strandline.core.errors import NotFound
+from strandline.core.times.durations import TIME_MS_MAX
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
 from strandline.results.charts.lens import Field

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from strandline.core.durations import format_retention
 from strandline.core.errors import Conflict
 from strandline.core.stream import StreamSpec, check_name
+from strandline.core.times.durations import format_retention
 from strandline.processing.formats.inference import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from strandline.access import tokens
 from strandline.core.documents import NAME
-from strandline.core.durations import parse_duration_ms
 from strandline.core.errors import Conflict, InvalidDocument, Problem
+from strandline.core.times.durations import parse_duration_ms
 from strandline.ledger.states import Role, TokenRow
 from strandline.services.rest.dependencies import Caller, Control
 from strandline.services.rest.views import MadeTokenView, TokenList, TokenView, View

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import structlog
 
-from strandline.core.durations import format_about
 from strandline.core.errors import LedgerUnavailable, LogTruncated, StrandlineError
 from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.times.durations import format_about
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceRows
 from strandline.ledger.states import LookupRow, LookupSourceRow, Offsets

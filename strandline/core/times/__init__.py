@@ -1,0 +1,1 @@
+"""Durations, and the rules of time zones."""
