@@ -92,6 +92,8 @@ def serve(settings: ControlSettings) -> None:
                 server_header=False,
                 timeout_graceful_shutdown=REQUESTS_END_S,
             )
+            server = uvicorn.Server(config)
+            app.state.is_ending = lambda: server.should_exit
             logger.info(
                 "control service",
                 action="serve",
@@ -99,7 +101,7 @@ def serve(settings: ControlSettings) -> None:
                 port=settings.control_port,
                 data_dir=str(settings.data_dir),
             )
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         finally:
             if doorkeeper is not None:
                 doorkeeper.close()

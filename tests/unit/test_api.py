@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -17,11 +18,13 @@ import sqlalchemy as sa
 from strandline.core.errors import InvalidSettings, LogUnavailable, StrandlineError
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Desired, JobState
+from strandline.ledger.states import Desired, EventRow, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.rest.api import create_app
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
+from strandline.services.rest.routes import events
+from strandline.services.rest.routes.events import event_frames
 from strandline.services.supervision.supervisor import _is_taken_back
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -559,6 +562,59 @@ def test_check_judges_and_changes_nothing(api: Api) -> None:
     bad = check(PIPELINE)
     assert (bad["valid"], bad["problems"][0]["line"], bad["stages"]) == (False, 2, [])
     assert (api.ledger.streams(), api.ledger.jobs()) == ([], [])
+
+
+def test_events_come_as_server_sent_events(api: Api) -> None:
+    """Behind the number that the client has seen last, or from now on; each once, also one whose number was given out before
+    that of one which is there already."""
+    api.apply(BOTH)
+    for number in range(3):
+        api.ledger.record_event("note", str(number))
+    hidden: list[EventRow] = []
+
+    class Late:
+        """The ledger, which shows one event late."""
+
+        def events(self, job: str | None, after: int, limit: int, *, newest: bool = False) -> list[EventRow]:
+            return [row for row in api.ledger.events(job, after, limit, newest=newest) if row not in hidden]
+
+    async def follow(job: str | None, after: int | None) -> list[str]:
+        frames = event_frames(Late(), job, after, lambda: False, 60)  # type: ignore[arg-type]
+        assert await anext(frames) == "retry: 3000\n\n"
+        waiting = asyncio.ensure_future(anext(frames))
+        found = []
+        if after is None:
+            done, _ = await asyncio.wait([waiting], timeout=0.2)
+            assert not done, "what has happened before is not told"
+            hidden.append(api.ledger.record_event("note", "late"))
+            api.ledger.record_event("note", "soon")
+        found.append(await waiting)
+        if after is None:
+            hidden.clear()
+        found += [await anext(frames) for _ in range(1 if after is None else 2)]
+        await frames.aclose()
+        return [json.loads(frame.partition("data: ")[2])["message"] for frame in found]
+
+    assert asyncio.run(follow(None, None)) == ["soon", "late"]
+    first = api.ledger.events()[0].id
+    assert asyncio.run(follow(None, first)) == ["0", "1", "2"]
+
+
+def test_who_follows_events_is_left_after_some_time_and_when_the_service_ends(api: Api) -> None:
+    headers = {"Accept": "text/event-stream"}
+    with patch.object(events, "FOLLOWED_S", 0.0):
+        answer = api.ask("GET", "/v1/events", headers=headers)
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, "text/event-stream")
+    assert answer.text == "retry: 3000\n\n"
+
+    async def until_the_end() -> list[str]:
+        return [frame async for frame in event_frames(api.ledger, None, 0, lambda: True, 60)]
+
+    assert asyncio.run(until_the_end()) == ["retry: 3000\n\n"]
+    assert api.ask("GET", "/v1/events?job=none", headers=headers).status_code == 404
+    with patch.object(events, "FOLLOWERS_MAX", 0):
+        refused = api.ask("GET", "/v1/events", headers=headers)
+    assert (refused.status_code, "follow events already" in refused.json()["detail"]) == (503, True)
 
 
 def test_events_can_be_followed(api: Api) -> None:

@@ -27,6 +27,7 @@ from strandline.services.rest.routes import (
     backfills,
     dead_letters,
     documents,
+    events,
     health,
     jobs,
     lookups,
@@ -91,7 +92,8 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.dependencies = dependencies
-    for one in (documents, streams, lookups, jobs, dead_letters, results, audits, backfills, tokens, health):
+    app.state.is_ending = lambda: False  # whoever serves the app knows better
+    for one in (documents, streams, lookups, jobs, events, dead_letters, results, audits, backfills, tokens, health):
         app.include_router(one.router)
     install_problem_handlers(app, methods_of)
     app.add_middleware(HostGuard, names=names, record_bytes_max=record_bytes_max)

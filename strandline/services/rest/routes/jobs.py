@@ -1,4 +1,4 @@
-"""Jobs: their state, the verbs that change it, their slices and dead letters, and the events of all.
+"""Jobs: their state, the verbs that change it, and their slices.
 
 A verb answers 202 at once: it writes what is desired into the ledger, and the supervisor acts on it. Poll the job.
 """
@@ -21,7 +21,6 @@ from strandline.services.rest.routes.documents import Records, Seconds
 from strandline.services.rest.runner_logs import runner_log
 from strandline.services.rest.views import (
     DeletedJobView,
-    EventList,
     ExplanationView,
     JobList,
     JobView,
@@ -172,27 +171,6 @@ def list_slices(
     rows = control.ledger.slices(name, after + 1, after + limit)
     following = f"/v1/jobs/{name}/slices?after={after + limit}&limit={limit}" if len(rows) == limit else None
     return SliceList(slices=rows, next=following)
-
-
-@router.get("/v1/events")
-def list_events(
-    control: Control,
-    job: str | None = None,
-    after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0,
-    limit: Limit = 100,
-    last: Annotated[
-        int | None, Query(ge=1, le=1000, description="Only the newest, so many; `limit` is not read.")
-    ] = None,
-) -> EventList:
-    """What happened, the oldest first; to follow, pass the last id as `after`."""
-    if job is not None:
-        control.ledger.job(job)
-    if last is not None:
-        return EventList(events=control.ledger.events(job, after, last, newest=True))
-    rows = control.ledger.events(job, after, limit)
-    about = f"&job={job}" if job else ""
-    following = f"/v1/events?after={rows[-1].id}&limit={limit}{about}" if len(rows) == limit else None
-    return EventList(events=rows, next=following)
 
 
 def _order(control: Control, name: str, desired: Desired, response: Response, verb: str, caller: str | None) -> JobView:

@@ -1,0 +1,111 @@
+"""What happened: pages of it, or all that comes as server-sent events, in the form that the HTML standard gives them
+(https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+
+from strandline.core.errors import LedgerUnavailable, TransientError
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import EventRow
+from strandline.services.rest.dependencies import INTEGER_MAX, Control
+from strandline.services.rest.views import EventList
+
+router = APIRouter(tags=["jobs"])
+
+MEDIA_TYPE = "text/event-stream"
+FOLLOWERS_MAX = 50
+FOLLOWED_S = 300.0
+"""After so long the client has to ask again, as it does by itself: a token that was revoked is refused then."""
+_LOOK_S = 1.0
+_SAY_S = 15.0
+"""A line at least so often: what stands between client and service takes a silent connection for a dead one."""
+_BACK = 50
+"""So many numbers back each look begins: of two events at once, the one with the greater number may be there first."""
+_AT_ONCE = 1_000
+_following: set[object] = set()
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+After = Annotated[int | None, Query(ge=0, le=INTEGER_MAX)]
+
+
+@router.get("/v1/events", response_model=EventList, responses={200: {"content": {MEDIA_TYPE: {}}}})
+def list_events(
+    request: Request,
+    control: Control,
+    job: str | None = None,
+    after: After = None,
+    limit: Limit = 100,
+    last: Annotated[
+        int | None, Query(ge=1, le=1000, description="Only the newest, so many; `limit` is not read.")
+    ] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=INTEGER_MAX)] = None,
+) -> EventList | StreamingResponse:
+    """What happened, the oldest first; to follow, pass the last id as `after`.
+
+    Who accepts `text/event-stream` gets what comes from now on, or behind `after` or the header `Last-Event-ID`, as it comes.
+    """
+    if job is not None:
+        control.ledger.job(job)
+    if MEDIA_TYPE in request.headers.get("accept", ""):
+        if len(_following) >= FOLLOWERS_MAX:
+            raise TransientError(f"{FOLLOWERS_MAX} clients follow events already; try again when one has left")
+        behind = after if last_event_id is None else last_event_id
+        frames = event_frames(control.ledger, job, behind, request.app.state.is_ending, FOLLOWED_S)
+        return StreamingResponse(frames, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"})
+    if last is not None:
+        return EventList(events=control.ledger.events(job, after or 0, last, newest=True))
+    rows = control.ledger.events(job, after or 0, limit)
+    about = f"&job={job}" if job else ""
+    following = f"/v1/events?after={rows[-1].id}&limit={limit}{about}" if len(rows) == limit else None
+    return EventList(events=rows, next=following)
+
+
+async def event_frames(
+    ledger: Ledger,
+    job: str | None,
+    after: int | None,
+    is_ending: Callable[[], bool],
+    followed_s: float,
+) -> AsyncIterator[str]:
+    """The events behind the number `after`, each once, as they come; None: those from now on. While the ledger is away nothing
+    comes, and nothing is lost. Ends after `followed_s`, or when the service does."""
+    me = object()
+    _following.add(me)
+    begun_s = said_s = time.monotonic()
+    seen: set[int] = set()
+    try:
+        yield "retry: 3000\n\n"
+        while not is_ending() and time.monotonic() - begun_s < followed_s:
+            rows: list[EventRow] = []
+            try:
+                if after is None:
+                    newest = await run_in_threadpool(ledger.events, None, 0, 1, newest=True)
+                    after = newest[0].id if newest else 0
+                reached = max(seen, default=after)
+                rows = await run_in_threadpool(ledger.events, job, max(after, reached - _BACK), _AT_ONCE)
+            except LedgerUnavailable as error:
+                yield f": {str(error).splitlines()[0]}\n\n"
+                said_s = time.monotonic()
+            for row in rows:
+                if row.id not in seen:
+                    seen.add(row.id)
+                    said_s = time.monotonic()
+                    yield f"id: {row.id}\ndata: {json.dumps(asdict(row))}\n\n"
+            seen = {one for one in seen if one >= max(seen) - _BACK}
+            if time.monotonic() - said_s >= _SAY_S:
+                said_s = time.monotonic()
+                yield ": nothing new\n\n"
+            if len(rows) < _AT_ONCE:
+                await asyncio.sleep(_LOOK_S)
+    finally:
+        _following.discard(me)
