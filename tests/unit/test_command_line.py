@@ -631,6 +631,28 @@ def test_a_job_is_watched_and_its_log_followed_until_interrupted(
         assert (said.code, said.out) == (0, "three\nfour\n")
 
 
+def test_events_are_shown_as_they_come(ledger: Ledger, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, looks = Api(ledger, ObedientSupervisor(ledger)), 0
+
+    def sleep(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise KeyboardInterrupt
+        ledger.record_event("note", f"look {looks}", principal="anna")
+
+    monkeypatch.setattr("strandline.services.cli.job_verbs.time", SimpleNamespace(sleep=sleep))
+    for number in range(4):
+        newest = ledger.record_event("note", str(number))
+    with serving(api.app) as url:
+        monkeypatch.setenv("STRANDLINE_URL", url)
+        said = say("job", "events", "--follow", "--last", "2", "--json")
+        assert [json.loads(line)["message"] for line in said.out.splitlines()] == ["2", "3", "look 1", "look 2"]
+        looks = 2
+        said = say("job", "events", "--follow", "--after", str(newest.id + 1))
+        assert said.out.endswith("Z note: look 2 (by anna)\n") and said.out.count("\n") == 1
+
+
 def test_a_watermark_may_be_further_than_any_year_that_can_be_written() -> None:
     assert show_time(253_402_300_799_000) == "9999-12-31 23:59:59Z"
     assert show_time(253_402_300_800_000) == "after the year 9999"

@@ -476,6 +476,13 @@ def events_table(events: list[Answer]) -> Table:
     )
 
 
+def event_line(event: Answer) -> str:
+    """An event on a line of its own."""
+    about = " ".join([*([event["job"]] if event["job"] else []), event["kind"]])
+    by = f" (by {event['principal']})" if event["principal"] else ""
+    return f"{show_time(event['at_ms'])} {about}: {event['message']}{by}"
+
+
 def tokens_table(tokens: list[Answer], now_ms: int) -> Table:
     """Tokens, one a line."""
     return table_of(

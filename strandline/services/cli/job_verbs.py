@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -40,6 +40,7 @@ job_app = typer.Typer(help="Jobs: running pipelines.", no_args_is_help=True)
 AUDIT_EXAMPLE = "Example: strandline audit nab --from 2013-12-03T00:00:00Z"
 DIFFERS_EXIT_CODE = 3
 WATCH_S = 1.0
+_EVENTS_BACK = 50
 """How often a job or its log is looked at."""
 
 
@@ -286,6 +287,7 @@ def list_events(
     last: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Only the newest, so many at most; without --limit.")
     ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
@@ -295,9 +297,35 @@ def list_events(
     query = {"after": after, "limit": limit} | ({} if name is None else {"job": name})
     query |= {} if last is None else {"last": last}
     with connect(data_dir, url, token_file) as client:
+        if follow:
+            with suppress(KeyboardInterrupt):
+                _follow_events(client, query, as_json)
+            return
         answer = client.get("/v1/events", **query)
     show(answer, as_json, lambda: [display.events_table(answer["events"])])
     tell_next(answer, "the newest: --last N")
+
+
+def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) -> None:
+    """Print events as they come, one a line. Each look begins some numbers back: of two events at once, the one with the greater
+    number may be there first."""
+    from strandline.services.client import Patience
+
+    patience, seen, begin = Patience(), set[int](), query["after"]
+    while True:
+        answer = patience.ask(client.get, "/v1/events", **query)
+        found = {event["id"]: event for event in answer["events"]}
+        for number, event in found.items():
+            if number not in seen:
+                print(json.dumps(event) if as_json else display.event_line(event), flush=True)
+        if "last" in query:  # what is older than these was not wanted
+            begin = min(found, default=begin + 1) - 1
+        reached = max([*seen, *found], default=begin)
+        seen = {one for one in seen | found.keys() if one > reached - _EVENTS_BACK}
+        query = {key: value for key, value in query.items() if key == "job"}
+        query |= {"after": max(begin, reached - _EVENTS_BACK), "limit": 1_000}
+        if not answer["next"]:
+            time.sleep(WATCH_S)
 
 
 def _wait(client: ControlClient, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
