@@ -77,7 +77,7 @@ def serve(settings: ControlSettings) -> None:
     """
     require_closed(settings, settings.control_host, "the REST API", "STRANDLINE_CONTROL_HOST", asks=True)
     make_data_dir(settings.data_dir)
-    with _only_one(settings.data_dir) as name, _listen(settings) as listener, Housekeeping(settings):
+    with _only_one(settings.data_dir) as name, _listen(settings) as listener:
         ledger = Ledger.open(settings.ledger_url)
         doorkeeper = open_doorkeeper(settings, ledger)
         try:
@@ -101,7 +101,8 @@ def serve(settings: ControlSettings) -> None:
                 port=settings.control_port,
                 data_dir=str(settings.data_dir),
             )
-            server.run(sockets=[listener])
+            with Housekeeping(settings, ledger):
+                server.run(sockets=[listener])
         finally:
             if doorkeeper is not None:
                 doorkeeper.close()

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
 from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
 from strandline.processing.spark.scratch import scratch_directory
 from strandline.services.embedded import watcher
 from strandline.services.embedded.watcher import bound_logs
@@ -27,6 +30,12 @@ BYTES_MAX = 64 * 1024
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "logs").mkdir()
     return Settings(data_dir=tmp_path, log_bytes_max=BYTES_MAX, logs_kept=2)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")) as opened:
+        yield opened
 
 
 def fill(log: Path, mark: str, size: int = BYTES_MAX + 1) -> None:
@@ -95,7 +104,7 @@ def test_on_a_full_disk_a_log_is_emptied_and_what_was_kept_stays(
 
 
 def test_one_log_that_can_not_be_bounded_keeps_nothing_else_from_it(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = settings.data_dir / "logs"
     (logs / "runner-a.log").mkdir()  # larger than it may be, and no file
@@ -103,7 +112,7 @@ def test_one_log_that_can_not_be_bounded_keeps_nothing_else_from_it(
     tiny = settings.model_copy(update={"log_bytes_max": 0})
     with scratch_directory(settings, "standby") as own:
         own.with_name(f"standby.{os.getpid()}.1").mkdir()
-        Housekeeping(tiny).look()
+        Housekeeping(tiny, ledger).look()
         assert [one.name for one in own.parent.iterdir()] == [own.name]
     assert (logs / "runner-b.log").read_text() == ""
     assert "runner-a.log could not be bounded" in caplog.text
@@ -118,7 +127,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == [files[n].name for n in (3, 4)]
 
 
-def test_a_control_service_keeps_its_disk_in_order(settings: Settings) -> None:
+def test_a_control_service_keeps_its_disk_in_order(settings: Settings, ledger: Ledger) -> None:
     logs = settings.data_dir / "logs"
     names = ["runner-power", "backfill-power", "audit-power", "standby-1", "control"]
     for name in names:
@@ -128,7 +137,7 @@ def test_a_control_service_keeps_its_disk_in_order(settings: Settings) -> None:
     with scratch_directory(settings, "standby") as own:
         dead = own.with_name(f"standby.{os.getpid()}.1")
         dead.mkdir()
-        Housekeeping(settings).look()
+        Housekeeping(settings, ledger).look()
         assert own.exists() and not dead.exists()
     found = {one.name for one in logs.iterdir()}
     assert {f"{name}.log.1" for name in names[:4]} <= found
@@ -136,7 +145,33 @@ def test_a_control_service_keeps_its_disk_in_order(settings: Settings) -> None:
     assert len([name for name in found if name.startswith("java-crash-")]) == 2
 
 
-def test_it_goes_on_after_a_failure_and_ends_when_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_go_with_their_job(settings: Settings, ledger: Ledger) -> None:
+    """Not those of a job that runs, nor what else lies where others may keep theirs."""
+    root = settings.data_dir / "snapshots"
+    for job in ("gone", "here"):
+        ledger.submit_job(job, "", {"pipeline": job})
+    for path in (
+        "gone/1/checkpoint/state",
+        "gone/2/checkpoint",
+        "here/1/checkpoint",
+        "unknown/1/checkpoint",
+        "gone.d/x",
+    ):
+        (root / path).mkdir(parents=True)
+    housekeeping = Housekeeping(settings, ledger)
+    housekeeping.look()
+    assert len(list(root.iterdir())) == 4
+    ledger.delete_job(ledger.end_runs("gone", "deleted"), {})
+    housekeeping.look()
+    assert sorted(one.name for one in root.iterdir()) == ["gone.d", "here", "unknown"]
+    (root / "gone" / "mine").mkdir(parents=True)
+    housekeeping.look()
+    assert (root / "gone" / "mine").is_dir()
+
+
+def test_it_goes_on_after_a_failure_and_ends_when_told(
+    settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("strandline.services.supervision.housekeeping.LOOK_INTERVAL_S", 0.01)
     looks = []
 
@@ -145,7 +180,7 @@ def test_it_goes_on_after_a_failure_and_ends_when_told(settings: Settings, monke
         raise OSError("no space left on device")
 
     monkeypatch.setattr(Housekeeping, "look", fail)
-    with Housekeeping(settings) as housekeeping:
+    with Housekeeping(settings, ledger) as housekeeping:
         wait_until(lambda: len(looks), lambda count: count > 2, "looks")
     assert not housekeeping._thread.is_alive()
 

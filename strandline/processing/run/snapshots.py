@@ -17,7 +17,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,23 @@ class Snapshots:
         except OSError:
             return {}  # the job has none, or none is readable
         return {int(one.name): one for one in found if one.name.isdecimal()}
+
+
+def remove_of_deleted(root: Path, is_deleted: Callable[[str], bool]) -> list[str]:
+    """Remove the snapshots of jobs that were deleted; returns the jobs. Others may share `root`: nothing goes but what a snapshot
+    is made of. Raises OSError, and what `is_deleted` raises."""
+    removed = []
+    for of_job in list(root.iterdir()) if root.is_dir() else []:
+        # Listed before the ledger is asked: if the name is used anew meanwhile, the new life's runs aren't among them.
+        runs = [one for one in of_job.iterdir() if one.name.isdecimal()] if of_job.is_dir() else []
+        if not any((one / _CHECKPOINT).is_dir() for one in runs) or not is_deleted(of_job.name):
+            continue
+        for one in runs:
+            shutil.rmtree(one)
+        with suppress(OSError):  # something else lies there
+            of_job.rmdir()
+        removed.append(of_job.name)
+    return removed
 
 
 def read_snapshot(directory: Path, run: RunRow, manifest: SnapshotManifest, bounds: SnapshotBounds) -> Snapshot:

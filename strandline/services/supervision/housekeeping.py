@@ -1,4 +1,5 @@
-"""What gathers on the disk of a control service, kept within bounds: logs of its processes, scratch directories of dead ones."""
+"""What gathers on the disk of a control service, kept within bounds: logs of its processes, scratch directories of dead ones,
+snapshots of deleted jobs."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ import structlog
 
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
+from strandline.processing.run.snapshots import remove_of_deleted
+from strandline.processing.spark.cluster import snapshot_directory
 from strandline.processing.spark.scratch import sweep
 from strandline.services.processes.log_files import bound_log, keep_newest
 
@@ -24,8 +28,9 @@ _CRASHES = "java-crash-*.log"
 class Housekeeping:
     """Looks in a thread of its own, from `__enter__` to `__exit__`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self._settings = settings
+        self._ledger = ledger
         self._logs = settings.data_dir / "logs"
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
@@ -45,7 +50,7 @@ class Housekeeping:
 
         1. Bound each log of a runner, standby, backfill or audit.
         2. Of what JVMs that crashed have written, keep the newest.
-        3. Delete the scratch directories of dead processes.
+        3. Delete the scratch directories of dead processes, and the snapshots of deleted jobs.
         """
         for pattern in _WORKERS:
             for log in self._logs.glob(pattern):
@@ -55,6 +60,9 @@ class Housekeeping:
             keep_newest(self._logs.glob(_CRASHES), self._settings.logs_kept)
         with _told("scratch directories of dead processes could not be deleted"):
             sweep(self._settings)
+        with _told("snapshots of deleted jobs could not be deleted"):
+            for job in remove_of_deleted(snapshot_directory(self._settings), self._ledger.deleted_job):
+                logger.info("the snapshots of a deleted job were deleted", action="tidy", job=job)
 
     def _run(self) -> None:
         while True:
