@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -183,19 +184,20 @@ class Log:
                 yield piece, lines, list(range(first, reached[partition]))
 
 
-def some_log(random: Random) -> Log:
-    width_ms = random.choice([15_000, 60_000, 150_000])
+def some_log(random: Random, begins_ms: int = 0, longer: int = 1) -> Log:
+    """From this time on, and so many times as long."""
+    width_ms = random.choice([15_000, 60_000, 150_000]) * longer
     slices: list[tuple[dict[int, list[bytes]], int | None, int]] = []
     watermark_ms = None
     for number in range(random.randint(1, 5)):
-        base_ms = number * random.choice([0, 10_000, 40_000])
+        base_ms = begins_ms + number * random.choice([0, 10_000, 40_000]) * longer
         records: dict[int, list[bytes]] = {0: [], 1: []}
         for _ in range(random.randint(0, 40)):
             records[random.randrange(2)].append(a_record(random, base_ms + random.randrange(width_ms)))
         after_ms = max(watermark_ms or 0, base_ms)
         slices.append((records, watermark_ms, after_ms))
         watermark_ms = after_ms
-    return Log([*slices, ({}, watermark_ms, END_MS)])
+    return Log([*slices, ({}, watermark_ms, begins_ms + END_MS * longer)])
 
 
 def a_record(random: Random, ts_ms: int) -> bytes:
@@ -349,7 +351,7 @@ def by_audit(
             yield DecodedChunk("machines", piece.offsets.partition, offsets, [], decoded, lines.__getitem__)
 
     patch.setattr(recomputation, "decode_pieces", decode_pieces)
-    windows = {stage.name: EndRange(None, END_MS) for stage in pipeline.stages}
+    windows = {stage.name: EndRange(None, log.slices[-1][2]) for stage in pipeline.stages}
     span = VersionSpan(1, pipeline, 1, 1, len(log.slices), windows)
     compared = Table(directory / "compared", ROWS_SCHEMA)
     compared.create()
@@ -415,6 +417,25 @@ def is_same(ours: Any, theirs: Any) -> bool:
 def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
     random = Random(seed)
     assert_both_agree(some_pipeline(random), some_log(random))
+
+
+@examples(40, phases=(Phase.explicit, Phase.generate))
+@given(st.integers(0, 2**32), st.sampled_from(["America/New_York", "America/Havana", "Europe/Rome"]))
+def test_so_they_do_with_days_of_a_time_zone(seed: int, zone: str) -> None:
+    random = Random(seed)
+    days = random.choice([1, 1, 2, 5])
+    shapes: list[dict[str, Any]] = [
+        {"tumbling": f"{days}d"},
+        {"sliding": {"size": f"{days}d", "every": "1d"}},
+        {"cumulative": {"size": f"{days}d", "step": "1h"}},
+    ]
+    window = {**random.choice(shapes), "tz": zone, "offset": random.choice(["0s", "6h"]), "by": ["machine"]}
+    window |= {"name": "days", "aggregate": {"n": "count(*)", "most": "max(power)", "last": "last(power)"}}
+    document = {**document_of([]), "steps": [{"window": window, "emit": [{"elasticsearch": "days"}]}]}
+    # In 1970, where log times are, too. Clocks were set in all of these.
+    day = random.choice(["04-24", "05-29", "09-25", "10-23"])
+    log = some_log(random, int(datetime.fromisoformat(f"1970-{day}T00:00Z").timestamp() * 1000), 4_000)
+    assert_both_agree(check(PipelineSpec.from_document(document), STREAM), log)
 
 
 @examples(25, phases=(Phase.explicit, Phase.generate))

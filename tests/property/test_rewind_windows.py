@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import accumulate, product
+from random import Random
 from typing import Any
 
 from hypothesis import assume, given
@@ -13,7 +14,17 @@ from hypothesis import strategies as st
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind
 from strandline.processing.slices.watermark import emitted_up_to
-from tests.property.test_window_operator import END, Record, by_time, digest, histories, pipeline, run
+from tests.property.test_window_operator import (
+    END,
+    Record,
+    by_time,
+    digest,
+    histories,
+    in_slices,
+    pipeline,
+    run,
+    some_days,
+)
 from tests.support.examples import examples
 from tests.support.ledgers import a_checkpoint
 
@@ -25,6 +36,14 @@ LATER = [("10s+3s", ""), ("30s/10s+7s", ""), ("10s+3s", "1m+33s"), ("10s+3s", "3
 """With offsets."""
 GROWING = [("30s by 5s", ""), ("10s", "1m by 20s"), ("20s by 10s+3s", "30s+3s"), ("2s..8s", "60s by 15s")]
 """Cumulative ones."""
+
+
+OF_DAYS = [
+    {"tumbling": "1d"},
+    {"sliding": {"size": "3d", "every": "1d"}},
+    {"cumulative": {"size": "2d", "step": "30m"}},
+]
+"""Of days of a time zone, for records of some days."""
 
 
 def windows_of(name: str, text: str, by: list[str], aggregate: dict[str, str]) -> dict[str, Any]:
@@ -81,12 +100,16 @@ def rewound(
 
 
 def require_the_rest(
-    history: list[tuple[list[Record], int | None]], old: CheckedPipeline, new: CheckedPipeline, number: int
+    history: list[tuple[list[Record], int | None]],
+    old: CheckedPipeline,
+    new: CheckedPipeline,
+    number: int,
+    end_ms: int = END,
 ) -> None:
     """The new version, going on after slice `number`, computes of each of its stages just what is not emitted."""
     plan, slices, before = rewound(history, old, new, number)
     found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before, number - plan.slice_first + 1), plan.emitted)
-    at_once = run(new, [([row for rows, _ in history for row in rows], END)], 1, 10**6)
+    at_once = run(new, [([row for rows, _ in history for row in rows], end_ms)], 1, 10**6)
     wanted = later(at_once, plan.emitted)
     for stage in new.stages:
         assert digest({"": found[stage.name]}) == digest({"": wanted[stage.name]}), (
@@ -121,3 +144,27 @@ def test_a_rewind_computes_just_what_is_not_emitted(
         for edge in ("@window_end_ms", "@window_start_ms") if goes_by_starts else ("@window_end_ms",):
             last = max((row[edge] for row in emitted.get(was.name, [])), default=-END)
             assert all(row[edge] > last for row in found.get(now.name, [])), "no result is late for readers"
+
+
+@examples(60)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(["Europe/Berlin", "Asia/Kolkata", "America/Sao_Paulo"]),
+    st.sampled_from(OF_DAYS),
+    st.sampled_from(OF_DAYS),
+    st.sampled_from(["", "30m"]),
+)
+def test_a_rewind_computes_just_what_is_not_emitted_of_days(
+    seed: int, zone: str, was: dict[str, Any], now: dict[str, Any], before: str
+) -> None:
+    """An upgrade from days to others, alone or behind smaller windows."""
+    random = Random(seed)
+    history = in_slices(some_days(seed), random)
+    assume(len(history) > 1)
+
+    def version(days: dict[str, Any]) -> CheckedPipeline:
+        own = {"tz": zone, "offset": "6h", "by": ["machine"], "aggregate": {"n": "sum(n)" if before else "count(*)"}}
+        first = {"name": "first", "tumbling": before, "by": ["machine"], "aggregate": {"n": "count(*)"}}
+        return pipeline(*([first] if before else []), {"name": "days", **days, **own})
+
+    require_the_rest(history, version(was), version(now), random.randint(1, len(history) - 1), 10**13)

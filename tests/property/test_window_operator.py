@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -31,7 +31,7 @@ from strandline.processing.operators.record_chain import RecordChain
 from strandline.processing.operators.windows import Closing, Places, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.event_time import SessionShape
+from strandline.processing.pipelines.event_time import DayShape, SessionShape
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.results.names import ROWS_JOINED, WINDOW_NUMBER
 from strandline.results.writer import ELEMENT, OFFSET
@@ -694,6 +694,39 @@ def test_days_of_a_time_zone_are_what_its_clocks_show(seed: int, zone: str, size
             )
             begins = datetime(1970, 1, 1, hour, tzinfo=UTC) + timedelta(days=of_number * days)
             assert before < begins.replace(tzinfo=None) <= at
+
+
+OF_DAYS = [("sliding", 1), ("sliding", 2), ("sliding", 7), ("cumulative", 1), ("cumulative", 2)]
+
+
+@examples(60)
+@given(st.integers(0, 2**32), st.sampled_from(ZONES), st.sampled_from(OF_DAYS), st.sampled_from([0, 6]))
+def test_windows_that_overlap_or_grow_are_made_of_the_days_of_a_zone(
+    seed: int, zone: str, kind: tuple[str, int], hour: int
+) -> None:
+    """One of so many days begins with each day; or with so many, and grows by half an hour."""
+    rows, random, (name, days) = some_days(seed), Random(seed), kind
+    fields = {"sliding": {"size": f"{days}d", "every": "1d"}, "cumulative": {"size": f"{days}d", "step": "30m"}}
+    aggregate = {"n": "count(*)", "power": "sum(power)"}
+    window = {"name": "w", name: fields[name], "tz": zone, "offset": f"{hour}h", "by": ["machine"]}
+    checked = pipeline({**window, "aggregate": aggregate})
+    at_once = run(checked, [(rows, 10**13)], 1, 10**6)
+    slices = in_slices(rows, random)
+    in_order = [row for taken, _ in slices for row in taken]
+    assert digest(run(checked, slices, 3, 5)) == digest(run(checked, [(in_order, 10**13)], 1, 10**6))
+    day = DayShape(86_400_000, 86_400_000, hour * 3_600_000, zone=zone)
+    known = sorted(day.number_at(row.ts_ms) for row in rows)
+    expected = []
+    for number in range(known[0] - days + 1, known[-1] + 1) if known else ():
+        start_ms, end_ms = day.start_ms(number), day.start_ms(number + days)
+        ends = [end_ms]
+        if name == "cumulative":
+            ends = [] if number % days else list(range(start_ms + 1_800_000, end_ms + 1, 1_800_000))
+        for one in ends:
+            inside = Counter(row.machine for row in rows if start_ms <= row.ts_ms < one)
+            expected += [(start_ms, one, machine, count) for machine, count in inside.items()]
+    found = [(row["@window_start_ms"], row["@window_end_ms"], row["machine"], row["n"]) for row in at_once["w"]]
+    assert sorted(found) == sorted(expected)
 
 
 @examples(40)

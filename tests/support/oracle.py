@@ -304,8 +304,12 @@ def windows_of(shape: Mapping[str, Any], offset_ms: int) -> Callable[[int], list
                 last = at_ms // every * every
                 found = [(start, size) for start in range(last, last - size, -every) if start + size > at_ms]
             case {"days": (zone, days)}:
+                return [day_of(at_ms + offset_ms, ZoneInfo(zone), days, offset_ms)]
+            case {"days so far": (zone, days, step)}:
                 start, end = day_of(at_ms + offset_ms, ZoneInfo(zone), days, offset_ms)
-                return [(start, end)]
+                return [(start, one) for one in range(start + step, end + 1, step) if one > at_ms + offset_ms]
+            case {"last days": (zone, days)}:
+                return last_days(at_ms + offset_ms, ZoneInfo(zone), days, offset_ms)
             case {"cumulative": (size, step)}:
                 start = at_ms // size * size
                 found = [(start, length) for length in range(step, size + 1, step) if start + length > at_ms]
@@ -323,6 +327,16 @@ def day_of(at_ms: int, zone: ZoneInfo, days: int, offset_ms: int) -> tuple[int, 
     ends = [datetime.fromordinal(one) + offset for one in (first, first + days)]
     start, end = (round(one.replace(tzinfo=zone).timestamp() * 1000) for one in ends)
     return start, end
+
+
+def last_days(at_ms: int, zone: ZoneInfo, days: int, offset_ms: int) -> list[tuple[int, int]]:
+    """Those of so many days of a zone together, one beginning with each day, that hold a moment."""
+    first = day_of(at_ms, zone, 1, offset_ms)
+    starts, ends = [first[0]], [first[1]]
+    for _ in range(days - 1):
+        starts.append(day_of(starts[-1] - 1, zone, 1, offset_ms)[0])
+        ends.append(day_of(ends[-1], zone, 1, offset_ms)[1])
+    return list(zip(starts[::-1], ends, strict=True))
 
 
 def windowed(

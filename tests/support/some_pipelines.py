@@ -303,8 +303,16 @@ class SomePipeline:
         if before.every_s is None and kind > 0.92:
             self.has_days = True
             days, hours = random.choice([1, 1, 2]), random.choice([0, 6])
-            fields = {"tumbling": f"{days}d", "tz": "Europe/Berlin", **({"offset": f"{hours}h"} if hours else {})}
-            return fields, {"days": ("Europe/Berlin", days)}, hours * 3600, 86_400, False
+            zone = "Europe/Berlin"
+            begins = {"tz": zone, **({"offset": f"{hours}h"} if hours else {})}
+            if kind > 0.98:
+                fields, shape = {"sliding": {"size": f"{days}d", "every": "1d"}}, {"last days": (zone, days)}
+            elif kind > 0.96:
+                fields = {"cumulative": {"size": f"{days}d", "step": "1h"}}
+                shape = {"days so far": (zone, days, 3_600_000)}
+            else:
+                fields, shape = {"tumbling": f"{days}d"}, {"days": (zone, days)}
+            return {**fields, **begins}, shape, hours * 3600, 86_400, False
         if before.every_s is None and kind > 0.82:
             size, max_s = random.choice([1, 3, 10]), random.choice([10, 60])
             return {"count": {"size": size, "max": f"{max_s}s"}}, {"count": (size, max_s * 1000)}, 0, 1, True

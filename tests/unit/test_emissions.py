@@ -13,6 +13,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceKind
 from strandline.processing.audit import event_times
 from strandline.processing.pipelines.event_time import (
+    CumulativeDayShape,
     CumulativeShape,
     DayShape,
     JoinShape,
@@ -219,6 +220,8 @@ def test_far_behind_slices_take_whole_emissions_as_far_as_log_time(tmp_path: Pat
         (JoinShape(30_000, 1, before_ms=20_000, after_ms=9_999), 100_000, 70_001),
         (SameWindowShape(10_000, 10_000, of=SHAPE), 20_000, 20_000),
         (DayShape(86_400_000, 86_400_000, zone="UTC"), 86_400_000, 86_400_000),
+        (DayShape(7 * 86_400_000, 86_400_000, zone="UTC"), 10 * 86_400_000, 4 * 86_400_000),
+        (CumulativeDayShape(86_400_000, 3_600_000, zone="UTC"), 90_000_000, 86_400_000),
     ],
     ids=lambda one: type(one).__name__,
 )

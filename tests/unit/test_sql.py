@@ -172,6 +172,14 @@ def test_another_aggregate_than_the_selected_one_is_refused(aggregate, having):
             {"tumbling": "1d", "tz": "Europe/Berlin"},
         ),
         (
+            "hop(table turbines, descriptor(ts), interval '1' day, interval '7' days, tz => 'Europe/Berlin')",
+            {"sliding": {"size": "1w", "every": "1d"}, "tz": "Europe/Berlin"},
+        ),
+        (
+            "cumulate(table turbines, descriptor(ts), interval '1' hour, interval '1' day, tz => 'Europe/Berlin')",
+            {"cumulative": {"size": "1d", "step": "1h"}, "tz": "Europe/Berlin"},
+        ),
+        (
             "tumble(table turbines, descriptor(ts), interval '1' day, interval '6' hour)",
             {"tumbling": "1d", "offset": "6h"},
         ),

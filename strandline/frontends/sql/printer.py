@@ -369,7 +369,7 @@ def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str
     """The windowing function for the fields of a window."""
     more = [_interval(window["offset"])] if _has_offset(window) else []
     more += [f"tz => {_quoted(window['tz'])}"] if "tz" in window else []
-    unsaid = set(window) - {"name", "by", "aggregate", "offset"} - ({"tz"} if "tumbling" in window else set())
+    unsaid = set(window) - {"name", "by", "aggregate", "offset", "tz"}
     time = f"descriptor({time_column})"
     if unsaid == {"tumbling"}:
         function, durations = "tumble", [window["tumbling"]]

@@ -78,8 +78,8 @@ _REFUSED = {
 """Clauses that no query can have here: why, and what to do."""
 _ARGUMENTS = {
     "tumble": ("data", "timecol", "size", "offset", "tz"),
-    "hop": ("data", "timecol", "slide", "size", "offset"),
-    "cumulate": ("data", "timecol", "step", "size", "offset"),
+    "hop": ("data", "timecol", "slide", "size", "offset", "tz"),
+    "cumulate": ("data", "timecol", "step", "size", "offset", "tz"),
     "session": ("data", "timecol", "gap", "max"),
     "counted": ("data", "timecol", "rows", "max"),
 }
@@ -408,14 +408,14 @@ def _window(cursor: Cursor, depth: int) -> WindowRelation:
 
 
 def _window_fields(function: str, given: dict[str, Any]) -> dict[str, Any]:
-    offset = {"offset": given["offset"]} if "offset" in given else {}
+    begins: dict[str, Any] = {name: given[name] for name in ("offset", "tz") if name in given}
     match function:
         case "tumble":
-            return {"tumbling": given["size"], **offset, **({"tz": given["tz"]} if "tz" in given else {})}
+            return {"tumbling": given["size"], **begins}
         case "hop":
-            return {"sliding": {"size": given["size"], "every": given["slide"]}, **offset}
+            return {"sliding": {"size": given["size"], "every": given["slide"]}, **begins}
         case "cumulate":
-            return {"cumulative": {"size": given["size"], "step": given["step"]}, **offset}
+            return {"cumulative": {"size": given["size"], "step": given["step"]}, **begins}
         case "counted":
             return {"count": {"size": given["rows"], "max": given["max"]}}
         case _:

@@ -21,7 +21,14 @@ from strandline.processing.audit.sketches import bins_of
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.operators.aggregate_calls import ORDERED, AggregateCalls
 from strandline.processing.operators.casting import arrow_type
-from strandline.processing.pipelines.event_time import CountShape, CumulativeShape, DayShape, SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import (
+    CountShape,
+    CumulativeDayShape,
+    CumulativeShape,
+    DayShape,
+    SessionShape,
+    WindowShape,
+)
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -75,12 +82,14 @@ class WindowQuery:
         """Every window over the table's rows, in no order: WINDOW_START, WINDOW_END, `by` fields, aggregates, PROBLEM. `rows`:
         those of them that count, in a query."""
         shape = self.stage.shape
-        days = list(_days(database, table, shape)) if isinstance(shape, DayShape) else []
+        days = []
+        if isinstance(shape, DayShape | CumulativeDayShape):
+            days = list(_days(database, table, shape if isinstance(shape, DayShape) else shape.whole))
         for batch in database.query(self.sql(rows or table.sql, days)):
             yield self._finish(batch)
 
     def sql(self, table: str, days: Sequence[tuple[int, int]] = ()) -> str:
-        """The query. `days`: start and end of each day of a time zone, where the windows are such.
+        """The query. `days`: start and end of each window of days of a time zone, where the windows are such or begin with such.
 
         1. Give each row the start and the end of its window, or one row for each window that it is in.
         2. Give it what aggregates need of it beside its group: how far it is from the least value, where it stands.
@@ -95,12 +104,16 @@ class WindowQuery:
 
     def _windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
         shape = self.stage.shape
-        if isinstance(shape, DayShape):
+        if isinstance(shape, DayShape | CumulativeDayShape):
             known = ", ".join(map(str, days)) or "(0, 0)"
-            return (
-                f"SELECT * FROM {table} AS rows, (VALUES {known}) AS days(start_ms, end_ms) "
-                f"WHERE {_TIME} >= start_ms AND {_TIME} < end_ms"
+            found = (
+                f"SELECT * FROM {table} AS rows, (VALUES {known}) AS days(start_ms, last_ms) "
+                f"WHERE {_TIME} >= start_ms AND {_TIME} < last_ms"
             )
+            step = shape.every_ms
+            first = f"start_ms + (({_TIME} - start_ms) // {step} + 1) * {step}"
+            ends = "last_ms" if isinstance(shape, DayShape) else f"unnest(range({first}, last_ms + 1, {step}))"
+            return f"SELECT *, {ends} AS end_ms FROM ({found})"
         if isinstance(shape, SessionShape):
             return self._sessions(table, shape)
         if isinstance(shape, CountShape):
@@ -159,11 +172,12 @@ class WindowQuery:
 def _days(database: Database, table: Table, shape: DayShape) -> Iterator[tuple[int, int]]:
     """Start and end of each window that may hold a row."""
     found: set[int] = set()
-    for batch in database.query(f"SELECT DISTINCT {_TIME} // {shape.size_ms} AS about FROM {table.sql}"):
+    more = shape.size_ms // shape.every_ms
+    for batch in database.query(f"SELECT DISTINCT {_TIME} // {shape.every_ms} AS about FROM {table.sql}"):
         for about in batch.column(0).to_pylist():
-            found.update(range(about - 2, about + 2))
+            found.update(range(about - 1 - more, about + 2))
     for number in sorted(found):
-        yield shape.start_ms(number), shape.start_ms(number + 1)
+        yield shape.start_ms(number), shape.end_ms(number)
 
 
 def _cumulative(table: str, shape: CumulativeShape) -> str:

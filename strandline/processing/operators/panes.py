@@ -46,7 +46,7 @@ class EqualPanes(Panes):
 
 @dataclass(frozen=True)
 class DayPanes(Panes):
-    """The days of a time zone, or so many together as a window has."""
+    """The days of a time zone, or so many together as lie between the beginnings of two windows."""
 
     shape: DayShape
 
@@ -54,7 +54,7 @@ class DayPanes(Panes):
         if not len(event_us):
             return event_us
         # Where a day begins is looked up for each day that is there, not for each event.
-        in_utc = (event_us - 1000 * self.shape.offset_ms) // (1000 * self.shape.size_ms)
+        in_utc = (event_us - 1000 * self.shape.offset_ms) // (1000 * self.shape.every_ms)
         about, codes = np.unique(in_utc, return_inverse=True)
         near = np.unique(np.concatenate([about - 1, about, about + 1]))
         starts_us = self.starts_ms(near) * 1000

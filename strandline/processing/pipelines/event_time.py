@@ -105,23 +105,23 @@ class WindowShape:
 
 @dataclass(frozen=True)
 class DayShape(WindowShape):
-    """Days of a time zone, or so many together as `size_ms` has, counted from 1970-01-01 there: each begins when clocks show
-    `offset_ms` after midnight. Where clocks are set one is shorter or longer than `size_ms`."""
+    """Days of a time zone, or so many together as `size_ms` has; one window begins with every day, or with every so many as
+    `every_ms` has, counted from 1970-01-01 there. A day begins when clocks show `offset_ms` after midnight. Where clocks are set
+    a window is shorter or longer than `size_ms`."""
 
     zone: str = "UTC"
 
-    @property
-    def days(self) -> int:
-        """Of one window."""
-        return self.size_ms // DAY_MS
-
     def start_ms(self, number: int) -> int:
         """When the window of this number begins."""
-        return day_start_ms(self.zone, self.offset_ms, number * self.days)
+        return day_start_ms(self.zone, self.offset_ms, number * (self.every_ms // DAY_MS))
+
+    def end_ms(self, number: int) -> int:
+        """When it ends: where another one begins."""
+        return self.start_ms(number + self.size_ms // self.every_ms)
 
     def number_at(self, at_ms: int) -> int:
-        """The number of the window that holds this instant."""
-        return day_of(self.zone, self.offset_ms, at_ms) // self.days
+        """The number of the last window that begins at or before this instant."""
+        return day_of(self.zone, self.offset_ms, at_ms) // (self.every_ms // DAY_MS)
 
     @property
     def reach_ms(self) -> int:
@@ -142,10 +142,10 @@ class DayShape(WindowShape):
         return self.start_ms(self.number_at(after_ms) + 1)
 
     def first_begin(self, after_ms: int) -> int:
-        return self.last_start(after_ms)
+        return self.start_ms(self.number_at(after_ms) + 1 - self.size_ms // self.every_ms)
 
     def last_end_holding(self, event_ms: int) -> int:
-        return self.first_end(event_ms)
+        return self.end_ms(self.number_at(event_ms))
 
     def __str__(self) -> str:
         return f"{super().__str__()}, in {self.zone}"
@@ -171,6 +171,36 @@ class CumulativeShape(WindowShape):
 
     def __str__(self) -> str:
         return f"{super().__str__()}, cumulative"
+
+
+@dataclass(frozen=True)
+class CumulativeDayShape(CumulativeShape):
+    """Cumulative windows that begin with days of a time zone, or with so many together as `size_ms` has. Days begin where steps
+    do: the check of the pipeline sees to it."""
+
+    zone: str = "UTC"
+
+    @property
+    def whole(self) -> DayShape:
+        """The windows of the greatest length."""
+        return DayShape(self.size_ms, self.size_ms, self.offset_ms, zone=self.zone)
+
+    @property
+    def reach_ms(self) -> int:
+        return self.whole.reach_ms
+
+    @property
+    def grid_ms(self) -> int:
+        return 1
+
+    def last_start(self, at_ms: int) -> int:
+        return self.whole.last_start(at_ms)
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return self.whole.last_end_holding(event_ms)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, in {self.zone}"
 
 
 _LOOKS_A_GAP = 10

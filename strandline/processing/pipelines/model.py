@@ -43,7 +43,7 @@ from strandline.core.stream import (
 from strandline.core.times.durations import format_duration, format_place
 from strandline.core.times.time_zones import zone_names
 from strandline.ledger.states import WatermarkPolicy
-from strandline.processing.pipelines.calendars import DAY_MS
+from strandline.processing.pipelines.calendars import DAY_MS, days_begin_at_multiples
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources
@@ -241,7 +241,7 @@ class WindowSpec(DocumentModel):
     offset: Duration | None = None
     """Of windows that neither are sessions nor count: so much later they begin."""
     tz: str | None = None
-    """Of tumbling windows of whole days: the time zone whose days they are, as Europe/Berlin; else UTC's."""
+    """Of windows of whole days, or that grow for whole days: the time zone whose days they are, as Europe/Berlin; else UTC's."""
     by: list[str] = Field(default_factory=list)
     """The fields that make the key; none means one result a window."""
     aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
@@ -288,12 +288,31 @@ class WindowSpec(DocumentModel):
             return
         if self.tz not in zone_names():
             yield ("tz",), f"'{self.tz}' is not a time zone{did_you_mean(self.tz, zone_names())}"
-        if not self.tumbling or self.tumbling % DAY_MS:
+        lengths = [self.tumbling] if self.tumbling else []
+        if self.sliding is not None:
+            lengths = [self.sliding.every, self.sliding.size]
+        if self.cumulative is not None:
+            lengths = [self.cumulative.size]
+        if not lengths or any(length % DAY_MS for length in lengths):
             yield (
                 ("tz",),
-                "a time zone says when days begin, so it needs tumbling windows of whole days, as 'tumbling: 1d'; parts of a "
-                "day are moved by 'offset'",
+                "a time zone says when days begin, so it needs windows of whole days, as 'tumbling: 1d', 'sliding: {size: 7d, "
+                "every: 1d}' or 'cumulative: {size: 1d, step: 1h}'; parts of a day are moved by 'offset'",
             )
+        elif self.sliding is not None and self.sliding.size % self.sliding.every:
+            yield (
+                ("sliding", "size"),
+                f"{format_duration(self.sliding.size)} of days of a time zone is not a multiple of 'every', "
+                f"{format_duration(self.sliding.every)}",
+            )
+        elif self.cumulative is not None and self.tz in zone_names():
+            step_ms = self.cumulative.step
+            if not days_begin_at_multiples(self.tz, self.offset_ms, step_ms, self.offset_ms % step_ms):
+                yield (
+                    ("cumulative", "step"),
+                    f"days of {self.tz} do not always begin where a step of {format_duration(step_ms)} does; expected one that "
+                    "fits, as 1h or 15m",
+                )
 
     @property
     def size_ms(self) -> int:

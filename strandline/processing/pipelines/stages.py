@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from strandline.processing.pipelines.event_time import (
     RECORDS,
     CountShape,
+    CumulativeDayShape,
     CumulativeShape,
     DayShape,
     JoinShape,
@@ -234,7 +235,7 @@ class Stage:
     offset_ms: int = 0
     """So much later than the multiples since 1970 windows begin; or in a day."""
     zone: str | None = None
-    """The time zone whose days they are; None for UTC, where windows may have any length."""
+    """The time zone whose days they are, or with whose days they begin; None for UTC, where windows may have any length."""
     is_cumulative: bool = False
     """Whether windows begin together, each multiple of their greatest size, and end one step after the other."""
     takes: int | None = field(default=None, repr=False)
@@ -278,7 +279,8 @@ class Stage:
         if self.count is not None:
             return CountShape(self.size_ms, 1, count=self.count, **more)
         if self.zone is not None:
-            return DayShape(self.size_ms, self.size_ms, self.offset_ms, self.zone, **more)
+            of_days = CumulativeDayShape if self.is_cumulative else DayShape
+            return of_days(self.size_ms, self.every_ms, self.offset_ms, zone=self.zone, **more)
         kind = CumulativeShape if self.is_cumulative else WindowShape
         return kind(self.size_ms, self.every_ms, self.offset_ms, **more)
 

@@ -6,10 +6,13 @@ greatest length) to there. Nothing of a whole window leaves the state before it 
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from strandline.processing.operators.keys import Codes
+from strandline.processing.operators.panes import DayPanes
 from strandline.processing.operators.windows import WindowOperator
+from strandline.processing.pipelines.event_time import CumulativeDayShape
 
 
 class CumulativeOperator(WindowOperator):
@@ -19,11 +22,22 @@ class CumulativeOperator(WindowOperator):
         return self._panes.at(closed_ms) - 1
 
     def _borders(self, windows: Codes) -> tuple[Codes, Codes]:
-        return windows // self._size_panes * self._size_panes, windows + 1
+        return self._whole(windows)[0], windows + 1
 
     def _first_and_last_window(self, panes: Codes) -> tuple[Codes, Codes]:
         """One in which nothing is new is among them, if its whole window has something by then."""
-        return panes, (panes // self._size_panes + 1) * self._size_panes - 1
+        return panes, self._whole(panes)[1] - 1
+
+    def _whole(self, panes: Codes) -> tuple[Codes, Codes]:
+        """Of the whole windows that hold these panes the first pane, and the first one behind."""
+        shape = self.stage.shape
+        if not isinstance(shape, CumulativeDayShape):
+            first = panes // self._size_panes * self._size_panes
+            return first, first + self._size_panes
+        days = DayPanes(shape.whole)
+        numbers, codes = np.unique(days.of(self._panes.starts_ms(panes) * 1000), return_inverse=True)
+        first, behind = (self._panes.of(days.starts_ms(numbers + more) * 1000) for more in (0, 1))
+        return first[codes], behind[codes]
 
     def _open_until_ms(self, groups: pa.RecordBatch) -> int:
         """When the step ends in which the last row is: later windows hold the same."""
