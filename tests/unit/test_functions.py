@@ -181,3 +181,28 @@ def test_a_decimal_may_have_as_many_nines_as_its_type_has_digits(digits: int) ->
 def test_like(text: str, pattern: str, expected: bool) -> None:
     found = ColumnExpression(parse_expression("s like p").sql, {"s": "string", "p": "string"})
     assert found({"s": pa.array([text]), "p": pa.array([pattern])}, 1).to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "x*", "[[:space:]]*", r"\pZ*", r"\p{P}*\s*", r"\z", r"\b", r"\b$", r"^\b", r"\B", "(?m)^", "(?m)$", "b(?i)c|x*", "|,", "",
+        r"(?-s:,)?\pZ*",
+    ],
+)  # fmt: skip
+def test_no_text_is_split_where_a_pattern_takes_nothing(pattern: str) -> None:
+    """Arrow would stay there for ever. RE2 is asked, whose patterns Python reads otherwise or not at all."""
+    with pytest.raises(ExpressionError, match="may match between two characters"):
+        infer_type(parse_expression(f"split(s, r'{pattern}')"), {"s": "string"})
+
+
+@pytest.mark.parametrize("pattern", [", *", r"\pZ*,\pZ*", r"[,-]\d*", r"\Q\C\E", r"\b,", "[[:space:]]+"])
+def test_a_text_is_split_where_a_pattern_takes_something(pattern: str) -> None:
+    assert infer_type(parse_expression(f"split(s, r'{pattern}')"), {"s": "string"}) == "array<string>"
+
+
+def test_no_pattern_takes_a_part_of_a_character() -> None:
+    """What it left would be no text, and nothing that reads texts could go on."""
+    with pytest.raises(ExpressionError, match=r"has \\C, which takes a byte"):
+        infer_type(parse_expression(r"regexp_extract(s, r'^(\C{3})', 1)"), {"s": "string"})
+    assert infer_type(parse_expression(r"regexp_extract(s, r'^(\\C)', 1)"), {"s": "string"}) == "string"

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from strandline import stream, tumbling
@@ -17,11 +18,13 @@ from strandline.processing.desk.case_run import read_cases, run_case
 from strandline.processing.desk.desk import Desk, DeskResult
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
+from strandline.processing.operators.kinds.joins import result_places
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import plan_branches
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.upgrade import changes_between
+from strandline.results.writer import WINDOW_END, WINDOW_START
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STREAM = StreamSpec.from_document(
@@ -117,6 +120,8 @@ def test_sliding_windows_and_days_of_a_zone_meet_in_their_own_windows() -> None:
         {"sliding": {"size": "2m", "every": "1m"}},
         {"cumulative": {"size": "2m", "step": "1m"}},
         {"tumbling": "1d", "tz": "Europe/Berlin"},
+        {"sliding": {"size": "2d", "every": "1d"}, "tz": "Europe/Berlin"},
+        {"cumulative": {"size": "1d", "step": "1h"}, "tz": "Europe/Berlin"},
         {"tumbling": "1m", "offset": "20s"},
     ):
         steps = window("a", ["machine"], shape), window("b", ["machine"], shape), join(same_window=True)
@@ -125,6 +130,18 @@ def test_sliding_windows_and_days_of_a_zone_meet_in_their_own_windows() -> None:
         alone = {(one["window"]["start"], one["window"]["end"]): one["power"] for one in found["a"]}
         met = {(one["window"]["start"], one["window"]["end"]): (one["one"], one["two"]) for one in found["met"]}
         assert met == {window: (power, power) for window, power in alone.items()}, shape
+
+
+def test_results_whose_keys_are_times_of_any_year_have_places_of_their_own() -> None:
+    """Arrow can't write the year 32768, and takes the year 67560 for 2024."""
+    micros = [0, 971_890_963_200_000_000, 1_704_067_200_000_000, 2_069_820_432_000_000_000]
+    stage = pipeline(*BOTH, join(same_window=True)).stages[0]
+    assert stage.identifying == ("machine",)
+    times = pa.array(micros, pa.timestamp("us", "UTC"))
+    edges = {name: pa.array([60_000] * 4, pa.int64()) for name in (WINDOW_START, WINDOW_END)}
+    places = result_places(stage, {"machine": times, **edges}).to_pylist()
+    assert len(set(places)) == 4
+    assert places[0] == "a/60000/60000/1970-01-01 00:00:00.000000Z"
 
 
 def results(checked: CheckedPipeline, rows: list[tuple[str, int, float]]) -> dict[str, list[dict[str, Any]]]:

@@ -37,6 +37,7 @@ from strandline.core.errors import PermanentError
 from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
+from strandline.processing.operators.functions.zones import FIRST_US, LAST_US
 from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, ranges
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, Stage
@@ -434,12 +435,22 @@ class LatestJoinOperator(IntervalJoinOperator):
 
 def result_places(stage: Stage, columns: Mapping[str, pa.Array]) -> pa.Array:
     """What tells each of these results of the stage from all its others, as text: as unique as the id of its document."""
-    keys = [columns[name].cast(pa.string()) for name in stage.identifying]
+    keys = [_key_text(columns[name]) for name in stage.identifying]
     for plain, escaped in (("%", "%25"), ("/", "%2F"), ("|", "%7C")):
         keys = [pc.replace_substring(key, plain, escaped) for key in keys]
     times = [columns[name].cast(pa.string()) for name in (WINDOW_START, WINDOW_END)]
     parts = [pa.repeat(stage.name, len(times[0])), *times, *(key.fill_null("%0") for key in keys)]
     return pc.binary_join_element_wise(*parts, "/")
+
+
+def _key_text(column: pa.Array) -> pa.Array:
+    """Different for different values. A time beyond the years that Arrow writes rightly is its microseconds."""
+    if not pa.types.is_timestamp(column.type):
+        return column.cast(pa.string())
+    micros = column.cast(pa.int64())
+    is_written = pc.and_(pc.greater_equal(micros, FIRST_US), pc.less_equal(micros, LAST_US))
+    written = pc.if_else(is_written, micros, 0).cast(column.type).cast(pa.string())
+    return pc.if_else(is_written, written, micros.cast(pa.string()))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from strandline.core.field_types import NULL, array_type, element_of, kind_of, struct_type
-from strandline.processing.pipelines.functions.regular_expressions import pattern_of
+from strandline.processing.pipelines.functions.regular_expressions import may_match_nothing, pattern_of
 from strandline.processing.pipelines.functions.signature import ANY, FIRST, Argument, Function
 from strandline.processing.pipelines.functions.written import text
 
@@ -30,11 +30,7 @@ _PLACE = "counted from 1, or from the end if negative"
 def _separating_pattern(written: str) -> str:
     """A pattern between parts, which takes at least one character: of those that may take none, every engine has its own idea."""
     pattern = pattern_of(written)
-    try:
-        is_empty = any(not match[0] for sample in ("", "a b-1_\n") for match in re.finditer(pattern, sample))
-    except re.error:
-        is_empty = False
-    if is_empty:
+    if may_match_nothing(pattern):
         raise ValueError("may match between two characters; expected a pattern that takes at least one, as ','")
     return pattern
 

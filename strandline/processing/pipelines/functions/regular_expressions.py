@@ -34,7 +34,21 @@ def pattern_of(text: str) -> str:
     except pa.ArrowInvalid as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
         raise ValueError(f"is no regular expression that RE2 knows: {reason}") from error
+    if r"\C" in _TOKEN.findall(text):
+        raise ValueError("has \\C, which takes a byte, so that a part of a character would be left; write '.'")
     return text
+
+
+_EDGES = ("", "a", " ", "a b-1_\n", "\na\n \n")
+"""Texts in which everything that RE2 can ask of a place without taking a character is true somewhere: together with what stands
+beside it at the ends of texts, lines and words."""
+
+
+def may_match_nothing(pattern: str) -> bool:
+    """Whether a valid pattern matches somewhere without taking a character. RE2 itself is asked: other engines read some patterns
+    otherwise (`[[:space:]]*`), and others not at all (`\\pZ*`)."""
+    marked = pc.replace_substring_regex(pa.array(_EDGES), pattern=f"({pattern})", replacement=r"<\1>")
+    return any("<>" in one for one in marked.to_pylist())
 
 
 def groups_in(pattern: str) -> int:
