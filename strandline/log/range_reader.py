@@ -129,6 +129,8 @@ class RangeReader:
                     ) from reason
                 for one in arrived:
                     yield from one.columns(headers, headers_beside)
+                if arrived:
+                    arrived_s = time.monotonic()  # what the caller took to work on it, nobody waited for Kafka
         finally:
             if asking is not None and not self._loop.is_closed():
                 asking.cancel()

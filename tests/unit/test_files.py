@@ -288,3 +288,25 @@ def test_a_transaction_in_doubt_is_resolved_from_the_log(
     assert asyncio.run(run("")) == Taken(0, 26, 0)
     assert [record.value for record in log] == [b"%d" % n for n in range(25)]
     assert len({dict(record.headers)["message-id"] for record in log}) == 25
+
+
+def test_what_came_before_a_break_in_a_file_is_in_the_log(tmp_path: Path) -> None:
+    """And it is known the next time, when the file is whole."""
+    path, log = tmp_path / "f.ndjson.gz", list[Any]()
+    packed = gzip.compress(b"1\n2\n", mtime=0), gzip.compress(b"3\n4\n", mtime=0)
+    path.write_bytes(packed[0] + packed[1][:12])
+
+    async def run() -> Taken:
+        with contextlib.closing(WriterIdentity.take(tmp_path, "files-host-s")) as identity:
+            with contextlib.closing(Journal(identity.directory / "files.sqlite")) as journal:
+                one = FileIngest("127.0.0.1:1", spec(), identity, journal, record_bytes_max=50, confirm_timeout_s=1)
+                one._writer = one._finder = ToldLog(log, "")  # type: ignore[assignment]
+                async with one:
+                    return await one.take(path, lambda *_: None)
+
+    with pytest.raises(UnreadableFile, match="cut short"):
+        asyncio.run(run())
+    assert [record.value for record in log] == [b"1", b"2"]
+    path.write_bytes(b"".join(packed))
+    assert asyncio.run(run()) == Taken(2, 2, 0)
+    assert [record.value for record in log] == [b"1", b"2", b"3", b"4"]

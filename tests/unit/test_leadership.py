@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
-from strandline.core.errors import LedgerUnavailable
+from strandline.core.errors import InvalidSettings, LedgerUnavailable, NotFound
+from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import FreeJob, LeaseRow
 from strandline.services.supervision import leadership as leadership_module
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity
+from strandline.services.supervision.supervisor import Supervisor
 from tests.support.waiting import wait_until
 
 LEASE_S = 0.6
@@ -25,6 +30,7 @@ class LeasingLedger:
         self.free: dict[str, int] = {}
         self.living = 1
         self.lost: set[str] = set()
+        self.deleted: set[str] = set()
         self.is_away = False
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -47,6 +53,8 @@ class LeasingLedger:
         return [FreeJob(name, free_for_ms) for name, free_for_ms in self.free.items()]
 
     def claim_lease(self, job: str, holder: str, length_ms: int) -> tuple[LeaseRow, None] | None:
+        if job in self.deleted:
+            raise NotFound(f"there is no job {job}")
         self._epochs[job] = self._epochs.get(job, 0) + 1
         return LeaseRow(job, holder, self._epochs[job], 0, length_ms, "", "", True), None
 
@@ -131,6 +139,12 @@ def test_a_service_claims_its_share(service: Service, living: int, expected: int
     assert service.leadership.claim_free(5) == []
 
 
+def test_a_job_that_is_deleted_meanwhile_keeps_no_other_from_being_led(service: Service) -> None:
+    service.ledger.free, service.ledger.deleted = {"a": 0, "b": 0}, {"a"}
+    claimed = wait_until(lambda: service.leadership.claim_free(2), bool, "claimed")
+    assert [lease.job for lease, _ in claimed] == ["b"]
+
+
 def test_what_nobody_else_claims_is_claimed_beyond_the_share(service: Service) -> None:
     service.ledger.living = 2
     service.lead("one")
@@ -199,3 +213,17 @@ def test_a_service_that_resigns_renews_nothing_and_ends_its_runners(service: Ser
     service.leadership.resign()
     wait_until(lambda: service.ended, bool, "ended")
     wait_until(service.leadership.is_alive, lambda alive: not alive, "no longer ready")
+
+
+@pytest.mark.parametrize("asked", ["jobs", "free_jobs"])
+def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    """The ledger's client reads its secrets anew when it connects again, and one may just be replaced."""
+    with closing(Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")) as ledger:
+        supervisor = Supervisor(ledger, tmp_path)
+        monkeypatch.setattr(supervisor._leadership, "_is_announced", True)
+        supervisor._look()
+        with monkeypatch.context() as patch, capture_logs() as said:
+            patch.setattr(ledger, asked, Mock(side_effect=InvalidSettings("the file of a secret is missing")))
+            supervisor._look()
+        assert [line["event"] for line in said] == ["could not look at the jobs"]
+        supervisor._look()

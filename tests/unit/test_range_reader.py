@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from aiokafka.errors import CorruptRecordException, NoError, NotLeaderForPartitionError
@@ -87,3 +88,26 @@ def test_a_range_whose_last_batch_is_not_the_recorded_one_is_refused(last: bytes
             Conflict, match="stream s, partition 0 holds another record at offset 9 than when the slice"
         ):
             take(recorded, *records)
+
+
+def test_what_the_caller_takes_to_work_counts_for_no_silence_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that was sent before is over time when a slow caller comes back, and is made again."""
+    now_s, answers = [0.0], [answer(batch(3, b"a")), TimeoutError("the request took too long"), answer(batch(9, b"b"))]
+
+    async def fetch(asked: object, bytes_max: int) -> list[Answer]:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return [found]
+
+    monkeypatch.setattr(
+        "strandline.log.range_reader.time",
+        SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda s: now_s.__setitem__(0, now_s[0] + s)),
+    )
+    with closing(RangeReader("127.0.0.1:1", timeout_s=30)) as reader:
+        monkeypatch.setattr(reader._brokers, "fetch", fetch)
+        found = []
+        for chunk in reader.read([OffsetRange("s", 0, 0, 10)]):
+            found += chunk.values
+            now_s[0] += 40
+    assert found == [b"a", b"b"]

@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from strandline.core.errors import LogUnavailable
-from strandline.core.files.text_rows import TOO_LONG, Row, TooLong
+from strandline.core.files.text_rows import TOO_LONG, Row, TooLong, UnreadableFile
 from strandline.core.record_headers import (
     HEADER_CONTENT_TYPE,
     HEADER_EPOCH,
@@ -196,14 +196,20 @@ class FileIngest:
 
 
 def _chunks(rows: Iterator[Row], first: int) -> Iterator[tuple[int, list[Row]]]:
-    """The rows in pieces for one transaction each, with the place of the first row in the file."""
+    """The rows in pieces for one transaction each, with the place of the first row in the file. Where the file can't be read on,
+    what came before it is a piece, too, and then comes the error."""
     chunk: list[Row] = []
     size = 0
-    for row in rows:
-        chunk.append(row)
-        size += 0 if row is TOO_LONG else len(row)  # type: ignore[arg-type]
-        if len(chunk) == TRANSACTION_RECORDS_MAX or size >= TRANSACTION_BYTES_MAX:
+    try:
+        for row in rows:
+            chunk.append(row)
+            size += 0 if row is TOO_LONG else len(row)  # type: ignore[arg-type]
+            if len(chunk) == TRANSACTION_RECORDS_MAX or size >= TRANSACTION_BYTES_MAX:
+                yield first, chunk
+                first, chunk, size = first + len(chunk), [], 0
+    except (UnreadableFile, OSError):
+        if chunk:
             yield first, chunk
-            first, chunk, size = first + len(chunk), [], 0
+        raise
     if chunk:
         yield first, chunk

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from strandline.core.errors import LedgerUnavailable, StrandlineError
+from strandline.core.errors import LedgerUnavailable, NotFound, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import LeaseRow
 from strandline.services.supervision.repeated_errors import RepeatedErrors
@@ -154,7 +154,10 @@ class Leadership:
             if leading >= share and job.free_for_ms < self._length_ms:
                 continue
             counted_from_s = time.monotonic()
-            granted = self._ledger.claim_lease(job.name, self._service.name, self._length_ms)
+            try:
+                granted = self._ledger.claim_lease(job.name, self._service.name, self._length_ms)
+            except NotFound:
+                continue  # it was deleted since
             if granted is None:
                 continue
             with self._lock:

@@ -40,7 +40,7 @@ from pathlib import Path
 
 import structlog
 
-from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, StackError, StrandlineError
+from strandline.core.errors import Conflict, Fenced, StackError, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
 from strandline.services.processes.log_files import keep_newest
@@ -195,7 +195,7 @@ class Supervisor:
             claimed = self._leadership.claim_free(len(jobs))
             if claimed:
                 jobs = self._ledger.jobs()  # as their former leaders left them
-        except LedgerUnavailable as error:
+        except StrandlineError as error:  # also InvalidSettings: a secret of the ledger that is just being replaced
             self._errors.failed("could not look at the jobs", error, action="look")
             return
         self._errors.worked("the jobs are looked at again", action="look")
@@ -219,7 +219,7 @@ class Supervisor:
         try:
             self._standbys.keep(is_calm=not any(self._is_settling(job) for job in jobs))
             self._errors.worked("the standbys are kept again", action="standby")
-        except (LedgerUnavailable, StackError, OSError) as error:
+        except (StrandlineError, OSError) as error:
             self._errors.failed("could not keep a standby", error, action="standby")
 
     def _is_settling(self, job: JobRow) -> bool:
@@ -246,7 +246,7 @@ class Supervisor:
             if is_neighbour and Path(before.data_dir).resolve() != self._data_dir.resolve():
                 kill_tree(tree_mark(Path(before.data_dir)), whole_stack=True)
             self._ledger.record_event("leader_changed", message, lease.job, facts=facts)
-        except (LedgerUnavailable, StackError, OSError) as error:
+        except (StrandlineError, OSError) as error:
             logger.error("could not take over in order", action="lead", job=lease.job, error=str(error))
 
     def _forget_lost(self) -> None:
