@@ -114,6 +114,7 @@ class Registry(Part):
         base: JobBase | None = None,
         origin: Offsets | None = None,
         lookups: Mapping[str, int] | None = None,
+        readers: Collection[str] = (),
     ) -> JobRow:
         """Register a job (version 1, wanted running), or give it a new version. From then on it alone emits to `emits_to`, and to
         no other place.
@@ -122,6 +123,8 @@ class Registry(Part):
         jobs that are submitted after this one and may give it a place. `base`: what the new version was checked against.
         `origin`: where the job begins to read, if an earlier job of this name was deleted: its epochs, slices, versions and
         generations are followed by those of this one. `lookups`: those that it uses -> the version that it was checked against.
+        `readers`: the jobs that read a stream which another job, or none, emits to from then on. They are restarted: a run finds
+        out only when it begins which job emits to its stream.
         Raises Conflict when any other job emits to a place, when the job is not as in `base` any more, when a lookup has another
         version, or when the job was deleted and `origin` isn't given.
         """
@@ -150,6 +153,11 @@ class Registry(Part):
             used = lookups_of_version(connection, name, before, lookups or {})
             row = JobVersionRow(name, version, text, document, now_ms, used)
             connection.execute(sa.insert(job_versions).values(vars(row)))
+            # In one order, so that no two submissions wait for each other.
+            for reader in sorted(readers):
+                of_reader = (jobs.c.name == reader) & jobs.c.deleted_ms.is_(None)
+                restarted = {"restarts": jobs.c.restarts + 1, "updated_ms": now_ms}
+                connection.execute(sa.update(jobs).where(of_reader).values(restarted))
             if is_deleted and origin is not None:
                 _revive(connection, name, version, origin, now_ms)
             return read_job(connection, name)

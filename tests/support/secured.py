@@ -38,6 +38,7 @@ from strandline.services.processes.pids import PidFile
 from tests.support import postgresql
 from tests.support.faults.kafka_cluster import KafkaCluster, free_ports
 from tests.support.faults.mosquitto import Mosquitto
+from tests.support.gateways import MOSQUITTO
 from tests.support.oidc_provider import Provider
 from tests.support.waiting import wait_until
 
@@ -266,6 +267,8 @@ def _takes_no_password(port: int) -> bool:
 @contextlib.contextmanager
 def secured_mosquitto(directory: Path, certificates: DevCertificates, password: str) -> Iterator[str]:
     """A broker that takes clients by TLS with a password alone: user `strandline`. Yields its URL."""
+    if MOSQUITTO is None:
+        pytest.skip("mosquitto is not installed")
     passwords = directory / "mosquitto-passwords"
     passwords.touch(mode=0o600)
     subprocess.run(["mosquitto_passwd", "-b", str(passwords), "strandline", password], check=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from strandline.core.errors import LedgerUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.fencing import slots_of_older_runs
@@ -207,6 +209,20 @@ def test_a_job_that_reads_results_beside_streams_is_thought_of_when_their_emitte
     assert api.apply("---\n".join((MINUTES, BOTH))).status_code == 200
     told = problem_of(api.apply(MINUTES.replace("tumbling: 1m", "tumbling: 30s")), 409, "conflict")["detail"]
     assert "windows in stream turbine-minute from 1m to 30s (job both reads them beside other streams" in told
+    silent = MINUTES.replace("{stream: turbine-minute}, ", "")
+    told = problem_of(api.apply(silent), 409, "conflict")["detail"]
+    assert "windows in stream turbine-minute, which come no more (job both reads them beside other streams" in told
+
+
+def test_readers_are_restarted_with_the_change_or_not_at_all(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure behind the change is no reason to apply it anew, and applying it again changes nothing."""
+    own = f"stream: turbine-minute\nschema: {SCHEMA}\n"
+    api.apply("---\n".join((STREAM, own, HOURS)))
+    with monkeypatch.context() as patch:
+        patch.setattr(api.ledger, "record_event", Mock(side_effect=LedgerUnavailable("the ledger is away")))
+        assert api.apply(MINUTES).status_code == 503
+    assert api.apply(MINUTES).status_code == 200
+    assert api.ledger.job("hours").restarts == 1
 
 
 def test_a_circle_is_found_through_any_of_several_streams() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -222,7 +222,8 @@ class Applier:
 
         Raises InvalidDocument, LogUnavailable, LedgerUnavailable.
         """
-        return [self._plan_job(pipeline) for pipeline in self.check(text, source).pipelines]
+        pipelines = self.check(text, source).pipelines
+        return [self._plan_job(pipeline, pipelines) for pipeline in pipelines]
 
     def apply(self, text: bytes, source: str, principal: str | None = None) -> list[Applied]:
         """Make the changes, for `principal`, and return what changed.
@@ -241,7 +242,7 @@ class Applier:
         notes = {stream.stream: self._check_schema_change(stream, batch) for stream in batch.streams}
         changes = {one.spec.lookup: self._lookup_changes.check(one, batch.pipelines) for one in batch.lookups}
         self._refuse_other_logs(batch)
-        bases = {pipeline.job: self._check_job(pipeline) for pipeline in batch.pipelines}
+        bases = {pipeline.job: self._check_job(pipeline, batch.pipelines) for pipeline in batch.pipelines}
         self._refuse_shared_places(batch.pipelines)
         self._refuse_circles(batch.pipelines)
         self._refuse_left_results(batch.pipelines)
@@ -281,9 +282,9 @@ class Applier:
         """`bases`: what the jobs of the same text were checked against. `lookups`: those of the same text, with the versions that
         they have got."""
         before = self._job(pipeline.job)
-        streams_before = self._emitted_streams(before)
+        emitted = {stream for _, stream in emissions_to_streams(pipeline.spec)}
         self._topics.ensure_dead_letter_topic(pipeline.job)
-        for stream in sorted({stream for _, stream in emissions_to_streams(pipeline.spec)}):
+        for stream in sorted(emitted):
             self._topics.ensure_room_for_records(stream)
         self._ensure_templates(pipeline)
         emits_to = [Place(kind, name, stage) for stage, (kind, name) in _places(pipeline.spec)]
@@ -296,13 +297,13 @@ class Applier:
             bases[pipeline.job],
             self._origin_of_life(pipeline) if before is None else None,
             {name: lookups.get(name, version) for name, version in pipeline.lookups},
+            self._readers(self._emitted_streams(before) ^ emitted),
         )
         outcome = outcome_of(before.version if before else None, row.version)
         if outcome != "unchanged":
             message = f"job {row.name} {outcome}: version {row.version}"
             facts = {"version": row.version}
             self._ledger.record_event(f"job_{outcome}", message, row.name, facts=facts, principal=principal)
-        self._restart_readers(streams_before ^ self._emitted_streams(row))
         return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version)
 
     def _origin_of_life(self, pipeline: CheckedPipeline) -> Offsets | None:
@@ -387,7 +388,8 @@ class Applier:
         for stream in sorted({stream for pipeline in batch.pipelines for stream in pipeline.streams} - in_batch):
             self._topics.require_whole_log(stream)
 
-    def _plan_job(self, pipeline: CheckedPipeline) -> JobPlan:
+    def _plan_job(self, pipeline: CheckedPipeline, together: Sequence[CheckedPipeline]) -> JobPlan:
+        """`together`: all pipelines that are applied with it."""
         job = self._job(pipeline.job)
         if job is None:
             return JobPlan(job=pipeline.job, outcome="created", version=1, changes=[], rewind=None)
@@ -397,7 +399,7 @@ class Applier:
         spec = PipelineSpec.from_document(document)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
         present = check(spec, list(map(self._stream, spec.streams)), lookups=lookups)
-        changes = [*changes_between(present, pipeline), *self._other_windows(present, pipeline)]
+        changes = [*changes_between(present, pipeline), *self._other_windows(present, pipeline, together)]
         plan = plan_of_job(self._ledger, pipeline)
         cost = rewind_cost(self._ledger, plan, job.name)
         if not any(change.effect is Effect.FORBIDDEN for change in changes):
@@ -409,15 +411,26 @@ class Applier:
         rewind = rewind_view(cost, pipeline.retention_ms)
         return JobPlan(job=job.name, outcome="changed", version=job.version + 1, changes=changes, rewind=rewind)
 
-    def _other_windows(self, before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
-        """Streams of results whose windows change while jobs go by when the next ones begin and end."""
+    def _other_windows(
+        self, before: CheckedPipeline, after: CheckedPipeline, together: Sequence[CheckedPipeline]
+    ) -> Iterator[Change]:
+        """Streams of results whose windows change, or come no more, while jobs go by when the next ones begin and end."""
         windows = [
-            {stream: str(one.shape) for one in version.stages for stream in one.streams} for version in (before, after)
+            {stream: str(one.shape) for version in versions for one in version.stages for stream in one.streams}
+            for versions in ([before], [*together, after])
         ]
         for job, spec in present_pipelines(self._ledger).items():
             for read in spec.reads:
                 old, new = (shapes.get(read.stream) for shapes in windows)
-                if read.event_time.watermark == "emissions" and old is not None and new is not None and old != new:
+                if read.event_time.watermark != "emissions" or old is None or old == new:
+                    continue
+                if new is None:
+                    yield Change(
+                        f"windows in stream {read.stream}, which come no more",
+                        Effect.FORBIDDEN,
+                        f"job {job} reads them beside other streams, and would wait for the next ones for ever; delete it first",
+                    )
+                else:
                     yield Change(
                         f"windows in stream {read.stream} from {old} to {new}",
                         Effect.FORBIDDEN,
@@ -425,11 +438,11 @@ class Applier:
                         "ends; emit to another stream",
                     )
 
-    def _check_job(self, pipeline: CheckedPipeline) -> JobBase:
+    def _check_job(self, pipeline: CheckedPipeline, together: Sequence[CheckedPipeline]) -> JobBase:
         """Refuse what a job with results can't take. The submission holds only for a job that is still as the answer says."""
         job = self._job(pipeline.job)
         base = JobBase(job.version if job else 0, self._ledger.floor(pipeline.job))
-        plan = self._plan_job(pipeline)
+        plan = self._plan_job(pipeline, together)
         self._refuse_forbidden(plan)
         if job is not None and job.has_completed and plan.outcome != "unchanged":
             raise Conflict(
@@ -542,11 +555,10 @@ class Applier:
         spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
         return {stream for _, stream in emissions_to_streams(spec)}
 
-    def _restart_readers(self, streams: set[str]) -> None:
-        """Restart the jobs that read these streams: a run finds out only when it begins which job emits to its stream."""
-        for job in self._ledger.jobs() if streams else []:
-            if streams.intersection(input_streams(self._ledger, job)):
-                self._ledger.ask_restart(job.name)
+    def _readers(self, streams: set[str]) -> list[str]:
+        """The jobs that read one of these streams."""
+        jobs = self._ledger.jobs() if streams else []
+        return [job.name for job in jobs if streams.intersection(input_streams(self._ledger, job))]
 
     def _stream(self, name: str) -> StreamSpec:
         return StreamSpec.from_document(self._ledger.stream(name).document)
