@@ -87,13 +87,7 @@ class Lives(Part):
                     f"job {job} is {known.state.value}, and only a job that doesn't run can be {verb}: first "
                     f"strandline job stop {job}, then strandline job {verb.removesuffix('d')} {job}"
                 )
-            is_open = (backfills.c.job == job) & backfills.c.state.in_(OPEN_BACKFILLS)
-            generation = connection.execute(sa.select(backfills.c.generation).where(is_open)).scalar()
-            if generation is not None:
-                raise Conflict(
-                    f"backfill {generation} of job {job} is under way; wait for its end, or cancel it with "
-                    f"strandline job backfill {job} --cancel"
-                )
+            _refuse_open_backfill(connection, job)
             epoch = known.epoch + 1
             ended = {"ended_ms": now_ms, "outcome": "superseded", "message": f"the job was {verb}"}
             connection.execute(sa.update(runs).where(runs.c.job == job, runs.c.ended_ms.is_(None)).values(ended))
@@ -109,7 +103,7 @@ class Lives(Part):
     def reset_job(self, fence: RunRow, origin: Origin) -> JobRow:
         """Begin a new life of the job at `origin`, under a new generation of results. `fence` is the answer of `end_runs`.
 
-        Raises Fenced when the job was started in between; NotFound.
+        Raises Fenced when the job was started in between; Conflict when a backfill was; NotFound.
         """
         with self._database.writing(f"reset job {fence.job}") as connection:
             self._begin_life(connection, fence, origin)
@@ -133,6 +127,7 @@ class Lives(Part):
             raise Conflict(
                 f"job {job} was just started, and is {known.state.value}; stop it first: strandline job stop {job}"
             )
+        _refuse_open_backfill(connection, job)  # it may have been asked for since the runs were fenced
         last = connection.execute(sa.select(sa.func.max(slices.c.number)).where(slices.c.job == job)).scalar() or 0
         newest = sa.select(sa.func.max(backfills.c.generation)).where(backfills.c.job == job)
         generation = max(known.generation, connection.execute(newest).scalar() or 0) + 1
@@ -278,3 +273,13 @@ def _forget_results(connection: sa.Connection, stream: str) -> None:
         if offsets.get(stream):
             of_row = (checkpoints.c.job == job) & (checkpoints.c.slice == number)
             connection.execute(sa.update(checkpoints).where(of_row).values(result_offsets={**offsets, stream: {}}))
+
+
+def _refuse_open_backfill(connection: sa.Connection, job: str) -> None:
+    is_open = (backfills.c.job == job) & backfills.c.state.in_(OPEN_BACKFILLS)
+    generation = connection.execute(sa.select(backfills.c.generation).where(is_open)).scalar()
+    if generation is not None:
+        raise Conflict(
+            f"backfill {generation} of job {job} is under way; wait for its end, or cancel it with "
+            f"strandline job backfill {job} --cancel"
+        )

@@ -11,6 +11,7 @@ from strandline.core.errors import Conflict
 from strandline.core.lookups.packed_rows import pack_rows
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceBegin, SourceRows
+from strandline.ledger.lookups.versions import RowsOvertaken
 from strandline.ledger.states import LookupSourceRow
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -143,6 +144,16 @@ def test_a_version_of_the_source_is_no_change_of_the_document_that_others_were_c
         ledger.submit_job("k", "", {"pipeline": "k"}, lookups={"devices": 3})
     with pytest.raises(Conflict):
         ledger.put_lookup("devices", other, "r5", pack_rows(b""), 0, base=3, floor=2)
+
+
+def test_rows_that_were_replaced_while_others_were_read_do_not_come_back(ledger: Ledger) -> None:
+    follow(ledger)
+    other = {**DOCUMENT, "max_age": "1h"}
+    ledger.record_lookup_rows("devices", claim(ledger).claim, read("newer"), 0)
+    with pytest.raises(RowsOvertaken, match="newer rows of its source"):
+        ledger.put_lookup("devices", other, "older", pack_rows(b""), 0, base=1, read_since=1)
+    assert ledger.lookup("devices").digest == "newer"
+    assert ledger.put_lookup("devices", other, "newest", pack_rows(b""), 0, base=1, read_since=2).version == 3
 
 
 def test_a_lookup_whose_document_has_rows_again_is_followed_no_more(ledger: Ledger) -> None:

@@ -23,6 +23,7 @@ from strandline.core.errors import (
     SourceUnavailable,
 )
 from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.lookups.packed_rows import unpack_rows
 from strandline.core.lookups.source import LookupSource
 from strandline.ledger.ledger import Ledger
 from strandline.processing.desk.case_run import run_case
@@ -159,6 +160,25 @@ def test_a_lookup_begins_with_what_its_source_says_and_goes_with_it(control: Api
         "stream registry", "current", 30_000, 300_000,
     )  # fmt: skip
     assert control.ledger.present_lookups(("devices",)) == {"devices": 3}
+
+
+def test_a_changed_document_brings_no_older_rows_back(control: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower reads the source while the whole of it is read for the new document."""
+    control.sources.rows = [{"device": "a", "owner": "old"}]
+    applied(control, REGISTRY, LOOKUP)
+    read_all, readings = control.sources.read_all, list[Any]()
+
+    def slowly(spec: LookupSpec) -> Any:
+        readings.append(read_all(spec))
+        if len(readings) == 1:
+            control.sources.rows = [{"device": "a", "owner": "new"}]
+            assert look(control) == 1
+        return readings[-1]
+
+    monkeypatch.setattr(control.sources, "read_all", slowly)
+    assert applied(control, LOOKUP.replace("deleted_if: gone", "every: 30s")) == [("changed", 3)]
+    assert len(readings) == 2
+    assert b"new" in unpack_rows(control.ledger.lookup_table(control.ledger.lookup("devices").digest))
 
 
 def test_a_lookup_whose_source_can_not_be_read_is_not_applied(control: Api) -> None:

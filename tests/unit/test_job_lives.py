@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from strandline.core.errors import Conflict, Fenced, IndexUnavailable, LogUnavailable, NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
-from strandline.ledger.states import Desired, JobState
+from strandline.ledger.states import Desired, JobState, WindowRange
 from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import LogRange
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, rewind_cost
@@ -130,6 +131,18 @@ def test_a_start_in_between_is_not_undone(api: Api) -> None:
         api.ledger.delete_job(fence, {})
     assert api.ledger.job("power").epoch == run.epoch
     assert api.ledger.slice_count("power") == 3
+
+
+def test_a_backfill_that_is_asked_for_in_between_keeps_the_job(api: Api) -> None:
+    """Else its process would be started again and again, of a job that isn't there."""
+    api.apply(BOTH)
+    run_and_stop(api)
+    fence = api.ledger.end_runs("power", "deleted")
+    api.ledger.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 2, 1)
+    for change in (partial(api.ledger.delete_job, fence, {}), partial(api.ledger.reset_job, fence, Origin({}, {}))):
+        with pytest.raises(Conflict, match=r"backfill 2 of job power is under way; wait for its end, or cancel it"):
+            change()
+    assert api.ledger.job("power").epoch == fence.epoch
 
 
 def test_an_older_run_can_commit_nothing_once_a_reset_has_begun(api: Api) -> None:

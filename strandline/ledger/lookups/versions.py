@@ -29,6 +29,10 @@ _PRESENT = (
 )
 
 
+class RowsOvertaken(Conflict):
+    """The rows of a lookup that were read are older than those that somebody else has read since."""
+
+
 class Lookups(Part):
     """Each method is one transaction."""
 
@@ -42,12 +46,15 @@ class Lookups(Part):
         base: int | None = None,
         floor: int | None = None,
         source: SourceBegin | None = None,
+        read_since: int | None = None,
     ) -> LookupRow:
         """Register a lookup, or give it a new version. The same content again changes nothing.
 
         `document`: without the rows, which are `packed`. `base`: the version that the document was checked against, 0 for none,
         and `floor` what the lookup's floor was then. `source`: where the rows come from, if it is followed, and from where on.
-        Raises Conflict when the lookup has another one, unless that has other rows of its source alone.
+        `read_since`: the present version, 0 for none, when its rows began to be read from there.
+        Raises Conflict when the lookup has another one, unless that has other rows of its source alone; RowsOvertaken when that
+        has come since the rows began to be read, so that they may be older.
         """
         with self._database.writing(f"register lookup {name}") as connection:
             present = lock_lookup(connection, name)
@@ -59,6 +66,10 @@ class Lookups(Part):
             if not is_checked or (base is not None and floor != floor_of(connection, name)):
                 raise Conflict(
                     f"Lookup {name} has just got another version, or another job that uses it; apply the documents again."
+                )
+            if read_since not in (None, present):
+                raise RowsOvertaken(
+                    f"Lookup {name} has just got newer rows of its source than those that were read; apply the documents again."
                 )
             row = LookupRow(name, present + 1, digest, document, rows, self._clock_ms())
             add_version(self._database, connection, row, packed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -12,6 +13,7 @@ from strandline.core.lookups.packed_rows import pack_rows
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceBegin
+from strandline.ledger.lookups.versions import RowsOvertaken
 from strandline.ledger.states import LookupRow
 from strandline.processing.formats.lookups.documents import ReadLookup
 from strandline.processing.formats.lookups.rows import digest_of
@@ -22,6 +24,8 @@ from strandline.processing.pipelines.lookups.lookup_shapes import refused_change
 from strandline.processing.pipelines.result_streams import present_pipelines
 from strandline.processing.pipelines.stored import followers_of, shapes_of_version
 from strandline.services.rest.views import Applied
+
+_READINGS = 3
 
 
 @dataclass(frozen=True)
@@ -97,24 +101,46 @@ class LookupChanges:
         """Make a change, for `principal`. The rows of one that is followed are read first, unless its document is the present
         one. Raises Conflict when the lookup, or who needs it, is not as it was when it was checked; what reading raises."""
         spec = lookup.spec
-        text, rows, source = lookup.text, lookup.rows.num_rows, None
-        if spec.source is not None:
-            known = self._followed(spec)
-            if known is not None:
-                return Applied(kind="lookup", name=known.name, outcome="unchanged", version=known.version, notes=[])
-            if self._sources is None:
-                raise InvalidSettings("this service follows no sources; write the rows into the document, or a file")
-            text, rows, source = self._sources.read_all(spec)
-        digest = digest_of(spec, text)
-        row = self._ledger.put_lookup(
-            spec.lookup, spec.without_rows(), digest, pack_rows(text), rows, change.base, change.floor, source
-        )
+        if spec.source is None:
+            row = self._put(spec, change, lookup.text, lookup.rows.num_rows)
+        elif (known := self._followed(spec)) is not None:
+            return Applied(kind="lookup", name=known.name, outcome="unchanged", version=known.version, notes=[])
+        else:
+            row = self._read(spec, change)
         outcome = outcome_of(change.base or None, row.version)
         if outcome == "changed" or (principal is not None and outcome != "unchanged"):
             message = f"lookup {row.name} {outcome}: version {row.version}, {row.rows:,} rows"
             facts = {"lookup": row.name, "version": row.version, "rows": row.rows}
             self._ledger.record_event(f"lookup_{outcome}", message, facts=facts, principal=principal)
         return Applied(kind="lookup", name=row.name, outcome=outcome, version=row.version, notes=change.notes)
+
+    def _read(self, spec: LookupSpec, change: LookupChange) -> LookupRow:
+        """Put the rows of its source. A follower may read them meanwhile: then they are read again, so that none come back that
+        were replaced."""
+        if self._sources is None:
+            raise InvalidSettings("this service follows no sources; write the rows into the document, or a file")
+        for _ in range(_READINGS - 1):
+            with suppress(RowsOvertaken):
+                return self._read_once(self._sources, spec, change)
+        return self._read_once(self._sources, spec, change)
+
+    def _read_once(self, sources: Sources, spec: LookupSpec, change: LookupChange) -> LookupRow:
+        present = self._ledger.lookup(spec.lookup).version if change.base else 0
+        return self._put(spec, change, *sources.read_all(spec), present)
+
+    def _put(
+        self,
+        spec: LookupSpec,
+        change: LookupChange,
+        text: bytes,
+        rows: int,
+        source: SourceBegin | None = None,
+        read_since: int | None = None,
+    ) -> LookupRow:
+        digest, packed = digest_of(spec, text), pack_rows(text)
+        return self._ledger.put_lookup(
+            spec.lookup, spec.without_rows(), digest, packed, rows, change.base, change.floor, source, read_since
+        )
 
     def _is_known(self, lookup: ReadLookup, known: LookupRow) -> bool:
         """Whether the document says nothing new of types, key and source, and, unless it is followed, of rows."""
