@@ -23,7 +23,7 @@ from strandline.log.admin import TopicDescription
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.checker import as_far_as_known, check
 from strandline.processing.pipelines.lookups.followed_streams import unfit_sources
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model import PipelineSpec
@@ -398,7 +398,7 @@ class Applier:
             return JobPlan(job=job.name, outcome="unchanged", version=job.version, changes=[], rewind=None)
         spec = PipelineSpec.from_document(document)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
-        present = check(spec, list(map(self._stream, spec.streams)), lookups=lookups)
+        present = as_far_as_known(spec, list(map(self._stream, spec.streams)), lookups)
         changes = [*changes_between(present, pipeline), *self._other_windows(present, pipeline, together)]
         plan = plan_of_job(self._ledger, pipeline)
         cost = rewind_cost(self._ledger, plan, job.name)
