@@ -236,6 +236,29 @@ def test_what_a_store_does_not_take_is_dropped_counted_and_shown_by_the_next_upd
     assert (broken.dropped, broken.why) == (1, "ZeroDivisionError: division by zero")
 
 
+def test_what_a_store_may_have_lost_is_written_anew_and_what_is_gone_still_deleted(store: Store) -> None:
+    """Somebody deletes the index while a job runs: windows of quiet devices are shown again, too."""
+    shown, one = OpenWindows(), emission()
+    place = shown_by._Place(one)
+    shown.show(place, one, 7, 1, rows(("a", 1), ("b", 1), ("c", 1)))
+    for number, (error, refused) in enumerate([(None, 1), (IndexUnavailable("no answer"), 0)], 2):
+        store.documents.clear()
+        store.error, store.refused = error, refused
+        assert shown.show(place, one, 7, number, rows(("a", number), ("b", 1), ("c", 1))).dropped == 1
+        store.error, store.refused = None, 0
+        assert shown.show(place, one, 7, number, rows(("a", number), ("b", 1), ("c", 1))).written == 3
+        assert sorted((one["device"], one["n"]) for one in store.documents.values()) == [
+            ("a", number),
+            ("b", 1),
+            ("c", 1),
+        ]
+    store.error = IndexUnavailable("no answer")
+    shown.show(place, one, 7, 4, rows(("a", 4), ("b", 1)))
+    store.error = None
+    shown.show(place, one, 7, 4, rows(("a", 4), ("b", 1)))
+    assert sorted(one["device"] for one in store.documents.values()) == ["a", "b"]
+
+
 def test_what_failed_is_tried_again_although_no_slice_follows(store: Store) -> None:
     now_s = [100.0]
     shown, one = OpenWindows(lambda: now_s[0]), emission()

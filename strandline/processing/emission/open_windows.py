@@ -98,7 +98,12 @@ class _Place:
     is_sure: bool = False
     """Whether the index is there."""
     shown: dict[str, bytes] = field(default_factory=dict)
-    """Id -> digest of each document that the store has taken."""
+    """Id -> digest of each document that the store has taken; empty where it may have lost it."""
+
+    def doubt(self) -> None:
+        """Take note that the index may have been deleted. Ids stay: what is gone is still to be deleted if it wasn't."""
+        self.is_sure = False
+        self.shown = dict.fromkeys(self.shown, b"")
 
 
 class OpenWindows:
@@ -159,7 +164,8 @@ class OpenWindows:
 
         1. Make the documents, as of results; those without a value where there should be one are not shown.
         2. Leave out those that the store has already.
-        3. Write the rest in bulks. After the first that fails, leave it to the next update.
+        3. Write the rest in bulks. After the first that fails, leave it to the next update, which writes all anew: the store may
+           have lost what it had.
         """
         counts = OpenCounts()
         try:
@@ -181,13 +187,14 @@ class OpenWindows:
                 if refused:
                     counts.dropped += refused + len(left)
                     counts.why = f"index {index.name} did not take {refused} documents"
-                    counts.has_failed, place.is_sure = True, False
+                    counts.has_failed = True
+                    place.doubt()
                     return counts
                 place.shown |= {one: wanted[one][0] for one in part}
                 counts.written += len(part)
         except StrandlineError as error:
             counts.dropped, counts.why, counts.has_failed = counts.dropped + 1, str(error), True
-            place.is_sure = False
+            place.doubt()
         except Exception as error:  # whatever it is, results are none the worse for it
             counts.dropped += 1
             counts.why = f"{type(error).__name__}: {error}"
