@@ -10,8 +10,8 @@ import pytest
 from strandline.core.errors import LogUnavailable, RecordTooLarge, StrandlineError
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import JobState
-from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_FAILED, EXIT_TRY_AGAIN
+from strandline.ledger.states import Desired, JobState
+from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.run.runner import Runner
 from tests.support.control import BOTH, Api
 
@@ -56,3 +56,47 @@ def test_a_defect_is_named_in_the_ledger_and_ends_the_process(tmp_path: Path, mo
     with pytest.raises(KeyError):
         runner.run()
     assert ledger.runs(JOB)[-1].message == "KeyError: 'readings'"
+
+
+def running_job(directory: Path) -> tuple[Runner, Ledger]:
+    url = f"sqlite:///{directory / 'ledger.sqlite'}"
+    ledger = Ledger.open(url)
+    assert Api(ledger).outcomes(BOTH) == ["created", "created"]
+    ledger.move_job(JOB, JobState.STARTING)
+    ledger.move_job(JOB, JobState.RUNNING)
+    return Runner(Settings(data_dir=directory, ledger_url=url), JOB), ledger
+
+
+def test_a_stop_between_the_runs_of_two_versions_ends_the_job_as_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, ledger = running_job(tmp_path)
+    run_version = runner._run_version
+
+    def replaced_and_stopped(*_: Any) -> str:
+        monkeypatch.setattr(runner, "_run_version", run_version)
+        ledger.set_desired(JOB, Desired.STOPPED)
+        return "replaced"
+
+    monkeypatch.setattr(runner, "_run_version", replaced_and_stopped)
+    assert runner.run() == EXIT_DONE
+    assert ledger.job(JOB).state is JobState.STOPPED
+    assert [run.outcome for run in ledger.runs(JOB)] == ["replaced", "stopped"]
+
+
+@pytest.mark.parametrize("at", [JobState.DRAINING, JobState.DRAINED])
+def test_a_stop_while_a_drain_ends_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: JobState) -> None:
+    """All was read and emitted: its run says so. The job is stopped, as was asked last."""
+    runner, ledger = running_job(tmp_path)
+    move_job = runner._ledger.move_job
+
+    def moved_after_a_stop(job: str, to: JobState, *more: Any, **named: Any) -> Any:
+        if to is at:
+            ledger.set_desired(job, Desired.STOPPED)
+        return move_job(job, to, *more, **named)
+
+    monkeypatch.setattr(runner._ledger, "move_job", moved_after_a_stop)
+    monkeypatch.setattr(runner, "_run_version", lambda *_: JobState.DRAINED)
+    assert runner.run() == EXIT_DONE
+    assert ledger.job(JOB).state is JobState.STOPPED
+    assert [run.outcome for run in ledger.runs(JOB)] == ["drained"]

@@ -16,7 +16,7 @@ import structlog
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from strandline.core.errors import Fenced, LedgerUnavailable, PermanentError, StrandlineError, TransientError
+from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, PermanentError, StrandlineError, TransientError
 from strandline.core.failpoints import failpoint
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
@@ -133,7 +133,8 @@ class Runner:
     def _run_version(self, row: RunRow, index: LogIndex, watchdog: Watchdog) -> Ending:
         """Run one version of the job to its end, from a snapshot or by a rewind. Raises StrandlineError."""
         settings, ledger = self._settings, self._ledger
-        ledger.move_job(self._job, JobState.STARTING, epoch=row.epoch)
+        if not self._has_moved(row, JobState.STARTING):
+            return JobState.STOPPED
         streams = streams_of_run(ledger, row)
         pipeline = load_pipeline(ledger, self._job, row.version, streams)
         ledger.set_run_streams(self._job, row.epoch, streams)
@@ -173,8 +174,19 @@ class Runner:
             self._ledger.end_run(self._job, row.epoch, ending, "")
             return
         self._ledger.end_run(self._job, row.epoch, ending.value, "")
-        self._ledger.move_job(self._job, _ON_THE_WAY[ending], epoch=row.epoch)
-        self._ledger.move_job(self._job, ending, epoch=row.epoch)
+        if not (self._has_moved(row, _ON_THE_WAY[ending]) and self._has_moved(row, ending)):
+            self._ledger.move_job(self._job, JobState.STOPPED, epoch=row.epoch)
+
+    def _has_moved(self, row: RunRow, to: JobState) -> bool:
+        """Move the job. False: a stop was ordered meanwhile, between two runs or as this one ended, so it may only become
+        stopped."""
+        try:
+            self._ledger.move_job(self._job, to, epoch=row.epoch)
+        except Conflict:
+            if self._ledger.job(self._job).state is not JobState.STOPPING:
+                raise
+            return False
+        return True
 
     def _hand_on(self, row: RunRow, error: StrandlineError) -> bool:
         """Whether the present version takes over the slice that a replaced version failed on: yes when the error is permanent,
