@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import structlog
 from elastic_transport import JsonSerializer, SerializationError, TlsError, TransportError
 from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 
 from strandline.core.errors import IndexUnavailable, InvalidSettings, PermanentError
 from strandline.core.settings import Settings, secret_files, stamp_of
 from strandline.core.urls import without_credentials
+
+log = structlog.get_logger()
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -66,7 +69,7 @@ def request_bytes(
 
     Raises IndexUnavailable when nothing readable came back in time or the server is overloaded or failing: the request
     may have been carried out, so repeat it only if doing it twice is harmless. Raises RequestRefused otherwise, and
-    InvalidSettings for a URL that can't be read.
+    InvalidSettings for a URL that can't be read, or a login that can't be used and never could.
     """
     client = _client_of_settings(url).options(request_timeout=timeout_s)
     headers = {"accept": JSON, "content-type": content_type} if body is not None else {"accept": JSON}
@@ -110,8 +113,25 @@ class _Undecoded(JsonSerializer):
 
 def _client_of_settings(url: str) -> Elasticsearch:
     """The client for this URL, logged in as the settings of this process say, where they are about the same server. A secret or a
-    certificate in a file that has changed makes a new one: the next request logs in with what stands there now."""
-    return _client(url, os.getpid(), _settings_now())
+    certificate in a file that has changed makes a new one: the next request logs in with what stands there now.
+
+    A file may be away, or not fit the others, while they are being replaced: the client before stays in force until a new one can
+    be made. Raises InvalidSettings where there is none.
+    """
+    now = _settings_now()
+    place = url, os.getpid(), now.environment
+    try:
+        client = _client(url, os.getpid(), now)
+    except InvalidSettings as error:
+        if place not in _in_force:
+            raise
+        if place not in _outdated:
+            log.error("the login before stays in force", action="login_unusable", reason=str(error))
+            _outdated.add(place)
+        return _in_force[place]
+    _in_force[place] = client
+    _outdated.discard(place)
+    return client
 
 
 def is_of_settings(url: str, settings: Settings) -> bool:
@@ -133,6 +153,14 @@ class _Now(NamedTuple):
 
     environment: tuple[str | None, ...]
     files: tuple[tuple[str, int, int], ...]
+
+
+_Place = tuple[str, int, tuple[str | None, ...]]
+"""URL, process, environment."""
+_in_force: dict[_Place, Elasticsearch] = {}
+"""The client that was made last."""
+_outdated: set[_Place] = set()
+"""Where the files have changed since, and can't be used."""
 
 
 def _settings_now() -> _Now:

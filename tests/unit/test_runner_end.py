@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from strandline.core.errors import LogUnavailable, RecordTooLarge, StrandlineError
+from strandline.core.errors import InvalidSettings, LogUnavailable, RecordTooLarge, StrandlineError
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
 from strandline.processing.run.runner import Runner
 from tests.support.control import BOTH, Api
+from tests.support.ledgers import a_checkpoint, a_slice
 
 JOB = "power"
 
@@ -100,3 +101,56 @@ def test_a_stop_while_a_drain_ends_is_no_failure(tmp_path: Path, monkeypatch: py
     assert runner.run() == EXIT_DONE
     assert ledger.job(JOB).state is JobState.STOPPED
     assert [run.outcome for run in ledger.runs(JOB)] == ["drained"]
+
+
+MISFIT = InvalidSettings("the key and the certificate don't match")
+
+
+@pytest.mark.parametrize(
+    ("has_committed", "has_begun", "code"),
+    [(True, True, EXIT_TRY_AGAIN), (False, True, EXIT_FAILED), (True, False, EXIT_FAILED)],
+    ids=["was right", "never committed", "starts"],
+)
+def test_settings_with_which_a_job_ran_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_committed: bool, has_begun: bool, code: int
+) -> None:
+    """A certificate is just being replaced; the supervisor counts the deaths. What was never right fails at once."""
+    runner, ledger = runner_that_meets(MISFIT, tmp_path, monkeypatch)
+    if has_committed:
+        epoch = ledger.begin_run(JOB, 1).epoch
+        ledger.plan_slice(a_slice(1, epoch, JOB))
+        ledger.commit_checkpoint(a_checkpoint(1, epoch, JOB))
+    if has_begun:
+        ledger.move_job(JOB, JobState.RUNNING)
+    assert runner.run() == code
+    assert (ledger.job(JOB).state is JobState.FAILED) == (code == EXIT_FAILED)
+    assert (ledger.runs(JOB)[-1].outcome, ledger.runs(JOB)[-1].message) == ("failed", str(MISFIT))
+
+
+def test_a_slice_is_not_handed_on_because_a_certificate_is_just_being_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results of it may be out, by the version that began it."""
+    runner, ledger = runner_that_meets(MISFIT, tmp_path, monkeypatch)
+    epoch = ledger.begin_run(JOB, 1).epoch
+    ledger.plan_slice(a_slice(1, epoch, JOB))
+    ledger.commit_checkpoint(a_checkpoint(1, epoch, JOB))
+    ledger.plan_slice(a_slice(2, epoch, JOB))
+    ledger.move_job(JOB, JobState.RUNNING)
+    ledger.submit_job(JOB, "", {"pipeline": JOB})
+    assert ledger.job(JOB).version == 2
+    assert runner.run() == EXIT_TRY_AGAIN
+    assert [run.version for run in ledger.runs(JOB)] == [1, 1]
+    assert ledger.job(JOB).state is JobState.RUNNING
+
+
+def test_a_secret_of_the_ledger_that_is_just_being_replaced_hides_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, _ = runner_that_meets(LogUnavailable("Kafka does not answer"), tmp_path, monkeypatch)
+
+    def end_run(*_: Any) -> None:
+        raise MISFIT
+
+    monkeypatch.setattr(runner._ledger, "end_run", end_run)
+    assert runner.run() == EXIT_AWAY

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from strandline.core.errors import LedgerUnavailable, NotFound, StrandlineError
+from strandline.core.errors import InvalidSettings, LedgerUnavailable, NotFound, StrandlineError
 from strandline.processing.run import watchdog as watchdog_module
 from strandline.processing.run.watchdog import Watchdog
 from tests.support.waiting import wait_until
@@ -103,13 +103,19 @@ def test_a_run_by_hand_has_no_leader_to_lose(watch: Callable[..., Watched]) -> N
     assert watched.watchdog.fenced is None
 
 
-def test_a_ledger_that_is_away_for_a_moment_is_waited_for(watch: Callable[..., Watched]) -> None:
+@pytest.mark.parametrize(
+    "error", [LedgerUnavailable("away"), InvalidSettings("its password's file is just being replaced")], ids=str
+)
+def test_a_ledger_that_is_away_for_a_moment_is_waited_for(
+    watch: Callable[..., Watched], error: StrandlineError
+) -> None:
     watched = watch()
-    watched.ledger.answer = LedgerUnavailable("away")
+    watched.ledger.answer = error
     looks = watched.ledger.looks
     wait_until(lambda: watched.ledger.looks, lambda count: count > looks + 2, "asked again")
     watched.ledger.answer = (3, 7)
     watched.look_often()
+    assert watched.watchdog.fenced is None
     assert not watched.ended.is_set()
 
 

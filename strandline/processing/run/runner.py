@@ -16,7 +16,15 @@ import structlog
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, PermanentError, StrandlineError, TransientError
+from strandline.core.errors import (
+    Conflict,
+    Fenced,
+    InvalidSettings,
+    LedgerUnavailable,
+    PermanentError,
+    StrandlineError,
+    TransientError,
+)
 from strandline.core.failpoints import failpoint
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
@@ -189,7 +197,7 @@ class Runner:
         return True
 
     def _hand_on(self, row: RunRow, error: StrandlineError) -> bool:
-        """Whether the present version takes over the slice that a replaced version failed on: yes when the error is permanent,
+        """Whether the present version takes over the slice that a replaced version failed on: yes when trying again can't help,
         or after FINISH_TRIES runs."""
         if isinstance(error, Fenced | TransientError) or row.version == self._ledger.job(self._job).version:
             return False
@@ -199,13 +207,20 @@ class Runner:
             for one in self._ledger.runs(self._job)
             if last is not None and one.epoch >= last.epoch and one.version == row.version
         ]
-        if not isinstance(error, PermanentError) and len(tries) < FINISH_TRIES:
+        if not self._is_final(error) and len(tries) < FINISH_TRIES:
             return False
         self._ledger.end_run(self._job, row.epoch, "failed", str(error))
         message = f"version {row.version} could not finish its slice ({error}); the present version does it"
         log.warning(message, job=self._job, epoch=row.epoch)
         self._ledger.record_event("slice_handed_on", message, job=self._job, epoch=row.epoch)
         return True
+
+    def _is_final(self, error: StrandlineError) -> bool:
+        """Whether trying again can't help. Settings with which the job has committed a slice, and this run has come to run, were
+        right: a secret or certificate may just be being replaced. If not, the supervisor has soon seen deaths enough."""
+        if isinstance(error, InvalidSettings) and self._ledger.last_checkpoint(self._job) is not None:
+            return self._ledger.job(self._job).state is JobState.STARTING
+        return isinstance(error, PermanentError)
 
     def _failed(self, epoch: int, error: StrandlineError) -> int:
         """Say in the ledger how the run failed; return the exit code."""
@@ -216,9 +231,9 @@ class Runner:
         try:
             self._ledger.end_run(self._job, epoch, "failed", message)
             self._ledger.record_event("run_failed", message, job=self._job, epoch=epoch, facts={"code": error.code})
-            if isinstance(error, PermanentError):
+            if self._is_final(error):
                 self._ledger.move_job(self._job, JobState.FAILED, message, epoch=epoch)
                 return EXIT_FAILED
-        except (Fenced, LedgerUnavailable) as unsaid:
+        except (Fenced, LedgerUnavailable, InvalidSettings) as unsaid:  # a secret of the ledger may be being replaced
             log.error("could not say in the ledger how the run ended", job=self._job, epoch=epoch, error=str(unsaid))
         return exit_code_of(error)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import structlog
 
-from strandline.core.errors import Fenced, LedgerUnavailable, StrandlineError
+from strandline.core.errors import Fenced, InvalidSettings, LedgerUnavailable, StrandlineError
 from strandline.ledger.ledger import Ledger
 
 log = structlog.get_logger()
@@ -90,7 +90,7 @@ class Watchdog:
         while not self._closing.wait(LOOK_S):
             try:
                 epoch, lease = self._ledger.standing(self._job)
-            except LedgerUnavailable as error:
+            except (LedgerUnavailable, InvalidSettings) as error:  # a secret of the ledger may be being replaced
                 log.warning("could not ask whether this run is still the current one", job=self._job, error=str(error))
                 continue
             except StrandlineError as error:
