@@ -19,7 +19,7 @@ from strandline.ingest.files import file_ingest
 from strandline.ingest.files.file_ingest import FileIngest, Taken
 from strandline.ingest.files.journal import Journal
 from strandline.log.topics import Topics
-from strandline.services.cli.ingest_verbs import _run
+from strandline.services.cli.ingest_verbs import Failure, _run
 from tests.support.topic_reader import read_messages
 
 ROWS = 25
@@ -60,10 +60,12 @@ def test_one_file_that_can_not_be_read_costs_the_others_nothing(kafka: str, tmp_
         path.write_bytes(b'{"n":1}\n\n{"n":2}')
     settings = Settings(kafka_bootstrap=kafka, data_dir=tmp_path, record_bytes_max=100_000)
     taken: list[dict[str, object]] = []
-    failures: list[str] = []
+    failures: dict[Path, Failure] = {}
     asyncio.run(_run(settings, spec, iter(paths), False, lambda *_, **__: None, taken, failures))
     assert [(one["records"], one["before"]) for one in taken] == [(2, 0), (0, 2)]
-    assert [failure.split()[0] for failure in failures] == [str(path) for path in paths[:2]]
+    assert [(path, one.sentence.split()[0]) for path, one in failures.items()] == [
+        (path, str(path)) for path in paths[:2]
+    ]
     assert len(read_messages(kafka, spec.stream, isolation="read_committed")) == 2
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import errno
 import gzip
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,15 +21,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, StackError
 from strandline.core.files import text_rows
 from strandline.core.files.text_rows import TOO_LONG, UnreadableFile
+from strandline.core.settings import Settings
 from strandline.core.stream import StreamSpec
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files import file_ingest
 from strandline.ingest.files.file_ingest import FileIngest, Taken
 from strandline.ingest.files.journal import FileAttempt, Journal
 from strandline.ingest.files.rows import rows_of
+from strandline.services.cli import ingest_verbs
 from strandline.services.cli.ingest_verbs import _paths
 from tests.support.examples import examples
 
@@ -227,12 +233,94 @@ def test_a_watched_folder_gives_each_file_that_rests_and_again_when_it_changed(t
     for name in ("b.ndjson", "a.csv.gz", "note.md", ".part.ndjson", "c.ndjson.tmp"):
         (tmp_path / name).write_bytes(b"1")
     (tmp_path / "folder.csv").mkdir()
-    paths = _paths([tmp_path / "first"], tmp_path, 0)
+    paths = _paths([tmp_path / "first"], tmp_path, 0, {})
     expected = [tmp_path / "first", tmp_path / "a.csv.gz", tmp_path / "b.ndjson", None, None]
     assert [next(paths) for _ in expected] == expected
     (tmp_path / "b.ndjson").write_bytes(b"12")
     assert [next(paths), next(paths)] == [tmp_path / "b.ndjson", None]
-    assert next(_paths([], tmp_path, 3_600)) is None
+    assert next(_paths([], tmp_path, 3_600, {})) is None
+
+
+class TroubledIngest:
+    """Stands for FileIngest: the disk fails at the first two tries of one file, and another one is broken."""
+
+    def __init__(self, stderr: Callable[[], str]) -> None:
+        self.tries: list[str] = []
+        self.told: list[str] = []
+        self._stderr = stderr
+
+    def __call__(self, *_: object, **__: object) -> TroubledIngest:
+        return self
+
+    async def __aenter__(self) -> TroubledIngest:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    async def take(self, path: Path, on_progress: object, *, again: bool) -> Taken:
+        self.tries.append(path.name)
+        self.told.append(self._stderr())
+        if path.name == "broken.ndjson.gz":
+            raise UnreadableFile(f"{path} is cut short: its .gz data don't end")
+        if self.tries.count(path.name) < 3:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return Taken(1, 0, 0)
+
+
+def test_a_watched_file_that_the_disk_does_not_give_is_told_at_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that is broken is tried again only when it has changed."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("broken.ndjson.gz", "stale.ndjson"):
+        (folder / name).write_bytes(b"1")
+    double = TroubledIngest(lambda: capsys.readouterr().err)
+    rests = iter(range(3))
+
+    async def rest(_: float) -> None:
+        if next(rests, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(file_ingest, "FileIngest", double)
+    monkeypatch.setattr(ingest_verbs, "TRY_AGAIN_AFTER_S", 0.0)
+    monkeypatch.setattr(ingest_verbs.asyncio, "sleep", rest)
+    monkeypatch.setattr(ingest_verbs, "_settings", lambda *_: Settings(data_dir=tmp_path))
+    client = SimpleNamespace(stream=lambda _: {"document": {"stream": "s", "schema": SCHEMA}})
+    monkeypatch.setattr(ingest_verbs, "connect", lambda *_: contextlib.nullcontext(client))
+    with pytest.raises(StackError) as ended:
+        ingest_verbs.ingest("s", None, folder, 0.0, False, None, None, None, False)
+    assert double.tries == ["broken.ndjson.gz", "stale.ndjson", "stale.ndjson", "stale.ndjson"]
+    broken = f"{folder / 'broken.ndjson.gz'} is cut short: its .gz data don't end"
+    assert [told.splitlines() for told in double.told] == [
+        [],
+        [broken],
+        [f"{folder / 'stale.ndjson'} can't be read: Stale file handle"],
+        [],
+    ], "each failure is told before the next try, and a second time only when it is another"
+    assert str(ended.value) == broken, "what was taken in the end has not failed"
+    assert capsys.readouterr().out == f"{folder / 'stale.ndjson'}: 1 records\n"
+
+
+def test_a_watched_file_that_gives_no_status_is_left_to_the_one_who_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who tells that it can't be read. One that is gone again is left out."""
+    for name in ("gone.ndjson", "stale.ndjson", "there.ndjson"):
+        (tmp_path / name).write_bytes(b"1")
+    real = Path.stat
+
+    def stat(path: Path, **more: Any) -> os.stat_result:
+        if path.name == "stale.ndjson":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        if path.name == "gone.ndjson":
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        return real(path, **more)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    paths = _paths([], tmp_path, 0, {})
+    assert [next(paths) for _ in range(3)] == [tmp_path / "stale.ndjson", tmp_path / "there.ndjson", None]
 
 
 class ToldLog:

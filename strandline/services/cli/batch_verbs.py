@@ -12,7 +12,7 @@ from strandline.core.errors import InvalidDocument, Problem, StackError
 from strandline.ledger.states import COMPLETED
 from strandline.services.cli import display
 from strandline.services.cli.document_verbs import join_files
-from strandline.services.cli.ingest_verbs import put_files
+from strandline.services.cli.ingest_verbs import Failure, put_files
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import Answer, show, waiting
 
@@ -143,10 +143,10 @@ def _put(
             param_hint="--input",
         )
     spec = StreamSpec.from_document(client.stream(batch["input"]["stream"])["document"])
-    failures: list[str] = []
+    failures: dict[Path, Failure] = {}
     put_files(spec, files, (data_dir, url), [], failures)
     if failures:
-        raise StackError(f"the batch has not begun: {'; '.join(failures)}")
+        raise StackError(f"the batch has not begun: {'; '.join(one.sentence for one in failures.values())}")
 
 
 def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:

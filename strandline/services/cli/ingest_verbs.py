@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
+import stat
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +30,18 @@ SUFFIXES = (".ndjson", ".jsonl", ".json", ".csv", ".txt", ".lp", ".log", ".parqu
 CONFIRM_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
 """How often a watched folder is looked at."""
+TRY_AGAIN_AFTER_S = 5.0
+"""How long a watched file rests that could not be read: each try reads it from its beginning."""
 _JOURNAL_FILE = "files.sqlite"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a file was not taken."""
+
+    sentence: str
+    may_pass: bool
+    """Another try may succeed though the file is the same: its disk or a permission was in the way, not what it holds."""
 
 
 @ingest_app.command("ingest", epilog="Example: strandline ingest readings yesterday.ndjson.gz")
@@ -56,17 +71,17 @@ def ingest(
     with connect(data_dir, url, token_file) as client:
         spec = StreamSpec.from_document(client.stream(stream)["document"])
     taken: list[dict[str, object]] = []
-    failures: list[str] = []
-    paths = _paths(files or [], watch, rest_s)
+    failures: dict[Path, Failure] = {}
+    paths = _paths(files or [], watch, rest_s, failures)
     with contextlib.suppress(KeyboardInterrupt) if watch is not None else contextlib.nullcontext():
-        put_files(spec, paths, (data_dir, url), taken, failures, again=again)
+        put_files(spec, paths, (data_dir, url), taken, failures, again=again, is_watching=watch is not None)
     if as_json:
         print_json({"files": taken})
     else:
         for one in taken:
             print(_sentence(one))
     if failures:
-        raise StackError("; ".join(failures))
+        raise StackError("; ".join(one.sentence for one in failures.values()))
 
 
 def put_files(
@@ -74,14 +89,16 @@ def put_files(
     paths: Iterable[Path | None],
     stack: tuple[Path | None, str | None],
     taken: list[dict[str, object]],
-    failures: list[str],
+    failures: dict[Path, Failure],
     *,
     again: bool = False,
+    is_watching: bool = False,
 ) -> None:
-    """Put files into a stream, each of their records once: add what became of each to `taken`, or a sentence to `failures`. None
-    among the paths stands for a moment's rest. `stack`: the options `--data-dir` and `--url`."""
+    """Put files into a stream, each of their records once: add what became of each to `taken`, or to `failures`. None among the
+    paths stands for a moment's rest. `stack`: the options `--data-dir` and `--url`. `is_watching`: the end is far, so each
+    failure is told at once."""
     with waiting(f"files go into stream {spec.stream}") as tell:
-        asyncio.run(_run(_settings(*stack), spec, paths, again, tell, taken, failures))
+        asyncio.run(_run(_settings(*stack), spec, paths, again, tell, taken, failures, is_watching=is_watching))
 
 
 def _settings(data_dir: Path | None, url: str | None) -> Settings:
@@ -106,10 +123,12 @@ async def _run(
     again: bool,
     tell: Tell,
     taken: list[dict[str, object]],
-    failures: list[str],
+    failures: dict[Path, Failure],
+    *,
+    is_watching: bool = False,
 ) -> None:
-    """Take each file: add what became of it to `taken`, or a sentence to `failures`; the others are taken. None among the paths
-    stands for a moment's rest."""
+    """Take each file: add what became of it to `taken`, or to `failures`; the others are taken. One that is taken at a later try
+    has not failed. None among the paths stands for a moment's rest."""
     from strandline.ingest.append.writer_identity import WriterIdentity
     from strandline.ingest.files.file_ingest import FileIngest
     from strandline.ingest.files.journal import Journal
@@ -138,35 +157,62 @@ async def _run(
 
                         found = await ingesting.take(path, show, again=again)
                     except OSError as error:
-                        failures.append(f"{path} can't be read: {error.strerror or error}")
+                        failure = Failure(f"{path} can't be read: {error.strerror or error}", may_pass=True)
                     except StrandlineError as error:
-                        failures.append(str(error))
+                        failure = Failure(str(error), may_pass=False)
                         if error.code in ("log_unavailable", "record_too_large"):
+                            failures[path] = failure
                             break  # what it left in doubt is resolved at the next start
                     else:
+                        failures.pop(path, None)
                         one = {"file": str(path), **vars(found)}
                         taken.append(one)
                         tell(_sentence(one))
+                        continue
+                    if is_watching and failures.get(path) != failure:
+                        print(failure.sentence, file=sys.stderr)
+                    failures[path] = failure
 
 
-def _paths(files: list[Path], watch: Path | None, rest_s: float) -> Iterator[Path | None]:
-    """The files, then those of the folder that rest, again and again; None: nothing is there at present. Ctrl-C ends it."""
+def _paths(
+    files: list[Path], watch: Path | None, rest_s: float, failures: Mapping[Path, Failure]
+) -> Iterator[Path | None]:
+    """The files, then those of the folder that rest, again and again; None: nothing is there at present. Ctrl-C ends it.
+
+    A file of the folder comes once for each state of it, and again after a failure that may pass: whoever takes these paths notes
+    in `failures` why one failed before asking for the next.
+    """
     yield from files
-    seen: dict[Path, tuple[int, int]] = {}
-    """File -> size and time of change when it was last taken."""
+    seen: dict[Path, tuple[int, int] | None] = {}
+    """File -> size and time of change when it was last looked at; None: they could not be read."""
+    due_s: dict[Path, float] = {}
+    """File that could not be read -> when to try it again."""
     while watch is not None:
         found = False
         for path in sorted(watch.iterdir()):
             suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in (".gz", ".zst", ".zstd")]
-            if not suffixes or suffixes[-1] not in SUFFIXES or path.name.startswith(".") or not path.is_file():
+            if not suffixes or suffixes[-1] not in SUFFIXES or path.name.startswith("."):
                 continue
-            state = path.stat()
-            mark = (state.st_size, state.st_mtime_ns)
-            if seen.get(path) == mark or time.time_ns() - state.st_mtime_ns < rest_s * 1e9:
+            try:
+                state = path.stat()
+            except FileNotFoundError:
+                continue  # gone again, or a link to nothing
+            except OSError:
+                mark = None  # whoever takes it meets the same error, and says so
+            else:
+                if not stat.S_ISREG(state.st_mode) or time.time_ns() - state.st_mtime_ns < rest_s * 1e9:
+                    continue
+                mark = (state.st_size, state.st_mtime_ns)
+            if path in seen and seen[path] == mark and time.monotonic() < due_s.get(path, math.inf):
                 continue
             seen[path] = mark
             found = True
             yield path
+            failure = failures.get(path)
+            if failure is not None and failure.may_pass:
+                due_s[path] = time.monotonic() + TRY_AGAIN_AFTER_S
+            else:
+                due_s.pop(path, None)
         if not found:
             yield None
 
