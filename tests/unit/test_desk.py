@@ -272,9 +272,8 @@ def test_times_of_parquet_with_nanoseconds_are_cut_to_microseconds(tmp_path: Pat
     assert first == {"at": text, "in": {"a": text, "l": [{"t": text}, None], "m": [["k", text]]}}
     assert second == {"at": None, "in": None}
     size = (tmp_path / "a.parquet").stat().st_size
-    assert list(rows_of(tmp_path / "a.parquet", tanks().stream, size, 1_000, lambda _: None)) == found, (
-        "as it is ingested"
-    )
+    ingested = rows_of(tmp_path / "a.parquet", tanks().stream, size, 1_000, lambda _: None)
+    assert [row for row, _ in ingested] == found, "as it is ingested"
     program = (
         "import sys; from pathlib import Path; from strandline.services.cli.desk.desk_verbs import _NoPandas\n"
         "sys.meta_path.insert(0, _NoPandas())\n"
@@ -323,7 +322,7 @@ def test_rows_of_csv_run_over_lines_as_they_do_in_a_file_ingest(tmp_path: Path) 
     stream = tanks(stream=STREAM.replace("key: tank", "format: csv")).stream
     (found,) = read_records(tmp_path / "a.csv", record_format(stream))
     assert found == [b'a,100,1.5,"x\r\n\r\ny"', b"b,100,2,"]
-    assert found == list(rows_of(tmp_path / "a.csv", stream, len(text), 1_000, lambda _: None))
+    assert found == [row for row, _ in rows_of(tmp_path / "a.csv", stream, len(text), 1_000, lambda _: None)]
     (tmp_path / "b.csv").write_bytes(text.lower().encode())
     (objects,) = read_records(tmp_path / "b.csv", record_format(tanks().stream))
     assert [json.loads(one) for one in objects] == [

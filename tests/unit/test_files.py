@@ -7,8 +7,10 @@ import contextlib
 import datetime
 import errno
 import gzip
+import hashlib
 import json
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,7 +46,7 @@ def spec(**more: Any) -> StreamSpec:
 
 
 def rows(path: Path, stream: StreamSpec | None = None, record_bytes_max: int = 50) -> list[Any]:
-    return list(rows_of(path, stream or spec(), path.stat().st_size, record_bytes_max, lambda _: None))
+    return [row for row, _ in rows_of(path, stream or spec(), path.stat().st_size, record_bytes_max, lambda _: None)]
 
 
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -183,7 +185,7 @@ def journal(tmp_path: Path) -> Any:
 
 
 def note(journal: Journal, file: int, rows_done: int) -> None:
-    attempt = FileAttempt(file, rows_done, 7, 1, 2, {0: 5})
+    attempt = FileAttempt(file, rows_done, 7, 1, 2, {0: 5}, rows_done)
     journal.begin(attempt)
     assert journal.attempt() == attempt
     journal.end(attempt, is_in_log=True)
@@ -199,7 +201,11 @@ def test_a_file_is_what_it_holds(tmp_path: Path, journal: Journal, size: int) ->
     note(journal, first.id, 3)
     one.rename(other)
     assert journal.file(other) == journal.file(other)
-    assert (journal.file(other).identity, journal.file(other).rows) == (first.identity, 3)
+    assert (journal.file(other).identity, journal.file(other).rows, journal.file(other).line_next) == (
+        first.identity,
+        3,
+        3,
+    )
     other.write_bytes(b"x" * size + b"more")
     grown = journal.file(other)
     assert (grown.identity, grown.bytes, grown.rows) == (first.identity, size + 4, 3)
@@ -221,12 +227,12 @@ def test_an_attempt_that_did_not_arrive_leaves_its_rows_to_do(tmp_path: Path, jo
     path = tmp_path / "a"
     path.write_bytes(b"1")
     file = journal.file(path)
-    attempt = FileAttempt(file.id, 9, 7, 1, 2, {})
+    attempt = FileAttempt(file.id, 9, 7, 1, 2, {}, 9)
     journal.begin(attempt)
     journal.end(attempt, is_in_log=False)
     assert (journal.file(path).rows, journal.attempt()) == (0, None)
-    journal.pass_over(file.id, 4)
-    assert journal.file(path).rows == 4
+    journal.pass_over(file.id, 4, 5)
+    assert (journal.file(path).rows, journal.file(path).line_next) == (4, 5)
 
 
 def test_a_watched_folder_gives_each_file_that_rests_and_again_when_it_changed(tmp_path: Path) -> None:
@@ -398,3 +404,124 @@ def test_what_came_before_a_break_in_a_file_is_in_the_log(tmp_path: Path) -> Non
     path.write_bytes(b"".join(packed))
     assert asyncio.run(run()) == Taken(2, 2, 0)
     assert [record.value for record in log] == [b"1", b"2", b"3", b"4"]
+
+
+def take(folder: Path, path: Path, log: list[Any], stream: StreamSpec, record_bytes_max: int) -> Taken:
+    """As a process does that ends behind it."""
+
+    async def run() -> Taken:
+        with contextlib.closing(WriterIdentity.take(folder, "files-host-s")) as identity:
+            with contextlib.closing(Journal(identity.directory / "files.sqlite")) as journal:
+                one = FileIngest(
+                    "127.0.0.1:1", stream, identity, journal, record_bytes_max=record_bytes_max, confirm_timeout_s=1
+                )
+                one._writer = one._finder = ToldLog(log, "")  # type: ignore[assignment]
+                async with one:
+                    return await one.take(path, lambda *_: None)
+
+    return asyncio.run(run())
+
+
+JOURNAL_OF_ROWS = """
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    identity TEXT NOT NULL UNIQUE,
+    bytes INTEGER NOT NULL,
+    head TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    rows INTEGER NOT NULL
+);
+CREATE INDEX files_by_content ON files (bytes, sha256);
+CREATE TABLE attempts (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    file INTEGER NOT NULL,
+    rows INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    sequence_first INTEGER NOT NULL,
+    sequence_last INTEGER NOT NULL,
+    scan_from TEXT NOT NULL
+);
+"""
+QUOTED = b'b;a\n0;p\n\n1;"open\n2;x\n3;yyyyyyyyyy\n4"\n'
+AS_ONE = [b"0;p", b'1;"open\n2;x\n3;yyyyyyyyyy\n4"']
+AS_LINES = [b"0;p", b'1;"open', b"2;x", b"3;yyyyyyyyyy", b'4"']
+OPEN = b'0;p\n1;"open\n2;x\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "later", "found"),
+    [
+        (QUOTED, 20, 100, AS_LINES),
+        (QUOTED, 100, 20, AS_ONE),
+        (OPEN, 100, 100, [b"0;p", b'1;"open\n2;x']),
+        (OPEN, 100, 20, [b"0;p", b'1;"open\n2;x']),
+    ],
+)
+def test_a_file_that_grows_goes_on_behind_what_was_taken_whatever_rows_are_cut_by(
+    tmp_path: Path, text: bytes, limit: int, later: int, found: list[bytes]
+) -> None:
+    """Another limit cuts what was taken into more rows or fewer. So would other rules for rows; so do more lines behind a quote
+    that is not closed."""
+    path, log, stream = tmp_path / "f.csv", list[Any](), spec(**CSV)
+    path.write_bytes(text)
+    assert take(tmp_path, path, log, stream, limit) == Taken(len(found), 0, 0)
+    path.write_bytes(text + b"5;p\n6;q\n")
+    assert take(tmp_path, path, log, stream, later) == Taken(2, len(found), 0)
+    assert take(tmp_path, path, log, stream, limit) == Taken(0, len(found) + 2, 0)
+    assert [record.value for record in log] == [*found, b"5;p", b"6;q"]
+    assert len({dict(record.headers)["message-id"] for record in log}) == len(log)
+
+
+def test_a_file_that_grows_has_the_columns_that_the_stream_expects_now(tmp_path: Path) -> None:
+    path, log = tmp_path / "f.csv", list[Any]()
+    path.write_bytes(b"b;a\n0;p\n")
+    take(tmp_path, path, log, spec(**CSV), 50)
+    path.write_bytes(b"b;a\n0;p\n1;q\n")
+    other = spec(format="csv", csv={"delimiter": ";", "columns": ["a", "b"]})
+    with pytest.raises(UnreadableFile, match="expects a, b"):
+        take(tmp_path, path, log, other, 50)
+    assert [record.value for record in log] == [b"0;p"]
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_lines_go_on_behind_those_that_were_taken(tmp_path: Path, suffix: str) -> None:
+    """A line of nothing but blanks that is longer than a record counts for a row or for none, by the limit."""
+    path, log = tmp_path / f"f.ndjson{suffix}", list[Any]()
+    pack = PACK[suffix]
+    path.write_bytes(pack(b"1\n" + b" " * 60 + b"\n2\n"))
+    assert take(tmp_path, path, log, spec(), 50) == Taken(2, 0, 1)
+    path.write_bytes(path.read_bytes() + pack(b"3\n4\n"))
+    assert take(tmp_path, path, log, spec(), 100) == Taken(2, 3, 0)
+    assert [record.value for record in log] == [b"1", b"2", b"3", b"4"]
+
+
+def test_rows_of_parquet_go_on_behind_those_that_were_taken(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"a": list("xyz")}), tmp_path / "f.parquet")
+    size = (tmp_path / "f.parquet").stat().st_size
+    assert list(rows_of(tmp_path / "f.parquet", spec(), size, 50, lambda _: None, 1)) == [
+        (b'{"a":"y"}', 2),
+        (b'{"a":"z"}', 3),
+    ]
+
+
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_a_journal_that_counted_rows_alone_is_gone_on_with(tmp_path: Path, is_in_doubt: bool) -> None:
+    """By its rows first, then by lines."""
+    path, log, stream = tmp_path / "f.csv", list[Any](), spec(**CSV)
+    path.write_bytes(QUOTED)
+    with contextlib.closing(WriterIdentity.take(tmp_path, "files-host-s")) as identity:
+        with contextlib.closing(sqlite3.connect(identity.directory / "files.sqlite")) as old, old:
+            old.executescript(JOURNAL_OF_ROWS)
+            sha256, head = (hashlib.sha256(QUOTED).hexdigest() for _ in range(2))
+            rows = 1 if is_in_doubt else len(AS_LINES)
+            old.execute("INSERT INTO files VALUES (1, 'known', ?, ?, ?, ?)", (len(QUOTED), head, sha256, rows))
+            if is_in_doubt:
+                old.execute("INSERT INTO attempts VALUES (1, 1, ?, 7, 1, 4, '{\"0\": 0}')", (len(AS_LINES),))
+                log += [SimpleNamespace(epoch=7, sequence=number, value=b"", headers=[]) for number in range(1, 5)]
+    before = len(log)
+    path.write_bytes(QUOTED + b"5;p\n")
+    assert take(tmp_path, path, log, stream, 20) == Taken(1, len(AS_LINES), 0)
+    path.write_bytes(QUOTED + b"5;p\n6;q\n")
+    assert take(tmp_path, path, log, stream, 100) == Taken(1, len(AS_LINES) + 1, 0)
+    found = [(record.value, dict(record.headers)["message-id"]) for record in log[before:]]
+    assert found == [(b"5;p", b"known:5"), (b"6;q", b"known:6")]

@@ -1,7 +1,7 @@
 """The rows of a text file, one record each: its lines, or its rows of CSV, which may run over lines.
 
 A row keeps its bytes, without the end of its line. What is written to the log from a file and what a run at the desk reads of it
-are the same rows.
+are the same rows. With each row comes the number of lines up to its end. Cut from there on, the lines give the rows that follow.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class TooLong:
 
 TOO_LONG = TooLong()
 Row = bytes | TooLong
+PlacedRow = tuple[Row, int]
+"""A row, and its `line_next`: how many of the file's lines end with it or before. Lines are the same whatever rows are cut by."""
 
 
 def lines_of(blocks: Iterable[bytes], row_bytes_max: int) -> Iterator[Row]:
@@ -50,16 +52,16 @@ def lines_of(blocks: Iterable[bytes], row_bytes_max: int) -> Iterator[Row]:
         yield rest
 
 
-def rows_of_lines(lines: Iterable[Row], row_bytes_max: int) -> Iterator[Row]:
+def rows_of_lines(lines: Iterable[Row], row_bytes_max: int) -> Iterator[PlacedRow]:
     """A row a line; blank lines are none."""
-    for line in lines:
+    for line_next, line in enumerate(lines, 1):
         if isinstance(line, TooLong):
-            yield line
+            yield line, line_next
         elif line.strip():
-            yield _row(line, row_bytes_max)
+            yield _row(line, row_bytes_max), line_next
 
 
-def rows_of_csv(lines: Iterable[Row], delimiter: bytes, row_bytes_max: int) -> Iterator[Row]:
+def rows_of_csv(lines: Iterable[Row], delimiter: bytes, row_bytes_max: int) -> Iterator[PlacedRow]:
     """Join lines that a quoted value runs over. Where that exceeds a row, the first line stands alone and the others are read
     anew: a quote that nobody closes costs no other row.
 
@@ -68,12 +70,15 @@ def rows_of_csv(lines: Iterable[Row], delimiter: bytes, row_bytes_max: int) -> I
     opening = re.compile(b"(?:^|" + re.escape(delimiter) + b')"')
     held: deque[bytes] = deque()  # the first one opens a quoted value, which is not closed yet
     size = -1  # of the held lines and the line ends between them
+    line_next = 0  # the lines before the held ones
     for line in lines:
         if isinstance(line, TooLong):
-            yield from rows_of_lines(held, row_bytes_max)
+            for row, count in rows_of_lines(held, row_bytes_max):
+                yield row, line_next + count
+            line_next += len(held) + 1
             held.clear()
             size = -1
-            yield line
+            yield line, line_next
             continue
         is_open = _ends_in_quotes(line, opening, is_quoted=bool(held))
         held.append(line)
@@ -82,27 +87,31 @@ def rows_of_csv(lines: Iterable[Row], delimiter: bytes, row_bytes_max: int) -> I
         while held and (size - held[-1].endswith(b"\r") > row_bytes_max or not goes_on):
             first = held.popleft()
             size -= len(first) + 1
+            line_next += 1
             if first.strip():
-                yield _row(first, row_bytes_max)
+                yield _row(first, row_bytes_max), line_next
             goes_on = bool(held) and _ends_in_quotes(held[0], opening, is_quoted=False)
             is_open |= len(held) == 1  # if it does not go on, it goes out, too
         if held and not is_open:
+            line_next += len(held)
             if len(held) > 1 or line.strip():
-                yield _row(b"\n".join(held), row_bytes_max)
+                yield _row(b"\n".join(held), row_bytes_max), line_next
             held.clear()
             size = -1
     if held:
-        yield _row(b"\n".join(held), row_bytes_max)
+        yield _row(b"\n".join(held), row_bytes_max), line_next + len(held)
 
 
-def without_column_names(rows: Iterator[Row], columns: Sequence[str], delimiter: bytes, file: str) -> Iterator[Row]:
+def without_column_names(
+    rows: Iterator[PlacedRow], columns: Sequence[str], delimiter: bytes, file: str
+) -> Iterator[PlacedRow]:
     """Rows of CSV; the first one is left out if it names the columns. If it names them otherwise, the file doesn't fit: raises
     UnreadableFile."""
     expected = [name.lower() for name in columns]
     first = next(rows, None)
     if first is None:
         return
-    names = [] if isinstance(first, TooLong) else _names(first, delimiter)
+    names = [] if isinstance(first[0], TooLong) else _names(first[0], delimiter)
     if names != expected:
         if sorted(names) == sorted(expected) or len(set(names) & set(expected)) * 2 > len(expected):
             raise UnreadableFile(

@@ -2,13 +2,13 @@
 
 The way of a file:
 
-1. What it holds says which file it is, and how many of its rows are in the log already (journal.py).
-2. Its other rows go into the log in transactions. Before each one is made it is noted, with the offsets behind which it would
-   stand; after it is committed, and its last record read back, it is noted as done.
+1. What it holds says which file it is, and up to which of its lines it is in the log already (journal.py).
+2. The rows behind them go into the log in transactions. Before each one is made it is noted, with the offsets behind which it
+   would stand; after it is committed, and its last record read back, it is noted as done.
 3. At a start an attempt that was noted and not ended is in doubt. The new producer fences the old one, so that nothing of it can
    arrive any more; then the log itself says whether it has.
 
-The message id of a record is `FILE:ROW`, of the hash that the file is known by and the row's place in it.
+The message id of a record is `FILE:ROW`, of the hash that the file is known by and the number of its rows that were taken before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from strandline.core.errors import LogUnavailable
-from strandline.core.files.text_rows import TOO_LONG, Row, TooLong, UnreadableFile
+from strandline.core.files.text_rows import PlacedRow, Row, TooLong, UnreadableFile
 from strandline.core.record_headers import (
     HEADER_CONTENT_TYPE,
     HEADER_EPOCH,
@@ -67,6 +67,21 @@ class Taken:
     """Rows that were done before."""
     refused: int
     """Rows that are larger than a record may be."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Rows for one transaction."""
+
+    row_first: int
+    """How many rows of the file were taken before."""
+    rows: list[Row]
+    line_next: int
+    """How many lines of the file are taken with it."""
+
+    @property
+    def row_next(self) -> int:
+        return self.row_first + len(self.rows)
 
 
 class FileIngest:
@@ -140,34 +155,38 @@ class FileIngest:
             read_bytes = count
 
         source = f"file:{path.name}".encode(errors="replace")[:SOURCE_BYTES_MAX]
-        rows = islice(rows_of(path, self._spec, file.bytes, self._record_bytes_max, note_read), file.rows, None)
-        for first, chunk in _chunks(rows, file.rows):
-            records = self._records(file, first, chunk, source)
-            refused += len(chunk) - len(records)
+        rows = rows_of(path, self._spec, file.bytes, self._record_bytes_max, note_read, file.line_next or 0)
+        if file.line_next is None:
+            # Nobody noted what its rows were cut by. If that has not changed since, they are the same rows now.
+            rows = islice(rows, file.rows, None)
+        for chunk in _chunks(rows, file.rows):
+            records = self._records(file, chunk, source)
+            refused += len(chunk.rows) - len(records)
             if records:
-                await self._write(file, first + len(chunk), records)
+                await self._write(file, chunk, records)
                 written += len(records)
             else:
-                self._journal.pass_over(file.id, first + len(chunk))
+                self._journal.pass_over(file.id, chunk.row_next, chunk.line_next)
             on_progress(read_bytes, written)
             await asyncio.sleep(0)
         return Taken(written, file.rows, refused)
 
-    async def _write(self, file: KnownFile, rows: int, records: list[SpooledRecord]) -> None:
+    async def _write(self, file: KnownFile, chunk: _Chunk, records: list[SpooledRecord]) -> None:
         """One transaction: noted, made, read back, noted as done."""
         attempt = FileAttempt(
             file.id,
-            rows,
+            chunk.row_next,
             self._identity.epoch,
             records[0].sequence,
             records[-1].sequence,
             await self._finder.ends_of(self._spec.stream),
+            chunk.line_next,
         )
         self._journal.begin(attempt)
         await self._writer.commit(records)
         self._journal.end(attempt, is_in_log=True)
 
-    def _records(self, file: KnownFile, first: int, chunk: list[Row], source: bytes) -> list[SpooledRecord]:
+    def _records(self, file: KnownFile, chunk: _Chunk, source: bytes) -> list[SpooledRecord]:
         common = [
             (HEADER_WRITER, self._identity.writer_id.encode()),
             (HEADER_EPOCH, b"%d" % self._identity.epoch),
@@ -176,7 +195,7 @@ class FileIngest:
             (HEADER_SOURCE, source),
         ]
         records = []
-        for place, row in enumerate(chunk, first):
+        for place, row in enumerate(chunk.rows, chunk.row_first):
             if isinstance(row, TooLong):
                 continue
             self._sequence += 1
@@ -195,21 +214,21 @@ class FileIngest:
         """What matters comes as the failure of a transaction."""
 
 
-def _chunks(rows: Iterator[Row], first: int) -> Iterator[tuple[int, list[Row]]]:
-    """The rows in pieces for one transaction each, with the place of the first row in the file. Where the file can't be read on,
-    what came before it is a piece, too, and then comes the error."""
-    chunk: list[Row] = []
-    size = 0
+def _chunks(placed: Iterator[PlacedRow], row_first: int) -> Iterator[_Chunk]:
+    """The rows in pieces for one transaction each. Where the file can't be read on, what came before it is a piece, too, and then
+    comes the error."""
+    rows: list[Row] = []
+    size = line_next = 0
     try:
-        for row in rows:
-            chunk.append(row)
-            size += 0 if row is TOO_LONG else len(row)  # type: ignore[arg-type]
-            if len(chunk) == TRANSACTION_RECORDS_MAX or size >= TRANSACTION_BYTES_MAX:
-                yield first, chunk
-                first, chunk, size = first + len(chunk), [], 0
+        for row, line_next in placed:
+            rows.append(row)
+            size += 0 if isinstance(row, TooLong) else len(row)
+            if len(rows) == TRANSACTION_RECORDS_MAX or size >= TRANSACTION_BYTES_MAX:
+                yield _Chunk(row_first, rows, line_next)
+                row_first, rows, size = row_first + len(rows), [], 0
     except (UnreadableFile, OSError):
-        if chunk:
-            yield first, chunk
+        if rows:
+            yield _Chunk(row_first, rows, line_next)
         raise
-    if chunk:
-        yield first, chunk
+    if rows:
+        yield _Chunk(row_first, rows, line_next)

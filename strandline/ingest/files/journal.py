@@ -2,6 +2,9 @@
 
 A file is what it holds, not what it is called: it is known by the hash of the bytes that were taken of it. So a file that was
 moved or copied is taken once, and one that has grown goes on behind what was taken.
+
+How far it was taken is kept as a count of lines. How many rows those are depends on settings and on the release; their count is
+for the ids of records.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ CREATE TABLE IF NOT EXISTS files (
     bytes INTEGER NOT NULL,
     head TEXT NOT NULL,
     sha256 TEXT NOT NULL,
-    rows INTEGER NOT NULL
+    rows INTEGER NOT NULL,
+    line_next INTEGER
 );
 CREATE INDEX IF NOT EXISTS files_by_content ON files (bytes, sha256);
 CREATE TABLE IF NOT EXISTS attempts (
@@ -34,7 +38,8 @@ CREATE TABLE IF NOT EXISTS attempts (
     epoch INTEGER NOT NULL,
     sequence_first INTEGER NOT NULL,
     sequence_last INTEGER NOT NULL,
-    scan_from TEXT NOT NULL
+    scan_from TEXT NOT NULL,
+    line_next INTEGER
 );
 """
 
@@ -50,6 +55,8 @@ class KnownFile:
     """What is read of it; what is added meanwhile, another time."""
     rows: int
     """So many of its rows are in the log, or were refused."""
+    line_next: int | None
+    """They are its first so many lines. None: rows alone were counted when they were taken."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,8 @@ class FileAttempt:
     sequence_last: int
     scan_from: dict[int, int]
     """Partition -> offset before which none of them stands."""
+    line_next: int | None
+    """How many lines of the file are done then. None: rows alone were counted when the attempt was begun."""
 
 
 class Journal:
@@ -77,6 +86,8 @@ class Journal:
             self._connection.execute("PRAGMA journal_mode = TRUNCATE")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
+            for table in ("files", "attempts"):
+                self._add_line_next(table)
         except sqlite3.Error as error:
             raise StackError(f"the journal {path} can't be opened: {error}; free space on its disk") from error
 
@@ -98,7 +109,8 @@ class Journal:
         if found is None:
             identity = sha256[:32] + (f"-{again}" if again else "")
             self._connection.execute(
-                "INSERT INTO files (identity, bytes, head, sha256, rows) VALUES (?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
+                "INSERT INTO files (identity, bytes, head, sha256, rows, line_next) VALUES (?, ?, ?, ?, 0, 0)"
+                " ON CONFLICT DO NOTHING",
                 (identity, size, head, sha256),
             )
         else:
@@ -106,27 +118,30 @@ class Journal:
             self._connection.execute(
                 "UPDATE files SET bytes = ?, head = ?, sha256 = ? WHERE identity = ?", (size, head, sha256, identity)
             )
-        row = self._connection.execute("SELECT id, rows FROM files WHERE identity = ?", (identity,)).fetchone()
-        return KnownFile(row[0], identity, size, row[1])
+        row = self._connection.execute(
+            "SELECT id, rows, line_next FROM files WHERE identity = ?", (identity,)
+        ).fetchone()
+        return KnownFile(row[0], identity, size, row[1], row[2])
 
     def attempt(self) -> FileAttempt | None:
         """The attempt that was begun and not ended."""
         row = self._connection.execute(
-            "SELECT file, rows, epoch, sequence_first, sequence_last, scan_from FROM attempts"
+            "SELECT file, rows, epoch, sequence_first, sequence_last, scan_from, line_next FROM attempts"
         ).fetchone()
         if row is None:
             return None
-        file, rows, epoch, first, last, scan_from = row
+        file, rows, epoch, first, last, scan_from, line_next = row
         offsets = {int(number): int(offset) for number, offset in json.loads(scan_from).items()}
-        return FileAttempt(file, rows, epoch, first, last, offsets)
+        return FileAttempt(file, rows, epoch, first, last, offsets, line_next)
 
     def begin(self, attempt: FileAttempt) -> None:
         """Note the attempt before it is made."""
         self._connection.execute(
-            "INSERT OR REPLACE INTO attempts VALUES (1, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO attempts (one, file, rows, epoch, sequence_first, sequence_last, scan_from, line_next)"
+            " VALUES (1, ?, ?, ?, ?, ?, ?, ?)",
             (
                 attempt.file, attempt.rows, attempt.epoch, attempt.sequence_first, attempt.sequence_last,
-                json.dumps(attempt.scan_from),
+                json.dumps(attempt.scan_from), attempt.line_next,
             ),
         )  # fmt: skip
 
@@ -135,12 +150,18 @@ class Journal:
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             if is_in_log:
-                self._connection.execute("UPDATE files SET rows = ? WHERE id = ?", (attempt.rows, attempt.file))
+                self.pass_over(attempt.file, attempt.rows, attempt.line_next)
             self._connection.execute("DELETE FROM attempts")
 
-    def pass_over(self, file: int, rows: int) -> None:
-        """So many rows of the file are done, the last of them without a record."""
-        self._connection.execute("UPDATE files SET rows = ? WHERE id = ?", (rows, file))
+    def pass_over(self, file: int, rows: int, line_next: int | None) -> None:
+        """So many rows of the file are done, which are its first so many lines."""
+        self._connection.execute("UPDATE files SET rows = ?, line_next = ? WHERE id = ?", (rows, line_next, file))
+
+    def _add_line_next(self, table: str) -> None:
+        """To a table that was made when rows alone were counted."""
+        columns = [name for (name,) in self._connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+        if "line_next" not in columns:
+            self._connection.execute(f"ALTER TABLE {table} ADD COLUMN line_next INTEGER")
 
     def _known(self, length: int, digest: str) -> str | None:
         row = self._connection.execute(

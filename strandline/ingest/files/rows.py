@@ -1,8 +1,9 @@
 """The rows of a file, one record each: lines of NDJSON, text or InfluxDB's protocol, lines of CSV behind their header, rows of
 Parquet.
 
-A row's place in the file is its position: the same file gives the same rows. Lines keep their bytes. Parquet holds no bytes that
-a sender wrote; its rows become JSON objects.
+A row's place in the file is told by the lines up to its end (of Parquet, the rows): unlike the number of rows before it, that
+depends neither on how large a record may be nor on the rules by which lines become rows. Lines keep their bytes. Parquet holds no
+bytes that a sender wrote; its rows become JSON objects.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import msgspec
 
 from strandline.core.files.text_rows import (
     TOO_LONG,
+    PlacedRow,
     Row,
     UnreadableFile,
     lines_of,
@@ -42,9 +45,15 @@ PARQUET = (".parquet", ".pq")
 
 
 def rows_of(
-    path: Path, spec: StreamSpec, bytes_max: int, record_bytes_max: int, on_read: Callable[[int], None]
-) -> Iterator[Row]:
-    """The rows of the file's first `bytes_max` bytes, in order. `on_read` hears how many of them are read.
+    path: Path,
+    spec: StreamSpec,
+    bytes_max: int,
+    record_bytes_max: int,
+    on_read: Callable[[int], None],
+    line_first: int = 0,
+) -> Iterator[PlacedRow]:
+    """The rows of the file's first `bytes_max` bytes, in order, each with its `line_next`; only those behind the first
+    `line_first` lines (of Parquet, rows). `on_read` hears how many bytes are read.
 
     Raises UnreadableFile, OSError.
     """
@@ -52,7 +61,8 @@ def rows_of(
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     kind = suffixes[-1] if suffixes else ""
     if kind in PARQUET:
-        yield from _parquet_rows(path, spec, record_bytes_max, on_read, compression)
+        rows = _parquet_rows(path, spec, record_bytes_max, on_read, compression)
+        yield from islice(((row, row_next) for row_next, row in enumerate(rows, 1)), line_first, None)
         return
     if spec.format in ("msgpack", "cbor", "otlp", "prometheus"):
         raise UnreadableFile(f"{path}: records of format {spec.format} don't stand one a line; send them by HTTP")
@@ -60,12 +70,30 @@ def rows_of(
         raise UnreadableFile(f"{path} holds CSV, and stream {spec.stream} has the format {spec.format}, not csv")
     with path.open("rb") as file:
         lines = lines_of(_blocks(file, compression, bytes_max, on_read, path), record_bytes_max)
-        if spec.format != "csv":
-            yield from rows_of_lines(lines, record_bytes_max)
-            return
-        delimiter = (spec.csv.delimiter if spec.csv else ",").encode()
-        columns = spec.csv.columns if spec.csv and spec.csv.columns else list(spec.fields)
-        yield from without_column_names(rows_of_csv(lines, delimiter, record_bytes_max), columns, delimiter, str(path))
+        if spec.format == "csv":
+            placed = _csv_rows(lines, line_first, spec, record_bytes_max, path)
+        else:
+            placed = rows_of_lines(islice(lines, line_first, None), record_bytes_max)
+        for row, count in placed:
+            yield row, line_first + count
+
+
+def _csv_rows(
+    lines: Iterator[Row], line_first: int, spec: StreamSpec, record_bytes_max: int, path: Path
+) -> Iterator[PlacedRow]:
+    """The rows behind the first `line_first` lines, with lines counted from there. Raises UnreadableFile where the file's first
+    row names columns that the stream doesn't expect, also if it was taken before."""
+    delimiter = (spec.csv.delimiter if spec.csv else ",").encode()
+    columns = spec.csv.columns if spec.csv and spec.csv.columns else list(spec.fields)
+    before = islice(lines, line_first)
+    rows = rows_of_csv(before if line_first else lines, delimiter, record_bytes_max)
+    rows = without_column_names(rows, columns, delimiter, str(path))
+    if line_first:
+        next(rows, None)  # the stream may expect other columns by now
+        for _ in before:
+            pass  # these lines are done
+        rows = rows_of_csv(lines, delimiter, record_bytes_max)
+    yield from rows
 
 
 def _blocks(

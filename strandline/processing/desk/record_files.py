@@ -101,7 +101,8 @@ def _opened(path: Path) -> BinaryIO:
 
 def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Each line that is not blank, without its end."""
-    return _kept(rows_of_lines(_all_lines(file), LINE_BYTES_MAX), LINE_BYTES_MAX, name)
+    rows = rows_of_lines(_all_lines(file), LINE_BYTES_MAX)
+    return _kept((row for row, _ in rows), LINE_BYTES_MAX, name)
 
 
 def _all_lines(file: BinaryIO) -> Iterator[Row]:
@@ -135,7 +136,7 @@ def _rows_of_values(file: BinaryIO, config: RecordFormat, name: str) -> Iterator
 
     delimiter, row_bytes_max = config.delimiter.encode(), Settings.read().record_bytes_max
     rows = rows_of_csv(_all_lines(file), delimiter, row_bytes_max)
-    for row in without_column_names(rows, config.columns, delimiter, name):
+    for row, _ in without_column_names(rows, config.columns, delimiter, name):
         if isinstance(row, TooLong):
             raise PermanentError(
                 f"{name} has a row of more than {row_bytes_max:,} bytes, which no gateway takes either; leave it out, or set "

@@ -284,7 +284,7 @@ def _read_csv(text: str) -> tuple[str, list[str], list[list[str]]] | None:
     lines = text.encode().split(b"\n")
     for delimiter in _DELIMITERS:
         whole = islice(rows_of_csv(lines, delimiter.encode(), RECORD_BYTES_MAX), SAMPLE_RECORDS_MAX)
-        texts = [row.decode() for row in whole if isinstance(row, bytes)]
+        texts = [row.decode() for row, _ in whole if isinstance(row, bytes)]
         try:
             rows = [next(csv.reader(StringIO(row, newline=""), delimiter=delimiter)) for row in texts]
         except csv.Error:
