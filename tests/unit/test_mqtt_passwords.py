@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,26 @@ def test_a_user_that_was_written_is_read_and_checked(tmp_path):
             assert await passwords.check("lundy", b"new")
 
     asyncio.run(check())
+
+
+def test_a_file_that_could_not_be_read_is_tried_again_and_told_once(tmp_path, monkeypatch, caplog):
+    """It is readable a moment later, and has not changed since: as after a chmod."""
+    path = tmp_path / "passwords"
+    write_password(path, "lundy", b"old")
+    with contextlib.closing(Passwords(path)) as passwords:
+        write_password(path, "lundy", b"new")
+
+        def refuse(*_, **__):
+            raise PermissionError(13, "Permission denied")
+
+        with monkeypatch.context() as unreadable:
+            unreadable.setattr(Path, "read_text", refuse)
+            for _ in range(3):
+                passwords.reload()
+        assert asyncio.run(passwords.check("lundy", b"old"))
+        assert caplog.text.count("passwords_kept") == 1
+        passwords.reload()
+        assert asyncio.run(passwords.check("lundy", b"new"))
 
 
 @pytest.mark.parametrize(

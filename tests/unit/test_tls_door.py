@@ -105,6 +105,42 @@ def test_a_new_certificate_is_taken_by_the_next_connection_and_a_broken_one_is_n
     run(story())
 
 
+class Clock:
+    def __init__(self):
+        self.now_s = 1_000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_a_certificate_that_could_not_be_read_is_tried_again_within_seconds_and_told_once(made, monkeypatch, caplog):
+    """The key is readable a moment later, and neither file has changed since: as after a chmod."""
+    clock, loads = Clock(), []
+    tls = ServerTls(made.server, made.server_key, None, "X", clock)
+    first = tls.present()
+    make_dev_certificates(made.ca.parent)
+
+    def refuse(*_):
+        loads.append(clock.now_s)
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(ssl.SSLContext, "load_cert_chain", refuse)
+        for _ in range(3):
+            assert [tls.present() for _ in range(10)] == [first] * 10
+            clock.now_s += 1.0
+    assert loads == [1_000.0, 1_001.0, 1_002.0], "not at each handshake"
+    assert caplog.text.count("certificate_unusable") == 1
+    second = tls.present()
+    assert second is not first
+    assert tls.present() is second
+
+    made.server.write_text("half a certif")
+    assert tls.present() is second
+    make_dev_certificates(made.ca.parent)
+    assert tls.present() is not second, "files that have changed again are taken at once"
+
+
 def test_with_an_authority_for_clients_only_those_with_a_certificate_pass(run, made):
     async def story():
         async with serve(ServerTls(made.server, made.server_key, made.ca, "X")) as (_, port):

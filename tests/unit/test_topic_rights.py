@@ -156,6 +156,29 @@ def test_a_token_is_the_password_of_the_user_who_is_named_like_it(tmp_path: Path
     asyncio.run(run())
 
 
+def test_a_file_of_rights_that_could_not_be_read_is_tried_again_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is readable a moment later, and has not changed since: as after a chmod."""
+    path = tmp_path / "rights"
+    path.write_text("user skye\ntopic old\n")
+    rights = RightsFile(path)
+    path.write_text("user skye\ntopic new\n")
+    os.utime(path, ns=(1, 1))
+
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(Path, "read_text", refuse)
+        for _ in range(3):
+            rights.reload()
+    assert rights.rights.may_publish("skye", "c", "old", "any")
+    assert caplog.text.count("rights_kept") == 1
+    rights.reload()
+    assert rights.rights.may_publish("skye", "c", "new", "any")
+
+
 def test_a_user_of_the_password_file_publishes_everywhere_without_a_file_of_rights(tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     write_password(passwords, "lundy", b"right")

@@ -31,19 +31,24 @@ class RightsFile:
         """Raises InvalidSettings when it can't be read or a line is wrong."""
         self._path = path
         self._stamp = _stamp(path)
+        self._reason = ""
+        """Why the changed file is not used, as it was logged."""
         self.rights = read_topic_rights(path)
 
     def reload(self) -> None:
-        """If the file can't be read or is wrong, keep the present rights and log it once."""
+        """Read the file if it has changed. If it can't be read or is wrong, keep the present rights, log the reason once, and
+        read it again at the next call: it may be readable then without another change."""
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         try:
             self.rights = read_topic_rights(self._path)
         except InvalidSettings as error:
-            logger.error("the changed file of rights is not used", action="rights_kept", reason=str(error))
+            if str(error) != self._reason:
+                self._reason = str(error)
+                logger.error("the changed file of rights is not used", action="rights_kept", reason=str(error))
         else:
+            self._stamp, self._reason = stamp, ""
             logger.info("the file of rights was read", action="rights_read")
 
 

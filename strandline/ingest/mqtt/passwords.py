@@ -131,7 +131,9 @@ class Passwords:
     def __init__(self, path: Path) -> None:
         """Raises InvalidSettings when the file can't be read or a line is wrong."""
         self._path = path
-        self._stamp: tuple[int, int] | None = _stamp(path)
+        self._stamp = _stamp(path)
+        self._reason = ""
+        """Why the changed file is not used, as it was logged."""
         self._entries = read_passwords(path)
         self._nobody = _decoy(self._entries)
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
@@ -165,20 +167,21 @@ class Passwords:
         return hmac.digest(self._key, password, "sha256")
 
     def reload(self) -> None:
-        """Read the file if it has changed. If it can't be read or is wrong, keep the present users and log it once."""
+        """Read the file if it has changed. If it can't be read or is wrong, keep the present users, log the reason once, and
+        read it again at the next call: it may be readable then without another change."""
         try:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
                 return
-            self._stamp = stamp
             self._entries = read_passwords(self._path)
             self._nobody = _decoy(self._entries)
             self._right.clear()
+            self._stamp, self._reason = stamp, ""
             logger.info("the password file was read", action="passwords_read", users=len(self._entries))
         except InvalidSettings as error:
-            if self._stamp is not None:
+            if str(error) != self._reason:
+                self._reason = str(error)
                 logger.error("the changed password file is not used", action="passwords_kept", reason=str(error))
-            self._stamp = None
 
     def close(self) -> None:
         """Drop the checks that wait."""

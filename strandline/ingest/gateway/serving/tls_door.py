@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -26,36 +27,67 @@ HANDSHAKE_TIMEOUT_S = 10.0
 HANDSHAKES_MAX = 500
 """Under way at once, at one door."""
 
+RETRY_S = 1.0
+"""How soon new files that could not be used are tried again while they stay as they were."""
+
+Stamps = list[tuple[str, int, int]]
 Protocols = Callable[[], asyncio.BaseProtocol]
 
 
 class ServerTls:
     """The certificate of one server. A handshake that begins after its files have changed is made with the new ones; connections
-    that are open go on as they are. New files that can't be used are reported, and the ones before stay in force."""
+    that are open go on as they are. New files that can't be used are reported, and the ones before stay in force: until they
+    change again, or can be used after all, as after a chmod. That is tried at most once in RETRY_S."""
 
-    def __init__(self, certificate: Path, key: Path | None, client_ca: Path | None, setting: str) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path | None,
+        client_ca: Path | None,
+        setting: str,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`client_ca`: with it only clients pass whose certificate it vouches for. `setting`: what its settings' names
         begin with, as STRANDLINE_HTTP_TLS. Raises InvalidSettings for files that can't be used."""
         self._files = [path for path in (certificate, key, client_ca) if path is not None]
         self._certificate, self._key, self._client_ca, self._setting = certificate, key, client_ca, setting
+        self._clock_s = clock_s
         self._stamps = self._stamps_now()
+        self._stamps_refused: Stamps = []
+        self._retry_s = 0.0
+        """When files of the refused stamps are tried again."""
+        self._reason = ""
+        """Why the new files can't be used, as it was logged."""
         self._context = self._load()
         self.context = self._load()
         """To listen with. Its own certificate is never used: each handshake takes the present one."""
         self.context.sni_callback = self._take_present  # called at each handshake, named or not
 
     def _take_present(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        stamps = self._stamps_now()
-        if stamps != self._stamps:
-            self._stamps = stamps
-            try:
-                self._context = self._load()
-                logger.info("the certificate has changed", action="certificate_changed", file=str(self._certificate))
-            except InvalidSettings as error:
-                logger.warning(f"{error}; the one before stays in force", action="certificate_unusable")
-        connection.context = self._context
+        connection.context = self.present()
 
-    def _stamps_now(self) -> list[tuple[str, int, int]]:
+    def present(self) -> ssl.SSLContext:
+        """What a handshake that begins now is made with."""
+        stamps = self._stamps_now()
+        is_refused = stamps == self._stamps_refused and self._clock_s() < self._retry_s
+        if stamps != self._stamps and not is_refused:
+            self._take(stamps)
+        return self._context
+
+    def _take(self, stamps: Stamps) -> None:
+        """Load the files that have these stamps; the context stays if they can't be used. A reason is logged once."""
+        try:
+            self._context = self._load()
+        except InvalidSettings as error:
+            self._stamps_refused, self._retry_s = stamps, self._clock_s() + RETRY_S
+            if str(error) != self._reason:
+                self._reason = str(error)
+                logger.warning(f"{error}; the one before stays in force", action="certificate_unusable")
+        else:
+            self._stamps, self._reason = stamps, ""
+            logger.info("the certificate has changed", action="certificate_changed", file=str(self._certificate))
+
+    def _stamps_now(self) -> Stamps:
         return [stamp_of(path) for path in self._files]
 
     def _load(self) -> ssl.SSLContext:
