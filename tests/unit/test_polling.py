@@ -7,11 +7,14 @@ import contextlib
 import gzip
 import hashlib
 import json
+import os
 import ssl
+import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import given
@@ -23,9 +26,10 @@ from strandline.ingest.append.outcome import Accepted, SpoolFull
 from strandline.ingest.gateway.framing import TooLarge
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.poll import gateway as gateway_module
 from strandline.ingest.poll.addresses import AllowedHosts, NotAllowed, resolve
 from strandline.ingest.poll.asking import Asker, AskFailed, BytesRoom, Reply, _Reading
-from strandline.ingest.poll.gateway import PollSettings, Secrets
+from strandline.ingest.poll.gateway import PollGateway, PollSettings, Secrets
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
 from strandline.ingest.poll.validators import Validators, name_of
@@ -166,7 +170,7 @@ def test_validators_outlive_the_process_and_nothing_else_does(tmp_path: Path) ->
     a, b, c = (name_of("s", PollSpec(url=url)) for url in ("http://a/?token=x", "http://b/", "http://c/"))
     one.note(a, {"etag": '"1"', "last-modified": "Tue, 24 Nov 2026 10:00:00 GMT"})
     one.note(b, {"etag": "2\r\nx: y"})
-    one.save()
+    asyncio.run(one.save())
     assert "token" not in path.read_text()
     two = Validators(path)
     assert two.request_headers(a) == [
@@ -175,7 +179,7 @@ def test_validators_outlive_the_process_and_nothing_else_does(tmp_path: Path) ->
     ]
     assert two.request_headers(b) == two.request_headers(c) == []
     two.keep_only([b])
-    two.save()
+    asyncio.run(two.save())
     assert Validators(path).request_headers(a) == []
     path.write_text("[broken")
     assert Validators(path).request_headers(a) == []
@@ -348,7 +352,7 @@ def poll(
         return pauses, polled.failures
 
     pauses, failures = asyncio.run(run())
-    validators.save()
+    asyncio.run(validators.save())
     return outcomes, asker, writer.appended, pauses, failures
 
 
@@ -396,8 +400,85 @@ def test_a_file_of_the_release_before_is_forgotten(tmp_path: Path) -> None:
     assert len(appended) == 1
     kept = Validators(path)
     kept.keep_only([name_of("s", PollSpec(url=url))])
-    kept.save()
+    asyncio.run(kept.save())
     assert json.loads(path.read_text()) == {}
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    for _ in range(4_000):
+        if is_so():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("never")
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PollGateway:
+    monkeypatch.setattr(gateway_module, "SAVE_EVERY_S", 0.001)
+    resources = SimpleNamespace(directory=tmp_path, metrics=IngestMetrics("poll"))
+    return PollGateway(PollSettings(), resources)  # type: ignore[arg-type]
+
+
+def kept(tmp_path: Path, name: str) -> bool:
+    return bool(Validators(tmp_path / "validators.json").request_headers(name))
+
+
+def test_etags_that_could_not_be_written_are_written_when_the_disk_has_room(
+    gateway: PollGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also behind an error that nobody thought of, and each reason is told once."""
+    full = OSError(28, "No space left on device")
+    errors = [full, full, full, RuntimeError("a mistake"), full]
+
+    def refuse_first(_: int) -> None:
+        if errors:
+            raise errors.pop(0)
+
+    monkeypatch.setattr(os, "fsync", refuse_first)
+
+    async def story() -> None:
+        gateway._validators.note("a", {"etag": "1"})
+        saving = asyncio.create_task(gateway.save_validators())
+        await until(lambda: saving.done() or kept(tmp_path, "a"))
+        assert not saving.done()
+        saving.cancel()
+        await gateway.close()
+
+    asyncio.run(story())
+    assert caplog.text.count("validators_not_kept") == 3
+    assert "RuntimeError" in caplog.text
+
+
+def test_what_is_noted_while_etags_are_written_is_written_next(
+    gateway: PollGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def dump_slowly(known: dict[str, Any], file: TextIO) -> None:
+        rows = {}
+        for name, headers in known.items():
+            rows[name] = headers
+            begun.set()
+            assert go_on.wait(20)
+        file.write(json.dumps(rows))
+
+    monkeypatch.setattr(json, "dump", dump_slowly)
+
+    async def story() -> None:
+        gateway._validators.note("a", {"etag": "1"})
+        gateway._validators.note("b", {"etag": "1"})
+        saving = asyncio.create_task(gateway.save_validators())
+        await until(begun.is_set)
+        gateway._validators.note("c", {"etag": "1"})
+        go_on.set()
+        await until(lambda: saving.done() or kept(tmp_path, "c"))
+        assert not saving.done()
+        gateway._validators.note("d", {"etag": "1"})
+        saving.cancel()
+        await gateway.close()
+
+    asyncio.run(story())
+    assert all(kept(tmp_path, name) for name in "abcd")
 
 
 def test_what_was_not_persisted_is_asked_for_again(tmp_path: Path) -> None:

@@ -117,6 +117,8 @@ class PollGateway:
         self._urls: dict[str, list[PolledUrl]] = {}
         """By stream."""
         self._ending: set[asyncio.Task[None]] = set()
+        self._unsaved_reason = ""
+        """Why the last validators could not be saved, as it was logged."""
         resources.metrics.refresh_by(self._show_failing)
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
@@ -142,12 +144,20 @@ class PollGateway:
         if self._ending:
             await asyncio.wait(self._ending)
         await self._save()
+        self._validators.close()
 
     async def _save(self) -> None:
+        """What can't be saved is tried again at the next call; a reason is logged once."""
         try:
-            await asyncio.to_thread(self._validators.save)
-        except OSError as error:
-            logger.error("the ETags of polled URLs can't be kept", action="validators_not_kept", reason=str(error))
+            await self._validators.save()
+        except Exception as error:  # the edge of the saving task: nobody would see that it has ended
+            if repr(error) != self._unsaved_reason:
+                self._unsaved_reason = repr(error)
+                logger.exception(
+                    "the ETags of polled URLs can't be kept", action="validators_not_kept", reason=repr(error)
+                )
+        else:
+            self._unsaved_reason = ""
 
     def _begin(self, name: str, spec: StreamSpec) -> None:
         make = partial(PolledUrl, appender=self._resources.appender(spec, may_spool=True), tools=self._tools)

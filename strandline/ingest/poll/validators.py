@@ -7,6 +7,7 @@ between has the last answers of that second sent again, and appends them again, 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from strandline.core.stream import PollSpec
+from strandline.ingest.append.worker_thread import WorkerThread
 
 VALUE_BYTES_MAX = 1_000
 """A longer validator is not kept: it goes into a header of each request."""
@@ -30,12 +32,15 @@ def name_of(stream: str, poll: PollSpec) -> str:
 
 
 class Validators:
-    """Kept in a file of this process, by `name_of`. A file that can't be read is begun anew: it only saves requests."""
+    """Kept in a file of this process, by `name_of`; for one event loop. `close` it. A file that can't be read is begun anew: it
+    only saves requests."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, dict[str, str]] = {}
         self._is_changed = False
+        self._disk = WorkerThread("validators")
+        self._saving = asyncio.Lock()
         try:
             found = json.loads(path.read_text("utf-8"))
             self._known = {
@@ -71,14 +76,26 @@ class Validators:
             self._known = {name: known for name, known in self._known.items() if name not in gone}
             self._is_changed = True
 
-    def save(self) -> None:
-        """Write what has changed, replacing the file whole. Raises OSError."""
-        if not self._is_changed:
-            return
-        self._is_changed = False
+    async def save(self) -> None:
+        """Write what has changed, replacing the file whole. Raises OSError when it can't; the next call tries again."""
+        async with self._saving:
+            if not self._is_changed:
+                return
+            known, self._is_changed = dict(self._known), False  # a copy: answers are noted while the thread writes
+            try:
+                await self._disk.run(self._write, known)
+            except BaseException:
+                self._is_changed = True
+                raise
+
+    def close(self) -> None:
+        """End the thread. Blocks while it writes."""
+        self._disk.close()
+
+    def _write(self, known: dict[str, dict[str, str]]) -> None:
         new = self._path.with_suffix(".new")
         with new.open("w", encoding="utf-8") as file:
-            json.dump(self._known, file)
+            json.dump(known, file)
             file.flush()
             os.fsync(file.fileno())
         new.replace(self._path)
