@@ -1,6 +1,7 @@
 """That a session exists, and that it is still known after the process was killed."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -136,6 +137,74 @@ def test_many_at_once_share_few_writes(open_sessions, monkeypatch, tmp_path):
     assert asyncio.run(all_at_once()) == [(False, 60)] * 1_000
     assert len(syncs) < 10
     assert (tmp_path / "sessions").read_bytes().count(b"[") == 1_000
+
+
+def connect(client_id):
+    return Connect(5, client_id, False, 0, session_expiry_s=60)
+
+
+def test_all_who_share_a_write_that_fails_are_told(open_sessions, monkeypatch):
+    """While a write is under way three more clients connect: the next one is for all of them, and fails. The one behind it does
+    not: so a session that is promised and not on disk is one that was lost."""
+    sessions = open_sessions()
+    begun, go_on = threading.Event(), threading.Event()
+    append, written = sessions_module._append, []
+
+    def fail_once(*of_write):
+        begun.set()
+        assert go_on.wait(20)
+        written.append(of_write)
+        if len(written) == 2:
+            refuse()
+        append(*of_write)
+
+    async def story():
+        first = asyncio.create_task(sessions.begin("first", connect("first")))
+        assert await asyncio.to_thread(begun.wait, 20)
+        later = [asyncio.create_task(sessions.begin(name, connect(name))) for name in ("a", "b", "c")]
+        await asyncio.sleep(0)  # each has noted its session and waits
+        go_on.set()
+        assert await first == (False, 60)
+        return await asyncio.gather(*later, return_exceptions=True)
+
+    with monkeypatch.context() as full:
+        full.setattr(sessions_module, "_append", fail_once)
+        assert [type(answer) for answer in asyncio.run(story())] == [OSError] * 3
+    assert [begin(sessions, name) for name in ("first", "a", "b", "c")] == [(True, 60)] + [(False, 60)] * 3
+    again = open_sessions()
+    assert [begin(again, name) for name in ("first", "a", "b", "c")] == [(True, 60)] * 4
+
+
+@pytest.mark.parametrize("lines_spare_max", [100, 0], ids=["appended", "rewritten"])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_was_noted_before_a_write_that_failed_is_not_lost(open_sessions, monkeypatch, lines_spare_max, is_closed):
+    """The end of a session waits for the next write; that one fails, and its client is told. The end is on disk all the same with
+    the write that follows, or when the gateway ends."""
+    monkeypatch.setattr("strandline.ingest.mqtt.sessions.LINES_SPARE_MAX", lines_spare_max)
+    sessions = open_sessions()
+    begin(sessions, "ended")
+    sessions.end("ended", 0)
+    with monkeypatch.context() as full:
+        full.setattr(sessions_module, "_append", refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="no space"):
+                begin(sessions, "refused")
+    if is_closed:
+        sessions.close()
+    else:
+        begin(sessions, "other")
+    again = open_sessions()
+    assert [begin(again, name) for name in ("ended", "refused")] == [(False, 60)] * 2
+
+
+def test_lines_that_can_not_be_written_are_bounded(open_sessions, monkeypatch):
+    monkeypatch.setattr("strandline.ingest.mqtt.sessions.LINES_SPARE_MAX", 20)
+    sessions = open_sessions()
+    monkeypatch.setattr(sessions_module, "_append", refuse)
+    for number in range(100):
+        with pytest.raises(OSError, match="no space"):
+            begin(sessions, f"c{number}")
+        assert len(sessions._unwritten) <= 22
 
 
 def test_the_number_of_sessions_and_the_file_are_bounded(open_sessions, monkeypatch, tmp_path):

@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from strandline.core.errors import StackError
@@ -52,12 +51,16 @@ class Sessions:
         self._names_bytes = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mqtt-sessions")
         self._unwritten: list[str] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None
+        """The write of what is noted now."""
         self._lines = 0
-        """In the file."""
+        """In the file, or tried to be written there."""
         try:
             self._read()
-            self._rewrite(self._all_lines())
+            whole = self._all_lines()
+            self._rewrite(whole)
+            self._lines = len(whole)
         except OSError as error:
             raise StackError(
                 f"the MQTT sessions can't be kept in {path}: {error.strerror}; give it another place"
@@ -88,15 +91,15 @@ class Sessions:
 
     def end(self, client_id: str, expiry_s: int | None, user: str | None = None) -> None:
         """Note that the connection is closed, and how long the session goes on; None: as long as `begin` was told. The next
-        `begin` writes it."""
+        `begin` that can be written writes it."""
         key = (user, client_id)
         if expiry_s is None:
             expiry_s = self._expiry_s.get(key, 0)
         self._note(key, min(expiry_s, EXPIRY_S_MAX), self._clock_s())
 
     def close(self) -> None:
-        """Write what is not written yet."""
-        self._thread.submit(partial(_append, self._path, self._unwritten)).result()
+        """Write what is not written yet. Raises OSError."""
+        self._thread.submit(self._put_on_disk, *self._take()).result()
         self._thread.shutdown()
 
     def _exists(self, key: Key) -> bool:
@@ -133,26 +136,41 @@ class Sessions:
         return True
 
     async def _write(self) -> None:
-        """Return when all that was noted before the call is on disk. Calls that come meanwhile share the next write."""
-        while self._writing is not None and self._unwritten:
-            await asyncio.wait((self._writing,))
-        if self._writing is None and self._unwritten:
-            self._writing = asyncio.create_task(self._write_once())
-        if self._writing is not None:
-            await asyncio.shield(self._writing)
+        """Return when all that was noted before the call is on disk. Calls that come while a write is under way share the next
+        one. Raises OSError, to each of those that share a write that fails."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._write_next())
+        await asyncio.shield(self._next)
 
-    async def _write_once(self) -> None:
+    async def _write_next(self) -> None:
+        async with self._writing:
+            self._next = None
+            lines, whole = self._take()
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._put_on_disk, lines, whole)
+            except OSError:
+                if whole is None:
+                    self._unwritten = lines + self._unwritten
+                raise
+            if whole is not None:
+                self._lines = len(whole)
+
+    def _take(self) -> tuple[list[str], list[str] | None]:
+        """The lines that are not written yet; and those of all sessions, if the file is to be rewritten with them.
+
+        Lines that could not be written count again at each try. So they are bounded: with too many the file is rewritten, and
+        that is tried until it succeeds.
+        """
         lines, self._unwritten = self._unwritten, []
         self._lines += len(lines)
-        if self._lines > len(self._expiry_s) + LINES_SPARE_MAX:
-            task = partial(self._rewrite, self._all_lines())
-            self._lines = len(self._expiry_s)
+        is_long = self._lines > len(self._expiry_s) + LINES_SPARE_MAX
+        return lines, self._all_lines() if is_long else None
+
+    def _put_on_disk(self, lines: list[str], whole: list[str] | None) -> None:
+        if whole is None:
+            _append(self._path, lines)
         else:
-            task = partial(_append, self._path, lines)
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, task)
-        finally:
-            self._writing = None
+            self._rewrite(whole)
 
     def _read(self) -> None:
         try:
@@ -173,7 +191,6 @@ class Sessions:
             self._drop(key)
 
     def _all_lines(self) -> list[str]:
-        self._lines = len(self._expiry_s)
         return [_line(key, expiry_s, self._ended_s.get(key)) for key, expiry_s in self._expiry_s.items()]
 
     def _rewrite(self, lines: list[str]) -> None:
