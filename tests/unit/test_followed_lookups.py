@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -36,9 +37,11 @@ from strandline.processing.source.followed.query_rows import query_rows
 from strandline.processing.source.followed.reading import SourceReader, wait_ms
 from strandline.services.rest.apply_documents import check_documents
 from strandline.services.rest.checking import check_without_stack
+from strandline.services.supervision.lookups import follower as follower_module
 from strandline.services.supervision.lookups.follower import LookupFollower
 from tests.support.control import Api
 from tests.support.memory_log import MemoryLog
+from tests.support.waiting import wait_until
 
 REGISTRY = """\
 stream: registry
@@ -222,6 +225,32 @@ def test_a_source_that_can_not_be_read_is_told_loudly_and_its_rows_stay_in_force
     assert owners(control)["source"]["state"] == "current"
     kinds = [event.kind for event in control.ledger.events() if "lookup" in event.kind]
     assert kinds == ["lookup_failing", "lookup_read_again"], "once each, however often it is read"
+
+
+def test_a_reading_whose_thread_can_not_be_started_takes_no_reader_for_ever(
+    control: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_INTERVAL_S", 0.001)
+    control.sources.rows = [{"device": "a"}]
+    applied(control, QUERY)
+    failures = [RuntimeError("can't start new thread")] * 2
+    start = threading.Thread.start
+
+    def start_some(thread: threading.Thread) -> None:
+        if "_follow_beside" in thread.name and failures:
+            raise failures.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    follower = LookupFollower(control.ledger, control.sources, "me")
+    control.sources.rows = [{"device": "b"}]
+    follower.start()
+    try:
+        wait_until(lambda: control.ledger.present_lookups(("devices",)), {"devices": 2}.__eq__, "read")
+    finally:
+        follower.close()
+    assert caplog.text.count("event='could not follow lookups'") == 2
+    assert not follower._reading
 
 
 def test_a_stream_that_a_lookup_follows_stays_and_keeps_what_it_needs(control: Api) -> None:

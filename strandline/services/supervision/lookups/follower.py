@@ -81,8 +81,7 @@ class LookupFollower:
                     is_released = True
                 for name in self._ledger.due_lookups():
                     if name not in self._reading and len(self._reading) < READERS:
-                        self._reading.add(name)
-                        threading.Thread(target=self._follow_beside, args=(name,), daemon=True).start()
+                        self._begin_reading(name)
                 self._tell_of_old()
                 self._errors.worked("lookups are followed again", action="follow lookups")
             except StrandlineError as error:
@@ -90,6 +89,15 @@ class LookupFollower:
             except Exception:  # the edge: nobody would see that the thread has ended
                 logger.exception("could not follow lookups", action="follow lookups")
             self._closing.wait(LOOK_INTERVAL_S)
+
+    def _begin_reading(self, name: str) -> None:
+        """Raises RuntimeError when no thread can be started; the next look tries again."""
+        self._reading.add(name)
+        try:
+            threading.Thread(target=self._follow_beside, args=(name,), daemon=True).start()
+        except RuntimeError:
+            self._reading.discard(name)
+            raise
 
     def _follow_beside(self, name: str) -> None:
         try:
