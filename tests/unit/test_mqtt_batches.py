@@ -1,17 +1,23 @@
 """Messages on their way to the log: in order, acknowledged only when confirmed, tried again only when nothing was sent."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import LogUnavailable, RecordTooLarge
 from strandline.ingest.append.limits import RECORDS_PER_TURN
 from strandline.ingest.append.outcome import Accepted, LogBusy
+from strandline.ingest.append.spool import Spool
+from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.metrics import IngestMetrics
+from strandline.ingest.mqtt import batches as batches_module
 from strandline.ingest.mqtt.batches import BYTES_WAITING_MAX, Batches
 from strandline.ingest.mqtt.decoder import Publish
 from strandline.ingest.mqtt.topics import Route
 from strandline.ingest.mqtt.wire import PublishProperties
+from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
 
 ROUTE = Route("s", False, [("strandline-source", b"mqtt:a")], lambda _: None, b"application/json")
 
@@ -289,3 +295,48 @@ def test_one_batch_that_fails_does_not_acknowledge_another(refusals):
         assert bench.add_up()
 
     run(test)
+
+
+def test_a_spool_with_room_for_small_messages_only_turns_no_order_round(tmp_path, monkeypatch):
+    """A large message is refused for room, and small ones come behind it in each turn of the event loop. Then there is room."""
+    monkeypatch.setattr(batches_module, "BUSY_RETRY_S", 0.01)
+
+    def no_transactions(config):
+        if "transactional.id" in config:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return ObedientProducer(config, FakeLog())
+
+    async def story():
+        spool, sensor = Spool(tmp_path, bytes_max=1_000), Sensor()
+        writer = LogWriter(
+            "nowhere:9092", writer_id="test", epoch=7, record_bytes_max=1_000, confirm_timeout_s=0.1, spool=spool,
+            make_producer=no_transactions, make_consumer=lambda config: ObedientConsumer(config, FakeLog()), make_admin=dict,
+        )  # fmt: skip
+        async with writer:
+            batches = Batches(writer, IngestMetrics("mqtt-listener"), lambda _: None, busy_patience_s=20.0)
+            count = 0
+
+            def add(payload):
+                nonlocal count
+                count += 1
+                publish = Publish(b"a", b"%d %s" % (count, payload), 1, False, count, None)
+                batches.add(sensor, publish, replace(ROUTE, may_spool=True))
+
+            add(b"first")
+            await until(lambda: sensor.acknowledged)
+            spool.bytes_max = 60_000
+            for _ in range(5):
+                add(b"x" * 100_000)
+                for _ in range(200):
+                    add(b"small")
+                    await asyncio.sleep(0)
+                acknowledged = list(sensor.acknowledged)
+                assert acknowledged == list(range(1, len(acknowledged) + 1))
+            spool.bytes_max = 100_000_000
+            await until(lambda: len(sensor.acknowledged) == count)
+            kept = spool.head("s", 10_000, 100_000_000).records
+            assert [int(record.value.split()[0]) for record in kept] == list(range(1, count + 1))
+            assert sensor.acknowledged == list(range(1, count + 1))
+            assert sensor.withheld == 0
+
+    asyncio.run(story())

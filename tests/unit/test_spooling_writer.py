@@ -1,6 +1,7 @@
 """What goes to the spool when a transaction hangs: in which order, and what is written down to be in doubt."""
 
 import asyncio
+import contextlib
 import gc
 import threading
 import time
@@ -14,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import InvalidSettings
 from strandline.ingest.append import spool_drain, spooling_writer
-from strandline.ingest.append.outcome import Accepted
+from strandline.ingest.append.outcome import Accepted, SpoolFull
 from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.spool_drain import SpoolDrain
 from strandline.ingest.append.spool_intake import SpoolingBatch
@@ -397,5 +398,127 @@ def test_a_batch_is_let_go_as_soon_as_it_is_settled(tmp_path, monkeypatch, is_sp
             assert accepted is (Accepted.SPOOL if is_spooled else Accepted.LOG)
             del appending
             await until(lambda: gc.collect() >= 0 and [batch() for batch in made] == [None])
+
+    asyncio.run(story())
+
+
+class FullSpool(Spool):
+    """Has room for small records only. Its `add` waits until it is let go."""
+
+    def __init__(self, directory):
+        super().__init__(directory, bytes_max=1_000_000)
+        self.is_adding, self.let_go = threading.Event(), threading.Event()
+        self.let_go.set()
+
+    def add(self, records, attempted=None):
+        self.is_adding.set()
+        assert self.let_go.wait(DEADLINE_S)
+        super().add(records, attempted)
+
+
+@contextlib.asynccontextmanager
+async def writer_over_full_spool(tmp_path):
+    """Yields the spool, the writer, and how to append a value; Kafka is away."""
+
+    def no_transactions(config):
+        if "transactional.id" in config:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return ObedientProducer(config, FakeLog())
+
+    spool = FullSpool(tmp_path)
+    async with writer_over(FakeLog(), spool, no_transactions, confirm_timeout_s=DEADLINE_S) as writer:
+
+        async def append(value, topic="t"):
+            try:
+                return await writer.append(
+                    topic, [(value, None)], received_ms=5, source=b"", content_type=b"", may_spool=True
+                )
+            except SpoolFull as error:
+                return type(error)
+
+        assert await append(b"0", "other") is Accepted.SPOOL
+        spool.is_adding.clear()
+        yield spool, writer, append
+
+
+LARGE = b"x" * 2_000_000
+
+
+def test_a_batch_without_room_in_the_spool_is_overtaken_by_none_of_its_topic(tmp_path):
+    """Neither by one that waited with it, nor by one that came while it was on its way to the disk. Other topics go on."""
+
+    async def story():
+        async with writer_over_full_spool(tmp_path) as (spool, _, append):
+            spool.let_go.clear()
+            group = [append(LARGE), append(b"small"), append(b"small", "other"), append(LARGE, "third")]
+            group = [asyncio.ensure_future(one) for one in group]
+            assert await asyncio.to_thread(spool.is_adding.wait, DEADLINE_S)
+            waiting = [asyncio.ensure_future(one) for one in (append(b"later"), append(b"later", "other"))]
+            await asyncio.sleep(0)
+            spool.let_go.set()
+            assert await asyncio.gather(*group) == [SpoolFull, SpoolFull, Accepted.SPOOL, SpoolFull]
+            assert await asyncio.gather(*waiting) == [SpoolFull, Accepted.SPOOL]
+            assert await append(b"again") is Accepted.SPOOL
+
+    asyncio.run(story())
+
+
+def test_until_a_caller_knows_of_its_refused_batch_no_later_one_of_its_topic_is_taken(tmp_path):
+    """Else the batch comes behind them when it is tried again. In each turn of the event loop another one comes; they don't keep
+    the topic refused when the caller knows."""
+
+    async def story():
+        async with writer_over_full_spool(tmp_path) as (_, writer, append):
+            refused = asyncio.ensure_future(append(LARGE))
+
+            answers = []
+
+            async def append_behind():
+                was_before = not refused.done()
+                answers.append((was_before, await append(b"small")))
+
+            behind = []
+            while (False, Accepted.SPOOL) not in answers and len(behind) < 5_000:
+                behind.append(asyncio.ensure_future(append_behind()))
+                await asyncio.sleep(0)
+            await asyncio.gather(*behind)
+            assert await refused is SpoolFull
+            assert {answer for was_before, answer in answers if was_before} == {SpoolFull}
+            assert Accepted.SPOOL in {answer for was_before, answer in answers if not was_before}
+            assert writer.bytes_in_flight == 0
+
+    asyncio.run(story())
+
+
+def test_what_waits_to_be_written_directly_overtakes_no_refused_batch(tmp_path, monkeypatch):
+    """A topic that is just being caught up with: what comes then waits for the end of that in memory."""
+    monkeypatch.setattr(spooling_writer, "RETRY_S", 100 * DEADLINE_S)  # nothing else sends it to the spool
+
+    async def story():
+        async with writer_over_full_spool(tmp_path) as (spool, writer, append):
+            spool.let_go.clear()
+            refused = asyncio.ensure_future(append(LARGE))
+            assert await asyncio.to_thread(spool.is_adding.wait, DEADLINE_S)
+            writer._spooling._is_away, writer._spooling._drain.catching_up = False, "t"
+            behind = asyncio.ensure_future(append(b"small"))
+            await asyncio.sleep(0)
+            spool.let_go.set()
+            both = asyncio.gather(refused, behind)
+            assert await asyncio.wait_for(both, DEADLINE_S / 2) == [SpoolFull] * 2
+
+    asyncio.run(story())
+
+
+def test_a_caller_that_has_left_leaves_its_topic_usable(tmp_path):
+    async def story():
+        async with writer_over_full_spool(tmp_path) as (spool, _, append):
+            spool.let_go.clear()
+            gone = asyncio.ensure_future(append(LARGE))
+            assert await asyncio.to_thread(spool.is_adding.wait, DEADLINE_S)
+            gone.cancel()
+            await asyncio.wait((gone,))
+            spool.let_go.set()
+            assert await append(b"other", "other") is Accepted.SPOOL  # behind the refused one
+            assert await append(b"small") is Accepted.SPOOL
 
     asyncio.run(story())

@@ -39,6 +39,7 @@ class LogAway(LogBusy):
 
 
 class SpoolFull(LogBusy):
-    """The spool or its disk is full; nothing of this batch was sent or spooled."""
+    """The spool or its disk is full, or had no room for a batch of the stream that this one must not overtake; nothing of this
+    batch was sent or spooled."""
 
     code = "spool_full"

@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
@@ -62,7 +63,7 @@ class SpoolingWriter:
         self._writer = TransactionalWriter(clients, self._kafka, confirm_timeout_s=confirm_timeout_s, on_error=on_error)
         self._finder = AttemptFinder(clients, self._kafka)
         self._work = asyncio.Event()
-        self._intake = SpoolIntake(spool, self._disk, self._work.set)
+        self._intake = SpoolIntake(spool, self._disk, self._work.set, self._spool_waiting_of)
         self._drain = SpoolDrain(spool, self._disk, self._writer, self._finder, self._intake.behind)
         self._direct: deque[SpoolingBatch] = deque()
         """Batches that wait to be written directly."""
@@ -105,10 +106,14 @@ class SpoolingWriter:
         for batch in (*self._writing, *self._direct, *self._intake.waiting):
             batch.fail(LogUnavailable(reason))
 
-    async def append(self, topic: str, records: Sequence[SpooledRecord]) -> Accepted:
-        """Return where the records are, all of them. Raises SpoolFull, or LogUnavailable where a failed attempt went before."""
+    def append(self, topic: str, records: Sequence[SpooledRecord]) -> asyncio.Future[Accepted]:
+        """Say where the records are, all of them, as soon as that is known. Who waits for it does so inside `caller_of`.
+
+        Raises SpoolFull, at once or later, or LogUnavailable where a failed attempt went before.
+        """
         if self.failure is not None:
             raise LogUnavailable(f"the spooling writer failed ({self.failure}); restart the gateway")
+        self._intake.require_order(topic)
         batch = SpoolingBatch(topic, records, self._loop.create_future())
         if self._is_away or (self._intake.behind[topic] and topic != self._drain.catching_up):
             self._intake.put(batch)
@@ -116,7 +121,11 @@ class SpoolingWriter:
             self._direct.append(batch)
             self._work.set()
             batch.clock = self._loop.call_later(self._confirm_timeout_s, self._stop_waiting, batch)
-        return await batch.accepted
+        return batch.accepted
+
+    def caller_of(self, topic: str) -> AbstractContextManager[None]:
+        """Somebody waits in it for what `append` says. While one does whose batch was refused, no later batch overtakes it."""
+        return self._intake.caller_of(topic)
 
     # From the direct way to the spool.
 

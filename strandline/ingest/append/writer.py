@@ -176,10 +176,11 @@ class LogWriter:
             )
             for sequence, ((value, key), own) in enumerate(zip(records, headers_each, strict=True), first)
         ]
+        accepted = spooling.append(topic, numbered)
         self._in_flight.take(bytes_new)
-        appending = asyncio.ensure_future(spooling.append(topic, numbered))
-        appending.add_done_callback(lambda _: self._in_flight.give_back(bytes_new))
-        return await asyncio.shield(appending)
+        accepted.add_done_callback(lambda _: self._in_flight.give_back(bytes_new))
+        with spooling.caller_of(topic):
+            return await asyncio.shield(accepted)
 
     async def check(self, timeout_s: float) -> None:
         """Return when Kafka answers. Raises LogUnavailable."""

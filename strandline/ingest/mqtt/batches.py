@@ -11,7 +11,8 @@ The way of a message:
    still arrive: its clients get no PUBACK and send their messages again. QoS 0 messages may be lost, and are counted.
 
 Invariants:
-- A stream's batches are appended in the order in which they were filled, so a client's messages keep their order.
+- A stream's batches are appended in the order in which they were filled, so a client's messages keep their order. The writer
+  takes none behind one that it has no room for, until we know of that one.
 - Each message counts once as received, and once as confirmed, spooled or refused.
 """
 
@@ -52,9 +53,20 @@ class Sender(Protocol):
 class _StreamBatch:
     """The messages of one append."""
 
-    __slots__ = ("began_s", "bytes_waiting", "content_type", "headers_each", "may_spool", "records", "waiting")
+    __slots__ = (
+        "began_s",
+        "bytes_waiting",
+        "content_type",
+        "headers_each",
+        "may_spool",
+        "number",
+        "records",
+        "waiting",
+    )
 
-    def __init__(self, content_type: bytes, may_spool: bool) -> None:
+    def __init__(self, number: int, content_type: bytes, may_spool: bool) -> None:
+        self.number = number
+        """Of its stream's batches, in the order in which they were filled."""
         self.content_type = content_type
         self.may_spool = may_spool
         self.began_s = 0.0
@@ -69,14 +81,16 @@ class _StreamBatch:
 class _StreamQueue:
     """The batches of one stream, in order."""
 
-    __slots__ = ("batches", "held", "is_blocked", "stream")
+    __slots__ = ("batches", "filled", "held", "is_blocked", "stream")
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
         self.batches: list[_StreamBatch] = []
         """Not handed to the writer yet; the last one is being filled."""
         self.held: list[_StreamBatch] = []
-        """The writer had no room for them; nothing of them was sent."""
+        """The writer had no room for them; nothing of them was sent. In the order in which that was told."""
+        self.filled = 0
+        """How many batches were begun."""
         self.is_blocked = False
         """The held batches wait for their next try."""
 
@@ -156,7 +170,8 @@ class Batches:
             is_alike = last.content_type == content_type and last.may_spool == route.may_spool
             if is_alike and len(last.records) < RECORDS_PER_TURN:
                 return last
-        batch = _StreamBatch(content_type, route.may_spool)
+        queue.filled += 1
+        batch = _StreamBatch(queue.filled, content_type, route.may_spool)
         queue.batches.append(batch)
         return batch
 
@@ -213,13 +228,17 @@ class Batches:
     def _block(self, queue: _StreamQueue, batch: _StreamBatch) -> None:
         """Nothing of the batch was sent: try it again soon, and the rest of its queue after it."""
         queue.held.append(batch)
+        if queue.is_blocked:
+            return
         queue.is_blocked = True
         self._blocked += 1
         self._stop_reading()
         self._loop.call_later(BUSY_RETRY_S, self._unblock, queue)
 
     def _unblock(self, queue: _StreamQueue) -> None:
-        queue.batches, queue.held = queue.held + queue.batches, []
+        # A batch that is refused at once is told so before one that was refused on its way to the disk just before.
+        held = sorted(queue.held, key=lambda batch: batch.number)
+        queue.batches, queue.held = held + queue.batches, []
         queue.is_blocked = False
         self._blocked -= 1
         self._flush()  # reading resumes when one of these batches has its outcome
