@@ -20,6 +20,7 @@ from pydantic import (
     JsonValue,
     PlainSerializer,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -154,6 +155,10 @@ class ContradictionError(ValueError):
         self.found = found
 
 
+_MAY_CONTRADICT = "may_contradict"
+"""In the context of a validation: whether contradictions pass."""
+
+
 class DocumentModel(Described, BaseModel):
     """A part of a document: no unknown fields, no silent conversion of types, never changed once read."""
 
@@ -162,27 +167,30 @@ class DocumentModel(Described, BaseModel):
     """Fields that people look for and that are not here: name -> the sentence that says what to write instead."""
 
     @classmethod
-    def parse(cls, document: YamlDocument) -> Self:
+    def parse(cls, document: YamlDocument, *, is_strict: bool = True) -> Self:
         """Return the model of `document`. Raises InvalidDocument with every problem found, each with its line."""
         try:
-            return cls.model_validate(document.data)
+            return cls.model_validate(document.data, context={_MAY_CONTRADICT: not is_strict})
         except ValidationError as error:
             found = (problem for detail in error.errors() for problem in _problems(cls, document, detail))
             raise InvalidDocument(_first(found)) from error
 
     @classmethod
-    def from_document(cls, data: dict[str, object]) -> Self:
-        """Return the model of a document as `as_document` gave it. Raises InvalidDocument."""
+    def from_document(cls, data: dict[str, object], *, is_strict: bool = True) -> Self:
+        """Return the model of a document as `as_document` gave it. Raises InvalidDocument. Not `is_strict`: with its
+        contradictions, of a document that was stored before rules that are stricter now; to be shown and compared alone."""
         kind = next((kind for kind in KINDS if kind in data), "")
-        return cls.parse(YamlDocument(kind=kind, name=str(data.get(kind, "")), data=data, source="<stored>"))
+        name = str(data.get(kind, ""))
+        source = f"<stored {kind} {name}>"
+        return cls.parse(YamlDocument(kind=kind, name=name, data=data, source=source), is_strict=is_strict)
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         """Yield contradictions between fields that are right by themselves: the path from here, and a sentence."""
         return iter(())
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self) -> Self:
-        if found := _first(self.contradictions()):
+    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
+        if not (info.context or {}).get(_MAY_CONTRADICT) and (found := _first(self.contradictions())):
             raise ContradictionError(found)
         return self
 

@@ -85,5 +85,6 @@ class LookupSpec(DocumentModel):
 
     @classmethod
     def described(cls, document: dict[str, Any]) -> Self:
-        """The model of what `without_rows` gave: a lookup without rows. Raises InvalidDocument."""
-        return cls.from_document(document if "source" in document else {**document, "rows": []})
+        """The model of what `without_rows` gave: a lookup without rows, whatever rules are stricter since. Raises
+        InvalidDocument."""
+        return cls.from_document(document if "source" in document else {**document, "rows": []}, is_strict=False)

@@ -82,7 +82,7 @@ def slots_of_older_runs(ledger: Ledger, run: RunRow) -> list[tuple[str, str]]:
             counts[one.version] = max(one.slots, counts.get(one.version, 0))
     topics: dict[str, str] = {}
     for version, count in counts.items():
-        pipeline = PipelineSpec.from_document(ledger.job_version(run.job, version).document)
+        pipeline = PipelineSpec.from_document(ledger.job_version(run.job, version).document, is_strict=False)
         stages, streams = pipeline.stage_names(), list(emissions_to_streams(pipeline))
         for task in range(count):
             topics |= _topics_of_task(run.job, stages, streams, task)

@@ -124,7 +124,9 @@ class _Check:
     ) -> None:
         self.pipeline = pipeline
         self.streams = streams
-        self.document = document or YamlDocument("pipeline", pipeline.pipeline, {}, source="<stored>")
+        self.document = document or YamlDocument(
+            "pipeline", pipeline.pipeline, {}, source=f"<stored pipeline {pipeline.pipeline}>"
+        )
         self.is_submitted = document is not None
         self.problems: list[Problem] = []
         self.columns: dict[str, str | None] = {}
@@ -182,7 +184,7 @@ class _Check:
             places.append(self._place())
             if len(self.columns) > COLUMNS_MAX:
                 self._add(path, f"leads to {len(self.columns):,} columns; expected at most {COLUMNS_MAX:,} at once")
-            if len(self.columns) > COLUMNS_MAX or len(self.problems) > PROBLEMS_MAX:
+            if is_strict and (len(self.columns) > COLUMNS_MAX or len(self.problems) > PROBLEMS_MAX):
                 raise InvalidDocument(self.problems)
         self._windows_together()
         if self.pipeline.revise_ms:

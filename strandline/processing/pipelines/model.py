@@ -802,14 +802,14 @@ class PipelineSpec(DocumentModel):
     """Whether dead letters can be searched for: {index, kept, newest}."""
 
     @classmethod
-    def from_document(cls, data: dict[str, object]) -> Self:
+    def from_document(cls, data: dict[str, object], *, is_strict: bool = True) -> Self:
         """As stored: one without `idle_timeout` has none. So were those stored that were submitted before it had a default."""
         event_time, inputs = data.get("event_time"), data.get("inputs")
         if isinstance(event_time, dict):
             data = {**data, "event_time": {"idle_timeout": None, **event_time}}
         if isinstance(inputs, list):
             data = {**data, "inputs": [_without_default(one) for one in inputs]}
-        return super().from_document(data)
+        return super().from_document(data, is_strict=is_strict)
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for name in ("input", "event_time"):

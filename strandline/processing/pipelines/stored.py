@@ -9,7 +9,7 @@ from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.stream import StreamSpec
 from strandline.ledger.states import RunRow, SliceStatus, StreamVersions
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.checker import as_far_as_known, check
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of_versions
 from strandline.processing.pipelines.model import PipelineSpec
 
@@ -17,18 +17,23 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
 
 
-def load_pipeline(ledger: Ledger, job: str, version: int, streams: StreamVersions | None = None) -> CheckedPipeline:
+def load_pipeline(
+    ledger: Ledger, job: str, version: int, streams: StreamVersions | None = None, *, is_strict: bool = True
+) -> CheckedPipeline:
     """One version of a job's pipeline, checked against its streams. Raises NotFound, InvalidDocument.
 
     `streams`: by which version of each stream's document, as the ledger has it of a run; None: as the newest run of this version.
+    Not `is_strict`: as far as known, where rules are stricter since it was stored; to be looked at, and not run.
     """
-    spec = PipelineSpec.from_document(ledger.job_version(job, version).document)
+    spec = PipelineSpec.from_document(ledger.job_version(job, version).document, is_strict=is_strict)
     if streams is None:
         streams = streams_of_version(ledger, job, version)
     found = [
-        StreamSpec.from_document(document_of(ledger.stream_documents(name), streams, name)) for name in spec.streams
+        StreamSpec.from_document(document_of(ledger.stream_documents(name), streams, name), is_strict=is_strict)
+        for name in spec.streams
     ]
-    return check(spec, found, lookups=shapes_of_version(ledger, job, version, spec))
+    lookups = shapes_of_version(ledger, job, version, spec)
+    return check(spec, found, lookups=lookups) if is_strict else as_far_as_known(spec, found, lookups)
 
 
 def shapes_of_version(ledger: Ledger, job: str, version: int, spec: PipelineSpec) -> dict[str, LookupShape]:

@@ -38,7 +38,9 @@ class StreamFormats:
             from strandline.core.stream import StreamSpec
 
             documents = self._ledger.stream_documents(stream)
-            found = record_format(StreamSpec.from_document(documents[version or next(iter(documents))]))
+            # Rules may be stricter since it was stored; the slice was read by it.
+            document = StreamSpec.from_document(documents[version or next(iter(documents))], is_strict=False)
+            found = record_format(document)
             # Equal ones are one object, so that what adjoins is fetched at once.
             own = self._own[stream]
             same = next((one for one in (own, *self._known.values()) if one == found), found)

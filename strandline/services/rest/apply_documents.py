@@ -43,7 +43,7 @@ from strandline.processing.pipelines.upgrade import Change, Effect, changes_betw
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import emit_of_open_index, generation_of, open_index
-from strandline.services.rest.job_status import input_streams, rewind_view
+from strandline.services.rest.job_status import input_streams, present_pipeline, rewind_view
 from strandline.services.rest.lookup_changes import LookupChanges, Sources, outcome_of
 from strandline.services.rest.views import Applied, JobPlan
 
@@ -142,7 +142,7 @@ def check_documents(
             broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
     followed = {name: one.spec for name, one in read.items() if one.is_followed and one.followed_stream not in broken}
     if followed:
-        there = {name: StreamSpec.from_document(one) for name, one in registered.items()} | streams
+        there = {name: StreamSpec.from_document(one, is_strict=False) for name, one in registered.items()} | streams
         problems.extend(unfit_sources(documents, followed, there))
     if problems:
         raise InvalidDocument(problems)
@@ -330,7 +330,8 @@ class Applier:
             return []
         readers = [job for job in self._ledger.jobs() if stream.stream in input_streams(self._ledger, job)]
         if readers:
-            history = [StreamSpec.from_document(one) for one in self._ledger.stream_documents(stream.stream).values()]
+            documents = self._ledger.stream_documents(stream.stream).values()
+            history = [StreamSpec.from_document(one, is_strict=False) for one in documents]
             if refused := refused_changes(history, stream):
                 names = ", ".join(job.name for job in readers)
                 raise Conflict(
@@ -340,10 +341,10 @@ class Applier:
         return [self._note_of_reader(job, known, stream, batch) for job in readers]
 
     def _note_of_reader(self, job: JobRow, known: StreamSpec, stream: StreamSpec, batch: Batch) -> str:
-        spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
+        spec = self._present_spec(job)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
         others = {name: self._stream(name) for name in spec.streams if name != stream.stream}
-        before = check(spec, [others.get(name, known) for name in spec.streams], lookups=lookups)
+        before = as_far_as_known(spec, [others.get(name, known) for name in spec.streams], lookups)
         try:
             in_batch = next((one for one in batch.pipelines if one.job == job.name), None)
             after = in_batch or check(spec, [others.get(name, stream) for name in spec.streams], lookups=lookups)
@@ -370,7 +371,7 @@ class Applier:
             of_job = {stage for stage, name in emissions_to_streams(spec) if name == stream.stream}
             if of_job and all(one.job != job for one in batch.pipelines):
                 lookups = shapes_of_version(self._ledger, job, self._ledger.job(job).version, spec)
-                emitter = check(spec, list(map(self._stream, spec.streams)), lookups=lookups)
+                emitter = as_far_as_known(spec, list(map(self._stream, spec.streams)), lookups)
                 reasons = [
                     why
                     for stage in emitter.all_stages
@@ -396,20 +397,26 @@ class Applier:
         document = self._ledger.job_version(job.name, job.version).document
         if document == pipeline.spec.as_document():
             return JobPlan(job=job.name, outcome="unchanged", version=job.version, changes=[], rewind=None)
-        spec = PipelineSpec.from_document(document)
-        lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
-        present = as_far_as_known(spec, list(map(self._stream, spec.streams)), lookups)
+        present = present_pipeline(self._ledger, job)
         changes = [*changes_between(present, pipeline), *self._other_windows(present, pipeline, together)]
+        changes += self._not_compared(job)
         plan = plan_of_job(self._ledger, pipeline)
         cost = rewind_cost(self._ledger, plan, job.name)
         if not any(change.effect is Effect.FORBIDDEN for change in changes):
             try:
                 require_ledger_holds(self._ledger, job.name, plan)
-                require_log_holds(job.name, cost.needed, {name: self._log_starts(name) for name in spec.streams})
+                require_log_holds(job.name, cost.needed, {name: self._log_starts(name) for name in present.streams})
             except LogTruncated as error:
                 changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
         rewind = rewind_view(cost, pipeline.retention_ms)
         return JobPlan(job=job.name, outcome="changed", version=job.version + 1, changes=changes, rewind=rewind)
+
+    def _not_compared(self, job: JobRow) -> Iterator[Change]:
+        try:
+            present_pipeline(self._ledger, job, is_strict=True)
+        except InvalidDocument as error:
+            what = f"version {job.version} as far as rules that are stricter now refuse it"
+            yield Change(what, Effect.SAFE, f"that part is not compared: {error}")
 
     def _other_windows(
         self, before: CheckedPipeline, after: CheckedPipeline, together: Sequence[CheckedPipeline]
@@ -523,7 +530,8 @@ class Applier:
     def _refuse_emitted_places(self, pipeline: CheckedPipeline) -> None:
         job, emitted = pipeline.job, set[tuple[str, str]]()
         for document in self._ledger.documents_of(job):
-            emitted |= {(emit.kind, emit.name) for _, emit in PipelineSpec.from_document(document).emissions()}
+            spec = PipelineSpec.from_document(document, is_strict=False)
+            emitted |= {(emit.kind, emit.name) for _, emit in spec.emissions()}
         for _, emit in pipeline.spec.emissions():
             if emit.kind == "elasticsearch" or (emit.kind, emit.name) not in emitted:
                 continue
@@ -552,16 +560,18 @@ class Applier:
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
         if job is None:
             return set()
-        spec = PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
-        return {stream for _, stream in emissions_to_streams(spec)}
+        return {stream for _, stream in emissions_to_streams(self._present_spec(job))}
 
     def _readers(self, streams: set[str]) -> list[str]:
         """The jobs that read one of these streams."""
         jobs = self._ledger.jobs() if streams else []
         return [job.name for job in jobs if streams.intersection(input_streams(self._ledger, job))]
 
+    def _present_spec(self, job: JobRow) -> PipelineSpec:
+        return PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document, is_strict=False)
+
     def _stream(self, name: str) -> StreamSpec:
-        return StreamSpec.from_document(self._ledger.stream(name).document)
+        return StreamSpec.from_document(self._ledger.stream(name).document, is_strict=False)
 
     def _registered(self, name: str) -> StreamSpec | None:
         try:

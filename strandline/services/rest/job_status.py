@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.stream import StreamSpec
@@ -23,7 +24,8 @@ from strandline.ledger.states import (
 )
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.checker import as_far_as_known, check
+from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model import PipelineSpec
 from strandline.processing.pipelines.stored import inputs_of, shapes_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
@@ -170,22 +172,29 @@ def _warning(left_ms: int, retention_ms: int) -> str:
     return f"{what}: raise the retention, or see why no window closes"
 
 
-def present_pipeline(ledger: Ledger, job: JobRow) -> CheckedPipeline:
-    """The job's present version, by the present documents of its streams."""
+def present_pipeline(ledger: Ledger, job: JobRow, *, is_strict: bool = False) -> CheckedPipeline:
+    """The job's present version, by the present documents of its streams; as far as known, where rules are stricter since they
+    were stored. `is_strict`: it is to be run. Raises InvalidDocument then."""
     documents = [ledger.stream(stream).document for stream in input_streams(ledger, job)]
     row = ledger.job_version(job.name, job.version)
     if row.lookup_versions:
-        spec = PipelineSpec.from_document(row.document)
-        lookups = shapes_of_version(ledger, job.name, job.version, spec)
-        return check(spec, list(map(StreamSpec.from_document, documents)), lookups=lookups)
-    return _checked(json.dumps(row.document), *map(json.dumps, documents))
+        spec = PipelineSpec.from_document(row.document, is_strict=is_strict)
+        return _checked(spec, documents, shapes_of_version(ledger, job.name, job.version, spec), is_strict)
+    return _checked_before(json.dumps(row.document), *map(json.dumps, documents), is_strict=is_strict)
+
+
+def _checked(
+    spec: PipelineSpec, documents: list[dict[str, Any]], lookups: Mapping[str, LookupShape], is_strict: bool
+) -> CheckedPipeline:
+    streams = [StreamSpec.from_document(document, is_strict=is_strict) for document in documents]
+    return check(spec, streams, lookups=lookups) if is_strict else as_far_as_known(spec, streams, lookups)
 
 
 @lru_cache(maxsize=256)
-def _checked(pipeline: str, *streams: str) -> CheckedPipeline:
+def _checked_before(pipeline: str, *streams: str, is_strict: bool) -> CheckedPipeline:
     """The pipeline of registered documents. Cached: status is asked for often, and documents seldom change."""
-    read = [StreamSpec.from_document(json.loads(stream)) for stream in streams]
-    return check(PipelineSpec.from_document(json.loads(pipeline)), read)
+    spec = PipelineSpec.from_document(json.loads(pipeline), is_strict=is_strict)
+    return _checked(spec, list(map(json.loads, streams)), {}, is_strict)
 
 
 def input_streams(ledger: Ledger, job: JobRow) -> list[str]:
@@ -248,5 +257,5 @@ def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> 
     found = ledger.slices(job.name, number, number)
     if found:
         return found[0].offsets if checkpoint else found[0].offsets_first
-    spec = PipelineSpec.from_document(ledger.job_version(job.name, job.version).document)
+    spec = PipelineSpec.from_document(ledger.job_version(job.name, job.version).document, is_strict=False)
     return {} if all(read.start == "earliest" for read in spec.reads) else None

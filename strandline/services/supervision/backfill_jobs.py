@@ -235,7 +235,8 @@ class BackfillJobs:
     def _clear(self, row: BackfillRow) -> None:
         """Delete the documents of a backfill that will never be shown. The next backfill of the job deletes what is left."""
         try:
-            for store in stores_of(row, load_pipeline(self._ledger, row.job, row.version, row.stream_versions)):
+            pipeline = load_pipeline(self._ledger, row.job, row.version, row.stream_versions, is_strict=False)
+            for store in stores_of(row, pipeline):
                 self._discard(store, row.generation)
         except LedgerUnavailable:
             raise

@@ -46,7 +46,8 @@ class DeadLetterCopies:
 
     def _copy_job(self, job: str) -> int:
         version = self._ledger.job(job).version
-        spec = PipelineSpec.from_document(self._ledger.job_version(job, version).document).dead_letters
+        document = self._ledger.job_version(job, version).document
+        spec = PipelineSpec.from_document(document, is_strict=False).dead_letters
         copied, is_done = 0, not spec.index
         while not is_done and self._leads(job):
             created, is_done = self._copy_some(job, spec)

@@ -211,7 +211,7 @@ class JobLives:
             return {}
 
     def _spec(self, job: JobRow) -> PipelineSpec:
-        return PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document)
+        return PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document, is_strict=False)
 
     def _refuse_readers(self, job: str, spec: PipelineSpec) -> None:
         """A reader of results is cut where the checkpoints of the job say that emissions end."""

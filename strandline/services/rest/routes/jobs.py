@@ -88,7 +88,7 @@ def preview_job(
     """Run the job's pipeline over the newest records of its stream, or over those that come within some seconds, and close all
     windows. Writes nothing; the job itself goes on."""
     job = control.ledger.job(name)
-    pipeline = present_pipeline(control.ledger, job)
+    pipeline = present_pipeline(control.ledger, job, is_strict=True)
     pipeline = with_present_tables(control.ledger, pipeline)
     return preview(control.log, pipeline, stream or pipeline.stream.stream, records, seconds)
 
