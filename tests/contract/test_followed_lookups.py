@@ -11,7 +11,6 @@ from strandline.core.errors import Conflict
 from strandline.core.lookups.packed_rows import pack_rows
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceBegin, SourceRows
-from strandline.ledger.lookups.versions import RowsOvertaken
 from strandline.ledger.states import LookupSourceRow
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -149,11 +148,21 @@ def test_a_version_of_the_source_is_no_change_of_the_document_that_others_were_c
 def test_rows_that_were_replaced_while_others_were_read_do_not_come_back(ledger: Ledger) -> None:
     follow(ledger)
     other = {**DOCUMENT, "max_age": "1h"}
-    ledger.record_lookup_rows("devices", claim(ledger).claim, read("newer"), 0)
-    with pytest.raises(RowsOvertaken, match="newer rows of its source"):
-        ledger.put_lookup("devices", other, "older", pack_rows(b""), 0, base=1, read_since=1)
-    assert ledger.lookup("devices").digest == "newer"
-    assert ledger.put_lookup("devices", other, "newest", pack_rows(b""), 0, base=1, read_since=2).version == 3
+    follower = claim(ledger)
+    older = ledger.claim_lookup("devices", "an apply", HOUR_MS, at_once=True)
+    assert older is not None
+    assert ledger.record_lookup_rows("devices", follower.claim, read("newer"), 0) is None
+    assert ledger.due_lookups() == []
+    newer = ledger.claim_lookup("devices", "another apply", HOUR_MS, at_once=True)
+    assert newer is not None
+    for content in ("older", "r0"):
+        with pytest.raises(Conflict, match="has been read by somebody else since"):
+            ledger.put_lookup("devices", other, content, pack_rows(b""), 0, base=1, claim=older.claim)
+    ledger.release_claim("devices", older.claim)
+    assert ledger.due_lookups() == []
+    assert ledger.put_lookup("devices", other, "newest", pack_rows(b""), 0, base=1, claim=newer.claim).version == 2
+    ledger.release_claim("devices", newer.claim)
+    assert ledger.claim_lookup("another", "an apply", HOUR_MS, at_once=True) is None
 
 
 def test_a_lookup_whose_document_has_rows_again_is_followed_no_more(ledger: Ledger) -> None:

@@ -18,6 +18,8 @@ AGE_MS_MIN = 300_000
 AGE_IN_READS = 10
 """The default of `max_age` is so many times `every`."""
 QUERY_CHARACTERS_MAX = 20_000
+HOLD_MS = 120_000
+"""A reading may take so long; longer than any, with all its timeouts."""
 
 
 class SqlQuery(DocumentModel):

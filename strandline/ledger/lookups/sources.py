@@ -68,17 +68,18 @@ class LookupSources(Part):
         with self._database.reading("look which lookups are to be read") as connection:
             return list(connection.execute(sa.select(lookup_sources.c.lookup).where(_is_due(now_ms))).scalars())
 
-    def claim_lookup(self, name: str, reader: str, hold_ms: int) -> LookupSourceRow | None:
-        """Begin a reading that is due, under a new claim; None when it isn't, or another began it. Who says nothing for `hold_ms`
-        is taken for dead."""
+    def claim_lookup(self, name: str, reader: str, hold_ms: int, *, at_once: bool = False) -> LookupSourceRow | None:
+        """Begin a reading under a new claim; None when the lookup isn't due, or isn't followed. Who says nothing for `hold_ms` is
+        taken for dead. `at_once`: also when it isn't due, or somebody reads it: what that one brings is not recorded."""
         now_ms = self._database.clock_ms()
         with self._database.writing(f"begin to read lookup {name}") as connection:
             lock_lookup(connection, name)
             begun = {"claim": lookup_sources.c.claim + 1, "reader": reader} | _next(now_ms, hold_ms)
-            of_lookup = (lookup_sources.c.lookup == name) & _is_due(now_ms)
-            if connection.execute(sa.update(lookup_sources).where(of_lookup).values(begun)).rowcount == 0:
+            of_lookup = lookup_sources.c.lookup == name
+            claimed = sa.update(lookup_sources).where(of_lookup, sa.true() if at_once else _is_due(now_ms))
+            if connection.execute(claimed.values(begun)).rowcount == 0:
                 return None
-            row = connection.execute(_rows(self._database).where(lookup_sources.c.lookup == name)).one()
+            row = connection.execute(_rows(self._database).where(of_lookup)).one()
             return LookupSourceRow(*row)
 
     def release_lookups(self, reader: str) -> None:
@@ -87,12 +88,19 @@ class LookupSources(Part):
             of_reader = sa.update(lookup_sources).where(lookup_sources.c.reader == reader)
             connection.execute(of_reader.values({"reader": ""} | _next(self._database.clock_ms(), 0)))
 
+    def release_claim(self, name: str, claim: int) -> None:
+        """Have a reading that came to nothing be made anew at once, unless there is a newer claim."""
+        with self._database.writing(f"release lookup {name}") as connection:
+            of_claim = (lookup_sources.c.lookup == name) & (lookup_sources.c.claim == claim)
+            released = {"reader": ""} | _next(self._database.clock_ms(), 0)
+            connection.execute(sa.update(lookup_sources).where(of_claim).values(released))
+
     def record_lookup_rows(self, name: str, claim: int, read: SourceRows, wait_ms: int) -> LookupRow | None:
         """Record what was read under this claim: as a new version, unless the present one has this content; the version in force
         now. None when there is a newer claim, or the lookup is gone: then nothing changes. It is read again after `wait_ms`."""
         with self._database.writing(f"record what was read of lookup {name}") as connection:
             present = lock_lookup(connection, name)
-            if not _is_newest(connection, name, claim):
+            if not is_newest_claim(connection, name, claim):
                 return None
             of_version = (lookup_versions.c.lookup == name) & (lookup_versions.c.version == present)
             known = connection.execute(sa.select(lookup_versions).where(of_version)).one()
@@ -117,7 +125,7 @@ class LookupSources(Part):
         read, so that it can't go on."""
         with self._database.writing(f"record that lookup {name} could not be read") as connection:
             lock_lookup(connection, name)
-            if not _is_newest(connection, name, claim):
+            if not is_newest_claim(connection, name, claim):
                 return
             now_ms = self._database.clock_ms()
             since_ms = sa.func.coalesce(lookup_sources.c.failing_since_ms, now_ms)
@@ -150,6 +158,12 @@ def follow(database: Database, connection: sa.Connection, name: str, source: Sou
         connection.execute(sa.insert(lookup_sources).values(begun | {"lookup": name, "claim": 1}))
 
 
+def is_newest_claim(connection: sa.Connection, name: str, claim: int) -> bool:
+    """Whether nobody has begun to read the lookup, which is still followed, since this claim."""
+    newest = sa.select(lookup_sources.c.claim).where(lookup_sources.c.lookup == name)
+    return bool(connection.execute(newest).scalar() == claim)
+
+
 def add_version(database: Database, connection: sa.Connection, row: LookupRow, packed: str) -> None:
     """Make this the present version of the lookup, whose row is locked."""
     hold_tables(database, connection)
@@ -179,8 +193,3 @@ def _next(now_ms: sa.ColumnElement[int], wait_ms: int) -> dict[str, object]:
 def _is_due(now_ms: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
     """Also where the database's clock was set back since."""
     return (lookup_sources.c.due_ms <= now_ms) | (lookup_sources.c.due_ms > now_ms + lookup_sources.c.wait_ms)
-
-
-def _is_newest(connection: sa.Connection, name: str, claim: int) -> bool:
-    newest = sa.select(lookup_sources.c.claim).where(lookup_sources.c.lookup == name)
-    return bool(connection.execute(newest).scalar() == claim)

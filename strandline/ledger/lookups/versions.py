@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.database import Part
 from strandline.ledger.lookups.needs import floor_of, floors_of, forget_tables, has_same_document, lock_lookup
-from strandline.ledger.lookups.sources import SourceBegin, add_version, follow
+from strandline.ledger.lookups.sources import SourceBegin, add_version, follow, is_newest_claim
 from strandline.ledger.models import lookup_sources, lookup_tables, lookup_versions, lookups
 from strandline.ledger.states import LookupRow, LookupVersions
 
@@ -29,10 +29,6 @@ _PRESENT = (
 )
 
 
-class RowsOvertaken(Conflict):
-    """The rows of a lookup that were read are older than those that somebody else has read since."""
-
-
 class Lookups(Part):
     """Each method is one transaction."""
 
@@ -46,18 +42,23 @@ class Lookups(Part):
         base: int | None = None,
         floor: int | None = None,
         source: SourceBegin | None = None,
-        read_since: int | None = None,
+        claim: int | None = None,
     ) -> LookupRow:
         """Register a lookup, or give it a new version. The same content again changes nothing.
 
         `document`: without the rows, which are `packed`. `base`: the version that the document was checked against, 0 for none,
         and `floor` what the lookup's floor was then. `source`: where the rows come from, if it is followed, and from where on.
-        `read_since`: the present version, 0 for none, when its rows began to be read from there.
-        Raises Conflict when the lookup has another one, unless that has other rows of its source alone; RowsOvertaken when that
-        has come since the rows began to be read, so that they may be older.
+        `claim`: under which its rows were read, of one that was followed before.
+        Raises Conflict when the lookup has another one, unless that has other rows of its source alone; or when there is a newer
+        claim, whose rows may be newer.
         """
         with self._database.writing(f"register lookup {name}") as connection:
             present = lock_lookup(connection, name)
+            if claim is not None and not is_newest_claim(connection, name, claim):
+                raise Conflict(
+                    f"The source of lookup {name} has been read by somebody else since its rows began to be read; apply the "
+                    "documents again."
+                )
             known = connection.execute(_PRESENT.where(lookups.c.name == name)).first() if present else None
             if known is not None and known.digest == digest:
                 follow(self._database, connection, name, source)
@@ -66,10 +67,6 @@ class Lookups(Part):
             if not is_checked or (base is not None and floor != floor_of(connection, name)):
                 raise Conflict(
                     f"Lookup {name} has just got another version, or another job that uses it; apply the documents again."
-                )
-            if read_since not in (None, present):
-                raise RowsOvertaken(
-                    f"Lookup {name} has just got newer rows of its source than those that were read; apply the documents again."
                 )
             row = LookupRow(name, present + 1, digest, document, rows, self._clock_ms())
             add_version(self._database, connection, row, packed)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from strandline.core.errors import Conflict, InvalidDocument, InvalidSettings, NotFound
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import pack_rows
+from strandline.core.lookups.source import HOLD_MS
 from strandline.core.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceBegin
-from strandline.ledger.lookups.versions import RowsOvertaken
 from strandline.ledger.states import LookupRow
 from strandline.processing.formats.lookups.documents import ReadLookup
 from strandline.processing.formats.lookups.rows import digest_of
@@ -25,7 +24,8 @@ from strandline.processing.pipelines.result_streams import present_pipelines
 from strandline.processing.pipelines.stored import followers_of, shapes_of_version
 from strandline.services.rest.views import Applied
 
-_READINGS = 3
+_READER = "an apply"
+"""Who reads a source for a changed document, as the ledger has it."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ class LookupChanges:
         return Applied(kind="lookup", name=row.name, outcome=outcome, version=row.version, notes=change.notes)
 
     def _read(self, spec: LookupSpec, change: LookupChange) -> LookupRow:
-        """Put the rows of its source. A follower may read them meanwhile: then they are read again, so that none come back that
-        were replaced."""
+        """Put the rows of its source. It is claimed for that, so that no follower records newer rows meanwhile, which these would
+        replace."""
         if self._sources is None:
             raise InvalidSettings("this service follows no sources; write the rows into the document, or a file")
-        for _ in range(_READINGS - 1):
-            with suppress(RowsOvertaken):
-                return self._read_once(self._sources, spec, change)
-        return self._read_once(self._sources, spec, change)
-
-    def _read_once(self, sources: Sources, spec: LookupSpec, change: LookupChange) -> LookupRow:
-        present = self._ledger.lookup(spec.lookup).version if change.base else 0
-        return self._put(spec, change, *sources.read_all(spec), present)
+        claimed = self._ledger.claim_lookup(spec.lookup, _READER, HOLD_MS, at_once=True)
+        if claimed is None:
+            return self._put(spec, change, *self._sources.read_all(spec))
+        try:
+            return self._put(spec, change, *self._sources.read_all(spec), claimed.claim)
+        except BaseException:
+            self._ledger.release_claim(spec.lookup, claimed.claim)
+            raise
 
     def _put(
         self,
@@ -136,11 +136,11 @@ class LookupChanges:
         text: bytes,
         rows: int,
         source: SourceBegin | None = None,
-        read_since: int | None = None,
+        claim: int | None = None,
     ) -> LookupRow:
         digest, packed = digest_of(spec, text), pack_rows(text)
         return self._ledger.put_lookup(
-            spec.lookup, spec.without_rows(), digest, packed, rows, change.base, change.floor, source, read_since
+            spec.lookup, spec.without_rows(), digest, packed, rows, change.base, change.floor, source, claim
         )
 
     def _is_known(self, lookup: ReadLookup, known: LookupRow) -> bool:

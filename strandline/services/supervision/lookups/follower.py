@@ -15,6 +15,7 @@ import structlog
 
 from strandline.core.errors import LedgerUnavailable, LogTruncated, StrandlineError
 from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.lookups.source import HOLD_MS
 from strandline.core.times.durations import format_about
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceRows
@@ -25,8 +26,6 @@ from strandline.services.supervision.repeated_errors import RepeatedErrors
 logger = structlog.get_logger()
 
 LOOK_INTERVAL_S = 1.0
-HOLD_MS = 120_000
-"""A reading may take so long; longer than any, with all its timeouts."""
 RETRY_MS_MAX = 60_000
 """A source that could not be read is asked again after so long at the latest, however seldom it is read."""
 READERS = 4
