@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import sys
 import time
+from ast import literal_eval
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -168,10 +170,8 @@ def differences(seed: int, records: int, *, whole: bool = True) -> Iterator[str]
 def differences_of(run: Run, *, whole: bool = True) -> Iterator[str]:
     random, drawn, pipeline, log, at_once = run.random, run.drawn, run.pipeline, run.log, run.at_once
     found, wanted = run.found, run.wanted
-    for what, more in (
-        ("missing", wanted.documents - found.documents),
-        ("too much", found.documents - wanted.documents),
-    ):
+    missing, extra = apart(wanted.documents - found.documents, found.documents - wanted.documents)
+    for what, more in (("missing", missing), ("too much", extra)):
         yield from (f"{what}: {one}" for one in sorted(more)[:3])
     if wanted.letters != found.letters:
         yield f"dead letters: {sorted(wanted.letters.items() ^ found.letters.items())[:5]}"
@@ -196,6 +196,32 @@ def differences_of(run: Run, *, whole: bool = True) -> Iterator[str]:
         # branches in another order.
         if (other.documents, other.letters.keys()) != (found.documents, found.letters.keys()):
             yield f"SQL gives other results: {sql}"
+
+
+def apart(missing: Counter[str], extra: Counter[str]) -> tuple[Counter[str], Counter[str]]:
+    """Both without the pairs that differ in the last digits of doubles alone: where one lies between two numbers of 12 digits, a
+    difference in its last bit is one in all of these."""
+    left = list(extra.elements())
+    far = []
+    for one in missing.elements():
+        near = next((other for other in left if is_near(literal_eval(one), literal_eval(other))), None)
+        far += [one] if near is None else []
+        left = left if near is None else [*left[: left.index(near)], *left[left.index(near) + 1 :]]
+    return Counter(far), Counter(left)
+
+
+def is_near(ours: Any, theirs: Any) -> bool:
+    """Whether two values, as they are shown, are equal but for the last digits of doubles."""
+    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(is_near, ours, theirs))
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return ours.keys() == theirs.keys() and all(is_near(value, theirs[name]) for name, value in ours.items())
+    if ours == theirs or not (isinstance(ours, str) and isinstance(theirs, str)):
+        return bool(ours == theirs)
+    try:
+        return math.isclose(float(ours), float(theirs), rel_tol=2e-11)
+    except ValueError:
+        return False
 
 
 def _without_names(document: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
@@ -223,6 +249,15 @@ def _without_names(document: dict[str, Any]) -> tuple[dict[str, object], list[st
 @given(st.integers(0, 2**32))
 def test_a_pipeline_gives_what_the_oracle_says(seed: int) -> None:
     assert list(differences(seed, 90, whole=False)) == []
+
+
+def test_only_the_last_digits_of_doubles_may_differ() -> None:
+    one, near, far = (
+        f"[('n', 21), ('noise', '{value}')]" for value in ("-3.62010392539", "-3.6201039254", "-3.6201039")
+    )
+    assert apart(Counter([one, one]), Counter([near, one, far])) == (Counter(), Counter([far]))
+    assert apart(Counter([one]), Counter([far])) == (Counter([one]), Counter([far]))
+    assert apart(Counter([one]), Counter([one.replace("21", "22")]))[0] == Counter([one])
 
 
 def test_pipelines_of_all_kinds_are_drawn() -> None:
