@@ -79,7 +79,7 @@ class Replays(Part):
             _refuse_older(connection, attempt)
 
     def decide_doubts(self, attempt: ReplayAttempt, there: Collection[str], *, is_whole: bool) -> set[str]:
-        """Decide about each record whose replay into the stream was begun and not settled, whoever asked for it.
+        """Decide about each record whose replay into the stream has begun and is not settled, also one that another call began.
 
         `there`: the records that the stream holds from `attempt.since` on. They were put back. `is_whole`: whether the stream
         still holds all that it got since then. If so, the other records were not put back, and are forgotten; if not, nobody can

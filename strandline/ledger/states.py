@@ -6,7 +6,7 @@ reached and of silence have milliseconds in place of offsets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -548,6 +548,31 @@ class EventRow(Described):
     facts: dict[str, Any]
     principal: str | None = None
     """Who caused it; null when nobody said so, or the platform did it by itself."""
+
+
+class FollowedEvents:
+    """Which events somebody who follows them has had. Of two events at once, the one with the greater number may be there first,
+    so each look begins some numbers back."""
+
+    _BACK = 50
+
+    def __init__(self, begin: int) -> None:
+        """`begin`: only events with a greater number are wanted."""
+        self.begin = begin
+        self._seen: set[int] = set()
+
+    @property
+    def after(self) -> int:
+        """The next look asks for the events behind this number."""
+        return max(self.begin, max(self._seen, default=self.begin) - self._BACK)
+
+    def new(self, numbers: Iterable[int]) -> set[int]:
+        """Those of the numbers that a look found for the first time."""
+        found = set(numbers) - self._seen
+        self._seen |= found
+        last = max(self._seen, default=0)
+        self._seen = {one for one in self._seen if one >= last - self._BACK}
+        return found
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,8 @@ def _paths(
 ) -> Iterator[Path | None]:
     """The files, then those of the folder that rest, again and again; None: nothing is there at present. Ctrl-C ends it.
 
-    A file of the folder comes once for each state of it, and again after a failure that may pass: whoever takes these paths notes
-    in `failures` why one failed before asking for the next.
+    A file of the folder comes once, and again when it has changed or after a failure that may pass. The caller notes in
+    `failures` why a file failed, before it asks for the next path.
     """
     yield from files
     seen: dict[Path, tuple[int, int] | None] = {}
@@ -198,7 +198,7 @@ def _paths(
             except FileNotFoundError:
                 continue  # gone again, or a link to nothing
             except OSError:
-                mark = None  # whoever takes it meets the same error, and says so
+                mark = None  # the caller meets the same error when it takes the file, and reports it
             else:
                 if not stat.S_ISREG(state.st_mode) or time.time_ns() - state.st_mtime_ns < rest_s * 1e9:
                     continue

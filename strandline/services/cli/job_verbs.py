@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from strandline.core.errors import NotFound, StrandlineError
-from strandline.ledger.states import COMPLETED
+from strandline.ledger.states import COMPLETED, FollowedEvents
 from strandline.services.cli import display
 from strandline.services.cli.options import (
     AsJson,
@@ -40,7 +40,6 @@ job_app = typer.Typer(help="Jobs: running pipelines.", no_args_is_help=True)
 AUDIT_EXAMPLE = "Example: strandline audit nab --from 2013-12-03T00:00:00Z"
 DIFFERS_EXIT_CODE = 3
 WATCH_S = 1.0
-_EVENTS_BACK = 50
 """How often a job or its log is looked at."""
 
 
@@ -307,23 +306,19 @@ def list_events(
 
 
 def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) -> None:
-    """Print events as they come, one a line. Each look begins some numbers back: of two events at once, the one with the greater
-    number may be there first."""
+    """Print events as they come, one a line."""
     from strandline.services.client import Patience
 
-    patience, seen, begin = Patience(), set[int](), query["after"]
+    patience, followed = Patience(), FollowedEvents(query["after"])
     while True:
         answer = patience.ask(client.get, "/v1/events", **query)
         found = {event["id"]: event for event in answer["events"]}
-        for number, event in found.items():
-            if number not in seen:
-                print(json.dumps(event) if as_json else display.event_line(event), flush=True)
-        if "last" in query:  # what is older than these was not wanted
-            begin = min(found, default=begin + 1) - 1
-        reached = max([*seen, *found], default=begin)
-        seen = {one for one in seen | found.keys() if one > reached - _EVENTS_BACK}
+        for number in sorted(followed.new(found)):
+            print(json.dumps(found[number]) if as_json else display.event_line(found[number]), flush=True)
+        if "last" in query and found:  # what is older than these was not wanted
+            followed.begin = min(found) - 1
         query = {key: value for key, value in query.items() if key == "job"}
-        query |= {"after": max(begin, reached - _EVENTS_BACK), "limit": 1_000}
+        query |= {"after": followed.after, "limit": 1_000}
         if not answer["next"]:
             time.sleep(WATCH_S)
 

@@ -92,7 +92,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.dependencies = dependencies
-    app.state.is_ending = lambda: False  # whoever serves the app knows better
+    app.state.is_ending = lambda: False  # the server that runs the app replaces it
     for one in (documents, streams, lookups, jobs, events, dead_letters, results, audits, backfills, tokens, health):
         app.include_router(one.router)
     install_problem_handlers(app, methods_of)

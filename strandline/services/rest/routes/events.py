@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 
 from strandline.core.errors import LedgerUnavailable, TransientError
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import EventRow
+from strandline.ledger.states import EventRow, FollowedEvents
 from strandline.services.rest.dependencies import INTEGER_MAX, Control
 from strandline.services.rest.views import EventList
 
@@ -29,8 +29,6 @@ FOLLOWED_S = 300.0
 _LOOK_S = 1.0
 _SAY_S = 15.0
 """A line at least so often: what stands between client and service takes a silent connection for a dead one."""
-_BACK = 50
-"""So many numbers back each look begins: of two events at once, the one with the greater number may be there first."""
 _AT_ONCE = 1_000
 _following: set[object] = set()
 
@@ -82,26 +80,24 @@ async def event_frames(
     me = object()
     _following.add(me)
     begun_s = said_s = time.monotonic()
-    seen: set[int] = set()
+    followed = None if after is None else FollowedEvents(after)
     try:
         yield "retry: 3000\n\n"
         while not is_ending() and time.monotonic() - begun_s < followed_s:
             rows: list[EventRow] = []
             try:
-                if after is None:
+                if followed is None:
                     newest = await run_in_threadpool(ledger.events, None, 0, 1, newest=True)
-                    after = newest[0].id if newest else 0
-                reached = max(seen, default=after)
-                rows = await run_in_threadpool(ledger.events, job, max(after, reached - _BACK), _AT_ONCE)
+                    followed = FollowedEvents(newest[0].id if newest else 0)
+                rows = await run_in_threadpool(ledger.events, job, followed.after, _AT_ONCE)
             except LedgerUnavailable as error:
                 yield f": {str(error).splitlines()[0]}\n\n"
                 said_s = time.monotonic()
+            new = followed.new(row.id for row in rows) if followed is not None else set()
             for row in rows:
-                if row.id not in seen:
-                    seen.add(row.id)
+                if row.id in new:
                     said_s = time.monotonic()
                     yield f"id: {row.id}\ndata: {json.dumps(asdict(row))}\n\n"
-            seen = {one for one in seen if one >= max(seen) - _BACK}
             if time.monotonic() - said_s >= _SAY_S:
                 said_s = time.monotonic()
                 yield ": nothing new\n\n"
