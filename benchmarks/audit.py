@@ -24,7 +24,7 @@ from benchmarks.servers import new_stack
 from benchmarks.works import STREAM_TEXT, W1, Readings
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
 from strandline.log.topics import Topics

@@ -23,7 +23,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.message_factory import GetMessageClass
 
 from strandline.core.schemas.message_types import read_descriptor_set
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder, RecordField
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.sparkplug.payload import payload_class

@@ -21,12 +21,12 @@ import structlog
 
 from benchmarks.report import machine_text
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.models import checkpoints, slices
 from strandline.ledger.states import EventTimeRule, SliceKind, SliceStatus
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.processing.slices.rewind import plan_of_job, rewind_cost

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.source_task import SourceTask
 

@@ -21,7 +21,7 @@ from benchmarks.process_tree import WatchedTree, kill_with_children
 from benchmarks.works import DELAY_MS, DEVICES, STREAM, STREAM_TEXT, Readings, Work
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.log.topics import Topics
 from strandline.services.embedded.addresses import settings_environment
 from strandline.services.embedded.stack import Stack

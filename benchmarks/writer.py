@@ -16,7 +16,7 @@ import uvloop
 from rich.console import Console
 
 from benchmarks.servers import new_stack
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.spool import Spool
 from strandline.ingest.append.writer import LogWriter
 from strandline.log.topics import Topics

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 import strandline
-from strandline.processing.pipelines.model import json_schema
+from strandline.processing.pipelines.model.pipeline import json_schema
 from strandline.services.cli.commands import app
 
 ROOT = Path(__file__).parents[1]

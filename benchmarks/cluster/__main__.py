@@ -29,7 +29,7 @@ from benchmarks.throughput import ROWS_MAX
 from benchmarks.works import STREAM_TEXT, W1, Readings
 from strandline.core.documents import read_documents
 from strandline.core.errors import StrandlineError
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.log.topics import Topics
 from strandline.services.embedded.addresses import settings_environment
 from strandline.services.embedded.stack import Stack

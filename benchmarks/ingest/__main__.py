@@ -19,7 +19,7 @@ from benchmarks.ingest.work import stream_texts
 from benchmarks.report import RESULTS, machine_text, markdown, put_part, show, written_by
 from benchmarks.servers import new_stack
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from strandline.services.embedded.stack import Stack

@@ -33,7 +33,7 @@ from benchmarks.servers import new_stack
 from strandline.core.documents import read_documents
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 

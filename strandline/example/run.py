@@ -23,14 +23,14 @@ from rich.live import Live
 from strandline.core.documents import read_documents
 from strandline.core.errors import PermanentError, StackError, TransientError
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.urls import without_credentials
 from strandline.example.carriers import Carrier, HttpCarrier, MqttCarrier, UdpCarrier
 from strandline.example.fleet import SITES, TICK_MS, Fleet
 from strandline.example.sender import EventClock, FleetSender
 from strandline.example.view import Places, account, plain_line, render, where_to_look
 from strandline.example.watch import Facts, ResultsReader, Watch
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.client import Answer, ControlClient, authorization
 from strandline.services.embedded.addresses import STACK_FILE, STACK_USER, read_stack
 from strandline.services.embedded.admin_token import read_admin_token

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
 from strandline.core.record_headers import dead_letter_topic
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import FOREVER_MS, format_retention
 from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.record_size import record_batch_bytes_max

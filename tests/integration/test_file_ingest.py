@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append import transactional_writer
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files import file_ingest

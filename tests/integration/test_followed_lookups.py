@@ -26,7 +26,7 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import Conflict
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import unpack_rows
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.topics import Topics

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from tests.support.messages import avro_record, message_class
 from tests.support.topic_reader import read_messages
 from tests.unit.test_telemetry import attribute, write_request

@@ -12,7 +12,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from tests.support.gateways import DEADLINE_S, GatewayProcess, free_port, wait_until
 
 

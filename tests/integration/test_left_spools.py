@@ -6,7 +6,7 @@ import socket
 import uuid
 from pathlib import Path
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.log.topics import Topics
 from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess, free_port, wait_until
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from strandline.core.errors import LogUnavailable
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway
 from strandline.ingest.append.writer import LogWriter
 from strandline.log.topics import Topics

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.attempts import AttemptFinder
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.record_rows import RowReader, record_format
 from tests.support.gateways import GatewayProcess, free_port, wait_until
 

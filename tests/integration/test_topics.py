@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.log.record_size import record_batch_bytes_max
 from strandline.log.topics import Topics
 

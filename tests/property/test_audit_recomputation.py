@@ -26,7 +26,7 @@ import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.log.reader import OffsetRange
 from strandline.processing.audit import recomputation
 from strandline.processing.audit.event_times import LatestEvents
@@ -43,7 +43,7 @@ from strandline.processing.operators.record_rows import pack_record_rows, unpack
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.slice_rows import RECORD_ROWS, entry_of

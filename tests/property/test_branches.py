@@ -20,7 +20,7 @@ from strandline.processing.operators.cascade import Cascade
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import bucket_key, plan_branches
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from tests.property.test_rewind_windows import require_the_rest
 from tests.property.test_window_operator import END, STREAM, Record, digest, histories, run, some_records
 from tests.support.examples import examples

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats import record_rows
 from strandline.processing.formats.columns import source_columns
 from strandline.processing.formats.columns.read_columns import ReadColumns

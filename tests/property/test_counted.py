@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from tests.property.test_audit_recomputation import STREAM, assert_both_agree, some_log, some_pipeline
 from tests.property.test_rewind_windows import require_the_rest
 from tests.property.test_window_operator import END, Record, digest, histories, pipeline, run

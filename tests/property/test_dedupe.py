@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.dedupe import remembered
 from strandline.processing.operators.dedupe.remembered import SPANS, MemorySegments, Remembered, Seen
@@ -29,7 +29,7 @@ from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import earliest_event
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import Dedupe
 from strandline.processing.slices.watermark import emitted_up_to
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of

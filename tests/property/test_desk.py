@@ -21,7 +21,7 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcom
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.records.record_document import record_document_id
 from tests.property.test_rewind_windows import FIRST, SECOND
 from tests.property.test_window_operator import STREAM, Record, folded_by_panes, some_records

@@ -15,7 +15,7 @@ import pytest
 
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import pack_rows
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.processing.formats.lookups.rows import digest_of, kept_rows
 from strandline.processing.source.followed import reading

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.record_headers import pack_header_values
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.bare_values import BareValues
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.delimited_lines import DelimitedLines

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.audit import event_times, recomputation
 from strandline.processing.audit.index_reader import EndRange
@@ -31,7 +31,7 @@ from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.slices.watermark import watermark_by
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of, task_config
 from strandline.processing.source.recorded_slices import LogTask

@@ -15,11 +15,11 @@ from typing import Any
 from hypothesis import Phase, assume, given
 from hypothesis import strategies as st
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.desk import Desk, DeskResult, Outcome
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.document import document_id, format_timestamp
 from tests.property.test_branches import checked
 from tests.property.test_rewind_windows import require_the_rest

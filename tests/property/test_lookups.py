@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strandline.core.lookups.packed_rows import pack_rows
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceRow
 from strandline.log.range_reader import FetchedRecords
@@ -36,7 +36,7 @@ from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.lookup_shapes import shape_of
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source import decoding
 from strandline.processing.source.data_source import spread_pieces
 from strandline.processing.source.decoding import task_config

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.desk import Desk, DeskResult, Outcome
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.document import format_timestamp
 from tests.property.test_inputs import INPUTS, SCHEMAS, by_audit, by_buckets, exact_records, some_records
 from tests.property.test_joins import Row, by_hand, microseconds

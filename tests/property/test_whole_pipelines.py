@@ -41,7 +41,7 @@ from strandline.processing.desk.desk_pipeline import pipeline_of
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.functions.installed import package_of
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from tests.support import oracle
 from tests.support.examples import examples
 from tests.support.installed_package import install

@@ -23,7 +23,7 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
@@ -32,7 +32,7 @@ from strandline.processing.operators.windows import Closing, Places, WindowOpera
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import DayShape, SessionShape
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.names import ROWS_JOINED, WINDOW_NUMBER
 from strandline.results.writer import ELEMENT, OFFSET
 from tests.support.examples import examples

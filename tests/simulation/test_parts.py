@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from tests.simulation.event_time import late_without_cause
 from tests.simulation.log import Log, Record
 from tests.simulation.run import overstated_silences

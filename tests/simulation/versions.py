@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 JOB, STREAM, RESULTS = "j", "s", "shorts"
 STREAM_DOCUMENT: dict[str, Any] = {

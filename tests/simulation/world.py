@@ -19,7 +19,7 @@ from unittest import mock
 from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, LogTruncated, LogUnavailable
 from strandline.ledger.states import Desired
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.slices import continuity
 from strandline.processing.slices import planner as planner_module
 from strandline.processing.slices.planner import is_drained

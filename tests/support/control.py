@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from strandline.access.doorkeeper import Doorkeeper
 from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.admin import KafkaAdmin, TopicDescription

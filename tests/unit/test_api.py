@@ -21,7 +21,7 @@ from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, EventRow, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.rest.api import create_app
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule
 from strandline.log.admin import TopicDescription
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.services.rest.apply_documents import Applier, check_documents
 from tests.support.ledgers import a_checkpoint, a_slice

@@ -16,7 +16,7 @@ import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords

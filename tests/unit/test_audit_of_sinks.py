@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import Totals
 from strandline.processing.audit.findings import find
 from strandline.processing.audit.index_reader import EndRange
@@ -36,7 +36,7 @@ from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.files_writer import committed_files
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WINDOW_END, WINDOW_START, CommittedWriter

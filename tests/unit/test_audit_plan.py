@@ -10,7 +10,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import NotFound
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
 from strandline.ledger.states import JobState, StreamVersions
@@ -21,7 +21,7 @@ from strandline.processing.audit.report import letter_scope
 from strandline.processing.backfill.plan import Load
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.recorded_slices import cut_tasks
 from tests.support.control import HOUR, PIPELINE, STREAM
 from tests.support.ledgers import a_checkpoint, a_slice

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import Totals
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, VersionSpan
@@ -23,7 +23,7 @@ from strandline.processing.audit.reconciliation import (
 )
 from strandline.processing.audit.report import AuditReport, letter_scope, make_report, store_scopes
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.generations import Generation
 from tests.support.ledgers import a_slice
 

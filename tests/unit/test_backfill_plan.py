@@ -11,7 +11,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import Conflict, LogTruncated
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState, StreamVersions, WindowRange
 from strandline.processing.audit.index_reader import EndRange
@@ -30,7 +30,7 @@ from strandline.processing.backfill.plan import (
 )
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.generations import Generation
 from tests.support.control import HOUR, PIPELINE, STREAM
 from tests.support.ledgers import a_checkpoint, a_slice

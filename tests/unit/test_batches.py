@@ -18,7 +18,7 @@ from strandline.core.times.durations import format_place, parse_place
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
 from strandline.ledger.states import Desired, JobState, SliceKind
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.run.ending import wanted_end
 from strandline.processing.slices.planner import PlannerSettings

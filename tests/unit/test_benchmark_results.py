@@ -13,7 +13,7 @@ from benchmarks.ingest.work import RECORD_BYTES, line_requests, readings, single
 from benchmarks.nexmark import __main__ as nexmark
 from benchmarks.report import put_part
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 
 
 def test_each_part_is_replaced_alone(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.record_headers import REASON_LOOKUP
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.operators.cascade import each_once
 from strandline.processing.operators.row_steps import RowProblem, first_problems
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 STREAM = """

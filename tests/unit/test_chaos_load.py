@@ -13,10 +13,10 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS, MAX_AHEAD_MS, PACES, Pace
 from tests.support.chaos.kinds import CLOCK_STEPS_S

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from strandline.core.errors import InvalidDocument
 from strandline.core.record_headers import pack_header_values, unpack_header_values
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.cloud_events import identity_of_event, plain_value
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics

@@ -21,7 +21,7 @@ import pytest
 import typer
 
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.processing.pipelines.model import IndexSpec
+from strandline.processing.pipelines.model.emissions import IndexSpec
 from strandline.results.dead_letters.documents import (
     BYTES_MAX,
     DEAD_LETTER_FIELDS,

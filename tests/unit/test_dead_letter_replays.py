@@ -12,13 +12,13 @@ import pytest
 
 from strandline.core import record_headers
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.prospects import Prospects
 from strandline.services.cli.dead_letter_verbs import _sum
 from strandline.services.cli.display import repair_sentence, replay_notes

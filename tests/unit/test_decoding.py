@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule
 from strandline.log.range_reader import FetchedRecords
 from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source import decoding
 from strandline.processing.source.decoding import decode_pieces, decoding_of, task_config
 from strandline.processing.source.slice_rows import FACTS, decode_facts, sessions_after

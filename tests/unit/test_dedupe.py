@@ -10,7 +10,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.case_run import read_cases, run_case
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
 from strandline.processing.desk.pipeline_graph import pipeline_graph
@@ -18,7 +18,7 @@ from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.slices.rewind import plan_rewind
 from tests.support.ledgers import a_checkpoint
 

@@ -14,7 +14,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument, InvalidSettings, PermanentError, RegistryUnavailable
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.case_run import run_case
 from strandline.processing.desk.cases import CaseSpec
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.document_files import with_files
 from tests.support.messages import descriptor_text, proto_file
 

@@ -12,13 +12,13 @@ import yaml
 from strandline.core import documents
 from strandline.core.documents import COLUMNS_MAX, read_documents
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.operators import evaluation
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines import checker, expression_types
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 TYPES = {"x": "long", "d": "decimal(10,2)", "s": "string"}
 DEEP = 12

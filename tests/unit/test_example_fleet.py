@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.example.fleet import TICK_MS, Fleet, Report, Spoiled, power_kw
 from strandline.example.run import DOCUMENTS, example_text
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import record_fields
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 TICK_FIRST = 172_800_000
 """Late in 2024."""

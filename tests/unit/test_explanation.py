@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.rest import job_status
 from strandline.services.rest.explanation import JobFacts, explain
 from tests.support.control import BOTH, Api

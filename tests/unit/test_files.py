@@ -27,7 +27,7 @@ from strandline.core.errors import LogUnavailable, StackError
 from strandline.core.files import text_rows
 from strandline.core.files.text_rows import TOO_LONG, UnreadableFile
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files import file_ingest
 from strandline.ingest.files.file_ingest import FileIngest, Taken

@@ -16,14 +16,14 @@ from benchmarks.nexmark import queries as nexmark
 from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.document_files import with_files
 from strandline.frontends.document_text import write_documents
 from strandline.frontends.joined_texts import JoinedTexts
 from strandline.frontends.python.printer import as_python
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.cli import commands as command_line
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 from backports import zstd
 
 from strandline.core.errors import LedgerUnavailable, LogUnavailable, NotFound, RecordTooLarge, StrandlineError
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics

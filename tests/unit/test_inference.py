@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.inference import NoSampleError, Proposal, infer_stream
 from strandline.services.cli.commands import app
 from tests.support.examples import examples

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.core.errors import Conflict
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.processing.backfill.process import Backfill
 from strandline.processing.pipelines.job_run import JobRun

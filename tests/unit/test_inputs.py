@@ -14,7 +14,7 @@ from strandline.processing.desk.case_run import read_cases, run_case
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.services.cli import commands as command_line
 from strandline.services.rest.apply_documents import check_documents

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.core.errors import InvalidDocument, PermanentError
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
@@ -20,7 +20,7 @@ from strandline.processing.operators.kinds.joins import IntervalJoinOperator
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import LEFT, JoinStage
 from strandline.processing.pipelines.upgrade import changes_between
 from strandline.results.writer import ELEMENT, OFFSET

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.event_time import EventTimeSource

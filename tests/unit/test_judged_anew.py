@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices import old_runs
 from strandline.processing.slices.old_runs import runs_of_no_use

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.core.errors import BadRecord
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.emission import keyed_task
 from strandline.processing.emission.dead_letters import DeadLetter
@@ -20,7 +20,7 @@ from strandline.processing.emission.keyed_task import BucketOutcome, KeyedTask, 
 from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.slice_rows import SliceWork, add_facts, bucket_keys, decode_work, encode
 from strandline.processing.source.source_config import TaskConfig

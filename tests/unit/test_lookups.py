@@ -16,7 +16,7 @@ from strandline.core.documents import read_documents, without_packed
 from strandline.core.errors import Conflict, InvalidDocument, NotFound, PermanentError
 from strandline.core.lookups import packed_rows
 from strandline.core.lookups.packed_rows import TooLarge, pack_rows, unpack_rows
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.document_files import with_files
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule

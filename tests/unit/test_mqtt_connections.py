@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from strandline.access.doorkeeper import Doorkeeper
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import LogBusy
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics

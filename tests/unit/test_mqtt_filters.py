@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from strandline.core.errors import InvalidDocument, InvalidSettings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.mqtt.bridge import MqttBridgeSettings, client_options, covers, widest
 
 LEVELS = ("a", "b", "")

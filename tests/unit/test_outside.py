@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import IndexUnavailable
 from strandline.log.admin import KafkaAdmin
-from strandline.processing.pipelines.model import EmitKind
+from strandline.processing.pipelines.model.emissions import EmitKind
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.supervision import outside

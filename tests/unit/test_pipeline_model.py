@@ -8,29 +8,24 @@ from typing import Any
 
 import pytest
 
+from strandline.core.document_model import DocumentModel
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.stream import DocumentModel, FieldSpec, HttpSpec, MqttSpec, PollSpec, StreamSpec
+from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec
+from strandline.core.streams.fields import FieldSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, parse_expression
-from strandline.processing.pipelines.model import (
-    DeadLettersSpec,
-    EmitSpec,
-    EnrichSpec,
-    EventTimeSpec,
-    IndexSpec,
-    InputSpec,
-    MapSpec,
-    PipelineSpec,
-    StepSpec,
-    WindowSpec,
-    json_schema,
-)
+from strandline.processing.pipelines.model.emissions import EmitSpec, IndexSpec
+from strandline.processing.pipelines.model.inputs import EventTimeSpec, InputSpec
+from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec, json_schema
+from strandline.processing.pipelines.model.steps import EnrichSpec, MapSpec, StepSpec
+from strandline.processing.pipelines.model.windows import WindowSpec
 from strandline.processing.pipelines.stages import Derive, Emit, Where
 from strandline.results.index_settings import IndexSettings
 

@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.errors import InvalidDocument, InvalidSettings
-from strandline.core.stream import PollSpec, StreamSpec
+from strandline.core.streams.entrances import PollSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, SpoolFull
 from strandline.ingest.gateway.framing import TooLarge
 from strandline.ingest.gateway.metrics import IngestMetrics

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.stream_appender import StreamAppender

@@ -14,7 +14,7 @@ from strandline import Pipeline, cumulative, lookup, session, sliding, stream, t
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.frontends.python.flow import Flow
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 TURBINES = stream(
     "turbines",

@@ -15,7 +15,7 @@ import pytest
 
 from strandline.core.documents import YamlDocument
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow
 from strandline.processing.emission import keyed_task
 from strandline.processing.emission.keyed_task import BucketDone, KeyedTask, RecordLetters
@@ -26,7 +26,7 @@ from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import schema_mismatches, stream_of_results
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX
 from strandline.processing.formats.packed_maps import PackedMaps
@@ -20,7 +20,7 @@ from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "formats"
 Source = bytes | None

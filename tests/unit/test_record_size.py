@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from strandline.core.record_headers import HEADER_MESSAGE_ID
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.http.record_head import MESSAGE_ID_BYTES_MAX
 from strandline.ingest.mqtt.decoder import Publish

@@ -17,9 +17,9 @@ from benchmarks.recovery.work import (
     stream_text,
 )
 from strandline.core.documents import read_documents
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 
 def test_every_second_of_the_live_feed_holds_as_many_of_each_device() -> None:

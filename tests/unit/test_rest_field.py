@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 SCHEMA = {"t": "long", "x": {"type": "long", "from": "$.at.x", "required": False}, "rest": {"type": "json"}}
 

@@ -12,7 +12,7 @@ import pytest
 
 from strandline import stream, tumbling
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.sql.translation import translate
 from strandline.processing.desk.case_run import read_cases, run_case
 from strandline.processing.desk.desk import Desk, DeskResult
@@ -22,7 +22,7 @@ from strandline.processing.operators.kinds.joins import result_places
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.upgrade import changes_between
 from strandline.results.writer import WINDOW_END, WINDOW_START
 

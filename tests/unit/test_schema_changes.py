@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.core.errors import Conflict
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceStatus
 from strandline.log.reader import OffsetRange

@@ -17,7 +17,7 @@ from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.signing import COUNTER_MAX, SIGNATURE_BYTES, is_signed_by, read_signed, sign
 from strandline.access.tokens import digest_of, signing_key_of
 from strandline.core.errors import InvalidDocument, StackError
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.sockets.counters import COUNTERS_FILE, WINDOW_COUNTERS, Counters
 from strandline.ingest.sockets.signed_senders import SignedSenders
 from strandline.ledger.states import TokenRow

@@ -11,7 +11,7 @@ import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format

@@ -10,11 +10,12 @@ import pytest
 
 from strandline.core.documents import DOCUMENT_BYTES_MAX, read_documents
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.model import PipelineSpec, StepSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
+from strandline.processing.pipelines.model.steps import StepSpec
 from strandline.services.cli.document_verbs import join_files
 from strandline.services.rest.apply_documents import check_documents
 

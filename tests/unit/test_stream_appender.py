@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from strandline.core.errors import LogUnavailable, RecordTooLarge
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender

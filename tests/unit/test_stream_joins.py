@@ -17,7 +17,7 @@ from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import LEFT, RIGHT, Enrich, JoinStage
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.results.document import document_id

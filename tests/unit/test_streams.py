@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from strandline.core.errors import LedgerUnavailable, NotFound
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.streams import UNKNOWN_MAX, Streams
 from strandline.ledger.ledger import Ledger
 

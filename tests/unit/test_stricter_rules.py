@@ -11,11 +11,11 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.processing.emission.fencing import slots_of_older_runs
 from strandline.processing.formats.record_rows import record_format
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.emissions import Emissions, Emitter
 from strandline.processing.source.stream_formats import StreamFormats

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from strandline.core.errors import LogUnavailable
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.health_pages import HostNames

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strandline.core.documents import read_documents
 from strandline.core.errors import NotFound
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.gateway.serving.http_request import BodyRoom, Refusal, Request, RoomFull
 from strandline.ingest.http.gateway import stream_of

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES, BytesInFlight, bytes_of
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.metrics import IngestMetrics

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.inference import NoSampleError, infer_from_topic
 from strandline.processing.formats.undeclared import NAMES_MAX, undeclared_fields
 

@@ -6,7 +6,7 @@ import pytest
 
 from strandline.core.documents import DEPTH_MAX, DOCUMENT_BYTES_MAX, read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import FOREVER_MS
 
 TURBINES = """\

@@ -7,10 +7,12 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field
 
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, names_alike
 from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
 from strandline.core.field_types import JSON_TYPE, is_nested
 from strandline.core.lookups.source import LookupSource
-from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, FieldName, FieldSpec, Name, names_alike
+from strandline.core.streams.fields import FieldSpec
 
 
 def _as_list(value: object) -> object:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import Duration, Name
 from strandline.core.documents import Path
-from strandline.core.stream import DocumentModel, Duration, Name
 from strandline.core.times.durations import format_duration
 
 EVERY_MS_DEFAULT = 60_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from strandline.core.documents import Path, YamlDocument
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.document_text import RANGE_FIELDS
 from strandline.frontends.python.layout import CallPlace, Step, Taken, laid_out
 from strandline.frontends.python.pipeline import Pipeline

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.core.documents import YamlDocument, did_you_mean
 from strandline.frontends.document_text import write_documents
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 if TYPE_CHECKING:  # what computes is loaded when something is computed
     from strandline.processing.desk.desk import Outcome

@@ -28,7 +28,7 @@ from strandline.frontends.sql.statements import (
 )
 from strandline.frontends.sql.tokens import Cursor
 from strandline.frontends.sql.values import read_duration, read_value
-from strandline.processing.pipelines.model import StepSpec
+from strandline.processing.pipelines.model.steps import StepSpec
 
 QUERIES_DEEP_MAX = 24
 _CLAUSES_ALWAYS = ("from", "where", "group", "having")

@@ -10,11 +10,11 @@ from typing import Any
 from strandline.core.documents import YamlDocument
 from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.sql.nodes import stage_name
 from strandline.frontends.sql.tokens import SqlText
 from strandline.frontends.sql.translation import translate
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 _MODELS: dict[str, type[StreamSpec | LookupSpec | PipelineSpec]] = {
     "stream": StreamSpec,

@@ -32,7 +32,7 @@ from strandline.frontends.sql.statements import (
 )
 from strandline.frontends.sql.tokens import Cursor, SqlText
 from strandline.frontends.sql.values import read_value
-from strandline.processing.pipelines.model import EMIT_KINDS
+from strandline.processing.pipelines.model.emissions import EMIT_KINDS
 
 _EXPECTED = "'create stream NAME (...)', 'create view NAME as select ...' or 'create job NAME as insert into ...'"
 _TYPES = {

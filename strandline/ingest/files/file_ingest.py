@@ -36,7 +36,7 @@ from strandline.core.record_headers import (
     HEADER_SOURCE,
     HEADER_WRITER,
 )
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.attempts import AttemptFinder
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord

@@ -30,7 +30,7 @@ from strandline.core.files.text_rows import (
     rows_of_lines,
     without_column_names,
 )
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.decompression import ZSTD_OPTIONS
 
 if sys.version_info >= (3, 14):

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
 

@@ -24,7 +24,7 @@ from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.left_spools import open_writer_disks

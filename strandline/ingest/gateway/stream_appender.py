@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import NOT_CONFIRMED, Accepted, LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES

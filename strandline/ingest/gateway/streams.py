@@ -13,7 +13,7 @@ import structlog
 
 from strandline.core.documents import NAME, NAME_FORM
 from strandline.core.errors import InvalidDocument, LedgerUnavailable, NotFound
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 
 logger = structlog.get_logger()

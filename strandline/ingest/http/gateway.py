@@ -41,7 +41,7 @@ from strandline.core.errors import (
 )
 from strandline.core.record_headers import HEADER_MESSAGE_ID, HEADER_QUERY
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy, SpoolFull
 from strandline.ingest.gateway.admission import CHALLENGE, refuse_without_token, require_right
 from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE

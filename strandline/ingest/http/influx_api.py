@@ -11,7 +11,7 @@ import json
 from functools import lru_cache
 from urllib.parse import parse_qs, unquote_to_bytes
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Framed
 from strandline.ingest.gateway.serving.http_request import Answer, Refusal, headers_of, path_of
 

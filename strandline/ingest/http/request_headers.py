@@ -5,7 +5,8 @@ names.
 from __future__ import annotations
 
 from strandline.core.record_headers import HEADER_HTTP_PREFIX
-from strandline.core.stream import HttpSpec, StreamSpec
+from strandline.core.streams.entrances import HttpSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.cloud_events import (
     ATTRIBUTE_MARK,
     EVENT_CONTENT_TYPES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, headers_of, path_of, problem
 
 _PATH_BEFORE = "/v1/streams/"

@@ -28,7 +28,7 @@ from pydantic import Field, SecretStr
 
 from strandline.core.errors import InvalidSettings, TransientError
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.urls import without_credentials
 from strandline.ingest.append.limits import RECORDS_PER_TURN
 from strandline.ingest.append.outcome import NOT_CONFIRMED

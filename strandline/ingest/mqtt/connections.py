@@ -10,7 +10,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from strandline.core.errors import TransientError
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.mqtt.addresses import Arrivals, WrongPasswords, address_of
 from strandline.ingest.mqtt.batches import Batches

@@ -26,7 +26,7 @@ from pydantic import Field
 from strandline.access.exposure import is_loopback
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls, server_tls
 from strandline.ingest.mqtt.connections import MqttConnections

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from strandline.core.record_headers import HEADER_SOURCE, SOURCE_MQTT
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
 from strandline.log.record_key import key_finder
 

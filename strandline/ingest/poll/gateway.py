@@ -21,7 +21,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.poll.addresses import AllowedHosts
 from strandline.ingest.poll.asking import Asker, BytesRoom

@@ -15,7 +15,7 @@ import structlog
 
 from strandline.core.errors import InvalidSettings
 from strandline.core.record_headers import HEADER_MESSAGE_ID, HEADER_QUERY
-from strandline.core.stream import PollSpec, SecretSpec
+from strandline.core.streams.entrances import PollSpec, SecretSpec
 from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.decompression import ContentCoding, decompress
 from strandline.ingest.gateway.framing import Form, Framed, TooLarge, Unframable, frame

@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from strandline.core.stream import PollSpec
+from strandline.core.streams.entrances import PollSpec
 from strandline.ingest.append.worker_thread import WorkerThread
 
 VALUE_BYTES_MAX = 1_000

@@ -22,7 +22,7 @@ import structlog
 from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.rights import GATEWAY_ACTIONS, may
 from strandline.access.signing import is_signed_by, read_signed
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import FOREVER_MS
 from strandline.ingest.sockets.counters import Counters
 

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from strandline.access.exposure import require_closed
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import (
     GatewayResources,

@@ -29,7 +29,7 @@ from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.exposure import require_closed
 from strandline.core.record_headers import HEADER_PRINCIPAL
 from strandline.core.settings import Settings
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.limits import bytes_of
 from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.ports import Ports

@@ -12,7 +12,8 @@ from typing import Any
 from strandline.core.documents import read_documents, read_values
 from strandline.core.errors import InvalidDocument, PermanentError, Problem, StrandlineError
 from strandline.core.record_headers import REASON_LATE, SOURCE_MQTT, pack_header_values
-from strandline.core.stream import StreamSpec, record_header
+from strandline.core.streams.entrances import record_header
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, letter_fields
 from strandline.processing.desk.desk_pipeline import RowFiles, read_pipeline

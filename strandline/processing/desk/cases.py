@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import Duration, Name
 from strandline.core.documents import Path as DocumentPath
-from strandline.core.stream import DocumentModel, Duration, Name
 from strandline.core.times.durations import parse_time_ms
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from strandline.core.documents import YamlDocument, did_you_mean, read_documents
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.lookup_files import read_lookup_file
 from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.formats.lookups.rows import lines_of, read_rows
@@ -16,7 +16,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.followed_streams import unfit_sources
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import (
     emissions_to_streams,
     results_beside_streams,

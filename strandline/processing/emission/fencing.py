@@ -72,7 +72,7 @@ def slots_of_older_runs(ledger: Ledger, run: RunRow) -> list[tuple[str, str]]:
     The run that committed last has fenced those before it, so only that run and later ones can have a transaction open.
     """
     # Imported here: the workers load this module too, and need no pipeline model.
-    from strandline.processing.pipelines.model import PipelineSpec
+    from strandline.processing.pipelines.model.pipeline import PipelineSpec
     from strandline.processing.pipelines.result_streams import emissions_to_streams
 
     last = ledger.last_checkpoint(run.job)

@@ -13,12 +13,13 @@ from io import BytesIO, StringIO
 from itertools import islice
 from typing import Any
 
+from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
 from strandline.core.errors import StrandlineError
 from strandline.core.field_types import WHOLE_RANGES
 from strandline.core.files.text_rows import RECORD_BYTES_MAX, rows_of_csv
 from strandline.core.json_paths import parse_json_path
 from strandline.core.schemas.avro_schemas import read_avro_schema
-from strandline.core.stream import FIELD_NAME, RESERVED_FIELDS, StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.change_events import row_of_change
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.influx_lines import InfluxLines

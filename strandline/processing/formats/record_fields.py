@@ -49,7 +49,7 @@ from strandline.processing.formats.timestamps import (
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.core.lookups.lookup import LookupSpec
-    from strandline.core.stream import StreamSpec
+    from strandline.core.streams.stream import StreamSpec
 
 NESTING_MAX = 100
 """How deep objects and arrays may be nested. Fixed here, since the parser's own limit depends on its caller's depth."""

@@ -1,6 +1,6 @@
 """The formats of records: each becomes JSON objects of the declared fields, which `decoder.py` reads.
 
-To add a format, add what reads it to `_READERS`, and its name to `RecordFormatName` in `core/stream.py`.
+To add a format, add what reads it to `_READERS`, and its name to `RecordFormatName` in `core/streams/formats.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from strandline.processing.formats.with_schema.protobuf_messages import Protobuf
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
-    from strandline.core.stream import StreamSpec
+    from strandline.core.streams.stream import StreamSpec
 
 
 _BYTES_EXPLODED = 1 << 20

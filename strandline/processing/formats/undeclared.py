@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.inference import Path, leaves
 from strandline.processing.formats.json_rows import path_text
 from strandline.processing.formats.record_rows import RecordFormat, json_objects, record_format

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from strandline.core.errors import BadRecord, InvalidSettings, LogTruncated, NotFound
 from strandline.core.record_headers import HEADER_PAYLOAD_BYTES, REASON_RESULT, dead_letter_topic, unpack_header_values
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex

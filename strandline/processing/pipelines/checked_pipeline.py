@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.times import time_zones
 from strandline.core.times.durations import FOREVER_MS
 from strandline.ledger.states import EventTimeRule
@@ -19,7 +19,7 @@ from strandline.processing.pipelines.event_time import (
     reach_of,
     shape_of_records,
 )
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import (
     WHOLE_RANGE_MS,
     Dedupe,

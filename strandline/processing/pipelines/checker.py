@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean, path_text
 from strandline.core.errors import PROBLEMS_MAX, FunctionUnusable, InvalidDocument, Problem
 from strandline.core.field_types import JSON_TYPE, WHOLE_RANGES, is_nested, normal_type
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import FOREVER_MS, format_duration
 from strandline.core.times.time_zones import zone_names
 from strandline.ledger.states import EventTimeRule
@@ -23,15 +23,10 @@ from strandline.processing.pipelines.graph.join_check import join_problems, join
 from strandline.processing.pipelines.graph.revisions import revised_stage, revision_problems
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
-from strandline.processing.pipelines.model import (
-    DistinctSpec,
-    EmitSpec,
-    EnrichSpec,
-    MapSpec,
-    PipelineSpec,
-    StepSpec,
-    WindowSpec,
-)
+from strandline.processing.pipelines.model.emissions import EmitSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
+from strandline.processing.pipelines.model.steps import DistinctSpec, EnrichSpec, MapSpec, StepSpec
+from strandline.processing.pipelines.model.windows import WindowSpec
 from strandline.processing.pipelines.stages import (
     LEFT,
     RIGHT,

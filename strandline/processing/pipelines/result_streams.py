@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from strandline.core.documents import YamlDocument
 from strandline.core.errors import Problem
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import made_by
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.results.names import EVENT_TIME_FIELD, WINDOW_FIELDS
 

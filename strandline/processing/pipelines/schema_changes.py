@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from strandline.core.field_types import digits_of
-from strandline.core.stream import FieldSpec, StreamSpec
+from strandline.core.streams.fields import FieldSpec
+from strandline.core.streams.stream import StreamSpec
 
 _WHOLE_DIGITS = {"integer": 10, "long": 19}
 """How many digits before the point hold every value."""

@@ -23,7 +23,7 @@ from strandline.results.names import ROWS_JOINED, WINDOW_NUMBER
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
     from strandline.processing.pipelines.joins.join_spec import JoinType
-    from strandline.processing.pipelines.model import EmitKind
+    from strandline.processing.pipelines.model.emissions import EmitKind
 
 
 class Column(NamedTuple):

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from strandline.core.failpoints import failpoint
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.database import without_secrets
 from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.document_shapes import EmissionsOfRun

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.log.topics import require_whole_log
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import

@@ -35,7 +35,7 @@ class StreamFormats:
         """How the records of this stream in the slice are decoded; None: by the readers' own format."""
         version = row.stream_versions.get(stream)
         if (stream, version) not in self._known:
-            from strandline.core.stream import StreamSpec
+            from strandline.core.streams.stream import StreamSpec
 
             documents = self._ledger.stream_documents(stream)
             # Rules may be stricter since it was stored; the slice was read by it.

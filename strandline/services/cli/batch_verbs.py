@@ -135,7 +135,7 @@ def _put(
     client: ControlClient, batch: Mapping[str, Any], files: list[Path], data_dir: Path | None, url: str | None
 ) -> None:
     """Put files into the stream that the batch reads."""
-    from strandline.core.stream import StreamSpec
+    from strandline.core.streams.stream import StreamSpec
 
     if "inputs" in batch:
         raise typer.BadParameter(

@@ -106,11 +106,11 @@ def show_documents(
 ) -> None:
     """Show the documents of a file of YAML or SQL as YAML, SQL or Python. Needs no stack."""
     from strandline.core.documents import read_documents
-    from strandline.core.stream import StreamSpec
+    from strandline.core.streams.stream import StreamSpec
     from strandline.frontends.document_text import write_documents
     from strandline.frontends.python.printer import as_python
     from strandline.frontends.sql.printer import as_sql
-    from strandline.processing.pipelines.model import PipelineSpec
+    from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
     models: dict[str, type[StreamSpec | PipelineSpec]] = {"stream": StreamSpec, "pipeline": PipelineSpec}
     text, name_source = join_files([file])

@@ -22,7 +22,7 @@ from strandline.services.cli.output import Tell, print_json, waiting
 
 if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every verb comes by here
     from strandline.core.settings import Settings
-    from strandline.core.stream import StreamSpec
+    from strandline.core.streams.stream import StreamSpec
 
 ingest_app = typer.Typer()
 SUFFIXES = (".ndjson", ".jsonl", ".json", ".csv", ".txt", ".lp", ".log", ".parquet", ".pq")
@@ -66,7 +66,7 @@ def ingest(
     """Put files into a stream: each record once, also when this is killed and started again."""
     if not files and watch is None:
         raise typer.BadParameter("name files, or a folder with --watch", param_hint="FILES")
-    from strandline.core.stream import StreamSpec
+    from strandline.core.streams.stream import StreamSpec
 
     with connect(data_dir, url, token_file) as client:
         spec = StreamSpec.from_document(client.stream(stream)["document"])

@@ -8,7 +8,7 @@ import typer
 import yaml
 from rich.text import Text
 
-from strandline.core.stream import check_name
+from strandline.core.document_values import check_name
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import print_json, show

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import format_place
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
@@ -26,7 +26,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import as_far_as_known, check
 from strandline.processing.pipelines.lookups.followed_streams import unfit_sources
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import (
     emissions_to_streams,
     present_pipelines,

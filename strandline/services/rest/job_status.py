@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from strandline.core.errors import LogUnavailable, NotFound
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import (
@@ -26,7 +26,7 @@ from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import as_far_as_known, check
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import inputs_of, shapes_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.explanation import JobFacts, explain

@@ -10,7 +10,7 @@ from strandline.core.errors import Conflict, InvalidDocument, InvalidSettings, N
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import pack_rows
 from strandline.core.lookups.source import HOLD_MS
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceBegin
 from strandline.ledger.states import LookupRow

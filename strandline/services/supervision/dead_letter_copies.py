@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
-from strandline.processing.pipelines.model import DeadLettersSpec, PipelineSpec
+from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec
 from strandline.results.dead_letters.documents import dead_letter_document
 from strandline.results.dead_letters.index import DeadLetterIndex
 from strandline.services.supervision.job_sweep import JobSweep

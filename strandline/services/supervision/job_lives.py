@@ -22,7 +22,7 @@ from strandline.ledger.lives import Origin
 from strandline.ledger.states import JobRow, Offsets, RunRow
 from strandline.log.admin import KafkaAdmin
 from strandline.processing.emission.fencing import fence_older_runs
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams, emitter_of, present_pipelines
 from strandline.processing.pipelines.stored import followers_of
 from strandline.results.elasticsearch_client import RequestRefused, request

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from strandline.core.documents import Path
-from strandline.processing.pipelines.model import PipelineSpec
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import Column, JoinStage, RecordStage, Stage
 from strandline.results.names import REVISION
 from strandline.results.writer import LATE

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, names_alike
 from strandline.core.documents import Path
-from strandline.core.stream import FIELD_NAMES_SCHEMA, DocumentModel, Duration, FieldName, names_alike
 
 JoinType = Literal["inner", "left", "full"]
 JOINED_ROWS_MAX = 1_000_000

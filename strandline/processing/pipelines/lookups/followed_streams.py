@@ -8,7 +8,7 @@ from strandline.core.documents import Path, YamlDocument, did_you_mean
 from strandline.core.errors import Problem
 from strandline.core.field_types import JSON_TYPE
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.stages import Column, Derive

@@ -14,7 +14,7 @@ from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import ROWS_MAX, TooLarge, pack_rows
 from strandline.core.lookups.source import EVERY_MS_MIN, LookupSource
 from strandline.core.record_headers import pack_header_values
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.lookups.sources import SourceBegin, SourceRows
 from strandline.ledger.states import LookupRow, Offsets
 from strandline.log.admin import KafkaAdmin

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.stream import StreamSpec
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.lookups.rows import Key, KeyedRows, Row, encode_rows
 from strandline.processing.formats.record_fields import RecordField, record_fields

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from strandline.core.document_values import check_name
 from strandline.core.errors import Conflict
-from strandline.core.stream import StreamSpec, check_name
+from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import format_retention
 from strandline.processing.formats.inference import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields

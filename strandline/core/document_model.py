@@ -1,0 +1,175 @@
+"""The base of the models of documents: what was wrong is said with its line, and what was expected."""
+
+from __future__ import annotations
+
+import itertools
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from strandline.core.described import Described, docstrings_of
+from strandline.core.documents import KINDS, Path, YamlDocument, did_you_mean
+from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
+
+
+class ContradictionError(ValueError):
+    """Contradictions between the fields of one part of a document, each with its path from that part."""
+
+    def __init__(self, found: list[tuple[Path, str]]) -> None:
+        super().__init__("; ".join(message for _, message in found))
+        self.found = found
+
+
+_MAY_CONTRADICT = "may_contradict"
+"""In the context of a validation: whether contradictions pass."""
+
+
+class DocumentModel(Described, BaseModel):
+    """A part of a document: no unknown fields, no silent conversion of types, never changed once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=False)
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {}
+    """Fields that people look for and that are not here: name -> the sentence that says what to write instead."""
+
+    @classmethod
+    def parse(cls, document: YamlDocument, *, is_strict: bool = True) -> Self:
+        """Return the model of `document`. Raises InvalidDocument with every problem found, each with its line."""
+        try:
+            return cls.model_validate(document.data, context={_MAY_CONTRADICT: not is_strict})
+        except ValidationError as error:
+            found = (problem for detail in error.errors() for problem in _problems(cls, document, detail))
+            raise InvalidDocument(first_problems(found)) from error
+
+    @classmethod
+    def from_document(cls, data: dict[str, object], *, is_strict: bool = True) -> Self:
+        """Return the model of a document as `as_document` gave it. Raises InvalidDocument. Not `is_strict`: with its
+        contradictions, of a document that was stored before rules that are stricter now; to be shown and compared alone."""
+        kind = next((kind for kind in KINDS if kind in data), "")
+        name = str(data.get(kind, ""))
+        source = f"<stored {kind} {name}>"
+        return cls.parse(YamlDocument(kind=kind, name=name, data=data, source=source), is_strict=is_strict)
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        """Yield contradictions between fields that are right by themselves: the path from here, and a sentence."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
+        if not (info.context or {}).get(_MAY_CONTRADICT) and (found := first_problems(self.contradictions())):
+            raise ContradictionError(found)
+        return self
+
+    def as_document(self) -> dict[str, object]:
+        """The document with its defaults, as plain JSON data; `from_document` reads it back as an equal model."""
+        data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return data
+
+
+def first_problems(found: Iterable[Any]) -> list[Any]:
+    """As many as an answer holds, and one more to tell that there are more."""
+    return list(itertools.islice(found, PROBLEMS_MAX + 1))
+
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "dict_type": "a mapping of names to values",
+    "model_type": "a mapping of names to values",
+    "list_type": "a list",
+}
+WORD, MAPPING = "[word]", "[mapping]"
+"""Tags of a field that is one or the other; its errors name them beside the path."""
+_NO_PLACES = ("[key]", WORD, MAPPING)
+
+
+def word_or_mapping(value: object) -> str:
+    """Which of these tags a value has."""
+    return WORD if isinstance(value, str) else MAPPING
+
+
+def _problems(model: type[DocumentModel], document: YamlDocument, detail: ErrorDetails) -> list[Problem]:
+    path = tuple(part for part in detail["loc"] if part not in _NO_PLACES)
+    error = detail.get("ctx", {}).get("error")
+    if isinstance(error, ContradictionError):
+        return [document.problem((*path, *inner), message) for inner, message in error.found]
+    return [document.problem(path, str(error) if error else _sentence(model, path, detail))]
+
+
+def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> str:
+    """The message for one of pydantic's errors: what was expected, and what was found."""
+    kind, value = detail["type"], detail["input"]
+    owner = _model_at(model, path[:-1]) if path else None
+    if kind == "missing":
+        name = next((n for n, f in owner.model_fields.items() if (f.alias or n) == path[-1]), None) if owner else None
+        docstring = docstrings_of(owner).get(name) if owner and name else None
+        return f"is missing; expected: {docstring}" if docstring else "is missing"
+    if kind == "extra_forbidden" and owner:
+        if sentence := owner.NOT_SUPPORTED.get(str(path[-1])):
+            return sentence
+        known = [field.alias or name for name, field in owner.model_fields.items()]
+        return f"unknown field '{path[-1]}'{did_you_mean(str(path[-1]), known)}"
+    if kind in _EXPECTED:
+        return f"expected {_EXPECTED[kind]}, got {shown(value)}{_remedy(model, path, kind, value)}"
+    if kind == "too_short":
+        return f"expected at least one entry, got {shown(value)}"
+    if kind == "too_long":
+        return f"expected at most {detail['ctx']['max_length']:,} entries, got {shown(value)}"
+    if kind == "literal_error":
+        return f"expected {detail['ctx']['expected']}{_or_mapping(model, path)}, got {shown(value)}"
+    return f"{detail['msg'].replace('Input should', 'should')}, got {shown(value)}"
+
+
+def _remedy(model: type[DocumentModel], path: Path, kind: str, value: object) -> str:
+    """How the value would be written, where it is clear what was meant."""
+    if kind == "list_type":
+        return f"; write [{value}]" if isinstance(value, str) else "; write it between [ and ]" if value else ""
+    if kind == "model_type" and isinstance(value, str) and (meant := _model_at(model, path)):
+        name, field = next(iter(meant.model_fields.items()))
+        return f"; write {{{field.alias or name}: {value}}}"
+    return ""
+
+
+def _or_mapping(model: type[DocumentModel], path: Path) -> str:
+    """Of a field that is a word or a mapping: how the mapping is written, beside the words."""
+    meant = _model_at(model, path)
+    return f", or {{{next(iter(meant.model_fields))}: ...}}" if meant else ""
+
+
+def shown(value: object) -> str:
+    match value:
+        case None:
+            return "no value"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a mapping" if value else "an empty mapping"
+        case list():
+            return f"a list of {len(value)}" if value else "an empty list"
+        case _:
+            text = repr(value)
+            return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _model_at(model: type[DocumentModel], path: Path) -> type[DocumentModel] | None:
+    """The model of the value at `path`, found through the annotations."""
+    here: Any = model
+    for part in path:
+        if isinstance(here, type) and issubclass(here, DocumentModel):
+            here = next((f.annotation for n, f in here.model_fields.items() if (f.alias or n) == part), None)
+        else:  # an index of a list, or a key of a dict
+            here = typing.get_args(here)[-1] if typing.get_args(here) else None
+        while typing.get_origin(here) in (Annotated, typing.Union, types.UnionType):
+            of_union = [one for one in typing.get_args(here) if one is not types.NoneType]
+            here = of_union[0 if typing.get_origin(here) is Annotated else -1]
+    return here if isinstance(here, type) and issubclass(here, DocumentModel) else None

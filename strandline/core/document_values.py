@@ -1,0 +1,106 @@
+"""Types of the values of documents: names, durations and places of a log, as they are written and as they are kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal
+
+from pydantic import (
+    BeforeValidator,
+    JsonValue,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+from strandline.core.document_model import shown
+from strandline.core.documents import NAME, NAME_FORM
+from strandline.core.json_paths import parse_json_path
+from strandline.core.times.durations import (
+    format_duration,
+    format_place,
+    format_retention,
+    parse_duration_ms,
+    parse_place,
+    parse_retention_ms,
+)
+
+FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+FIELD_NAME_FORM = "letters, digits and '_', not a digit first, at most 200"
+RESERVED_FIELDS = ("window", "strandline")
+RESERVED_PREFIX = "_strandline"
+
+
+def check_name(name: str) -> str:
+    """Return `name`, or raise ValueError with the expected form. For streams, jobs and emissions."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name; expected {NAME_FORM}")
+    return name
+
+
+def check_field_name(name: str) -> str:
+    """Return `name`, or raise ValueError: not an identifier, or a name that results and stages use themselves."""
+    if not FIELD_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a field name; expected {FIELD_NAME_FORM}")
+    if name.lower() in RESERVED_FIELDS or name.lower().startswith(RESERVED_PREFIX):
+        raise ValueError(f"'{name}' is reserved for Strandline's own fields; choose another name")
+    return name
+
+
+def names_alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each name that differs from an earlier one only in case, with the sentence that refuses it."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            yield name, f"'{other}' and '{name}' differ only in case, and Spark's SQL can't tell them apart"
+
+
+Name = Annotated[str, BeforeValidator(check_name), WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"})]
+Duration = Annotated[
+    int,
+    BeforeValidator(parse_duration_ms),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|w))+$", "examples": ["10s", "1h30m", "7d"]}),
+]
+"""Written as `10s`, kept as whole milliseconds."""
+Retention = Annotated[
+    int,
+    BeforeValidator(parse_retention_ms),
+    PlainSerializer(format_retention, return_type=str),
+    WithJsonSchema(
+        {"type": "string", "pattern": "^(([0-9]+(ms|s|m|h|d|w))+|forever)$", "examples": ["7d", "52w", "forever"]}
+    ),
+]
+"""Written as a duration or `forever`, kept as whole milliseconds or FOREVER_MS."""
+LogPlace = Annotated[
+    Literal["earliest", "latest"] | int,
+    BeforeValidator(parse_place),
+    PlainSerializer(format_place, return_type=str),
+    WithJsonSchema(
+        {"type": "string", "pattern": "^(earliest|latest|[0-9]{4}-.*)$", "examples": ["earliest", "latest"]}
+    ),
+]
+"""A place of a log: `earliest`, `latest` or a log time, written in ISO 8601 and kept as whole milliseconds."""
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, got {shown(value)}")
+    return value
+
+
+Number = Annotated[int | float, BeforeValidator(_number)]
+FieldName = Annotated[str, BeforeValidator(check_field_name)]
+FIELD_NAMES_SCHEMA: dict[str, JsonValue] = {"propertyNames": {"pattern": f"^{FIELD_NAME.pattern}$"}}
+"""For the JSON Schema of a mapping whose keys are field names."""
+
+
+def check_json_path(text: object) -> object:
+    """Return `text`. Raises ValueError when it is a text and not a path."""
+    if isinstance(text, str):
+        parse_json_path(text)
+    return text
+
+
+PathText = Annotated[str, BeforeValidator(check_json_path), WithJsonSchema({"type": "string", "pattern": r"^\$"})]
+"""A path as `core.json_paths` reads it."""

@@ -1,0 +1,1 @@
+"""The `stream:` document and its parts."""

@@ -1,0 +1,128 @@
+"""The fields of a stream's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import Number, PathText
+from strandline.core.documents import Path, did_you_mean
+from strandline.core.field_types import (
+    JSON_TYPE,
+    TYPE_NAMES,
+    TYPE_PATTERN,
+    WHOLE_RANGES,
+    is_nested,
+    is_number,
+    normal_type,
+)
+from strandline.core.times.time_zones import zone_names
+
+
+class FieldSpec(DocumentModel):
+    """One field of the schema. `double?` is short for `{type: double, required: false}`."""
+
+    type: str = Field(json_schema_extra={"pattern": rf"^({TYPE_PATTERN}|{JSON_TYPE})\??$"})
+    """string, long, integer, double, boolean, timestamp, decimal(p,s), array<...> or struct<...>; or json, for what no other
+    field takes."""
+    required: bool = True
+    """A record without it (or with null) is a dead letter."""
+    min: Number | None = None
+    """The least number allowed."""
+    max: Number | None = None
+    """The greatest number allowed."""
+    unit: Literal["s", "ms", "us", "ns"] | None = None
+    """Of a timestamp that comes as a number (default ms). A string is read as ISO 8601 whatever the unit is."""
+    tz: str | None = None
+    """Of a timestamp: the time zone, as Europe/Berlin, whose clocks a text shows that names none (default UTC)."""
+    path: PathText | None = Field(default=None, alias="from")
+    """Where in the record the value stands, as `$.sensors[0].t`; without it, in the member of the field's name."""
+    text: bool = False
+    """Whether the value may come as text, as `"23.5"`."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        long_form = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(core_schema, handler))
+        return {"anyOf": [long_form["properties"]["type"], long_form]}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = {"type": value}
+        if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+            return value
+        value = dict(value)
+        name, mark, rest = value["type"].strip().partition("?")
+        if mark and not rest:
+            if value.get("required") is True:
+                raise ValueError(f"'{value['type']}' is optional and 'required: true' contradicts it; keep one")
+            value["required"] = False
+            value["type"] = name
+        value["type"] = _normal_type(value["type"])
+        if value["type"] == "timestamp":
+            value.setdefault("unit", "ms")
+        if value["type"] == JSON_TYPE:
+            if value.get("required") is True:
+                raise ValueError("a record may have no member but the declared ones; remove 'required: true'")
+            value["required"] = False
+        return value
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        whole_range = WHOLE_RANGES.get(self.type)
+        for side, limit in (("min", self.min), ("max", self.max)):
+            if limit is None:
+                continue
+            if not is_number(self.type):
+                yield (side,), f"'{side}' is for numbers, and this is a {self.type}; remove it"
+            elif whole_range and (limit != int(limit) or not whole_range[0] <= limit <= whole_range[1]):
+                yield (side,), f"'{side}' is {limit}, which is not a value of {self.type}"
+        if self.min is not None and self.max is not None and self.min > self.max:
+            yield ("min",), f"'min' {self.min} is greater than 'max' {self.max}; no record could pass"
+        if self.unit is not None and self.type != "timestamp":
+            yield ("unit",), f"'unit' is for timestamps, and this is a {self.type}; remove it"
+        if self.tz is not None and self.type != "timestamp":
+            yield ("tz",), f"'tz' is for timestamps, and this is a {self.type}; remove it"
+        elif self.tz is not None and self.tz not in zone_names():
+            yield ("tz",), f"'{self.tz}' is not a time zone{did_you_mean(self.tz, zone_names())}"
+        if self.text and is_nested(self.type):
+            yield ("text",), f"{self.type} never comes as text; remove it"
+        elif self.text and self.type == "string":
+            yield ("text",), "a string is text anyway; remove it"
+        if self.type == JSON_TYPE and (self.text or self.path is not None):
+            yield ("type",), "json is for the members that no other field takes; remove 'from' and 'text'"
+
+
+_TYPES_ELSEWHERE = {
+    **dict.fromkeys(("int", "int32"), "integer"),
+    **dict.fromkeys(("int64", "bigint"), "long"),
+    **dict.fromkeys(("float", "float32", "float64", "real", "number"), "double"),
+    **dict.fromkeys(("str", "text", "varchar", "char"), "string"),
+    **dict.fromkeys(("bool",), "boolean"),
+    **dict.fromkeys(("date", "datetime", "time"), "timestamp"),
+}
+"""What other programs call our types, so that the message names ours."""
+
+
+def _normal_type(text: str) -> str:
+    if text == JSON_TYPE:
+        return text
+    try:
+        found = normal_type(text)
+    except ValueError as error:
+        raise ValueError(f"'{text}': {error}") from None
+    if found is None:
+        meant = _TYPES_ELSEWHERE.get(text.lower())
+        raise ValueError(
+            f"'{text}' is not a type" + (f"; did you mean '{meant}'?" if meant else did_you_mean(text, TYPE_NAMES))
+        )
+    return found

@@ -1,0 +1,276 @@
+"""The `stream:` document: one Kafka topic and its registration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
+
+from pydantic import (
+    Field,
+    field_validator,
+)
+
+from strandline.core.described import docstrings_of
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, PathText, Retention, names_alike
+from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
+from strandline.core.field_types import (
+    JSON_TYPE,
+    is_nested,
+)
+from strandline.core.json_paths import parse_json_path, path_in_element
+from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec, TcpSpec, UdpSpec
+from strandline.core.streams.fields import FieldSpec
+from strandline.core.streams.formats import (
+    FORMATS_WITH_ARRAYS,
+    FORMATS_WITH_MEMBERS,
+    SPARKPLUG_NODE_LEVEL,
+    AvroSpec,
+    CsvSpec,
+    ProtobufSpec,
+    RawSpec,
+    RecordFormatName,
+)
+
+
+class StreamSpec(DocumentModel):
+    """A persistent stream: its topic, its schema, and how records come in."""
+
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
+        "event_time": "event time is said by each pipeline that reads the stream: 'event_time: {field: NAME, delay: 10s}' there",
+        "topic": "the topic has the stream's name",
+        "fields": "the fields of a record stand in 'schema: {NAME: TYPE, ...}'",
+    }
+    stream: Name
+    """The name, and the Kafka topic."""
+    partitions: int = Field(default=4, ge=1, le=1000)
+    """Of the Kafka topic."""
+    format: RecordFormatName = "json"
+    """What a record is: a JSON object; a bare `value`, a number or a text; `raw` bytes or text; a line of `csv`; a map in
+    `msgpack` or `cbor`; a line of InfluxDB's protocol, `influx`; a record of `avro`; a message of `protobuf`; a change
+    event of `debezium`; or a request with metrics of OpenTelemetry, `otlp`, or of Prometheus' remote write, `prometheus`, each
+    of whose data points is a row; or a message of Sparkplug B, `sparkplug`, each of whose metrics is a row."""
+    raw: RawSpec | None = None
+    """Of the format raw: how the record becomes text."""
+    csv: CsvSpec | None = None
+    """Of the format csv: delimiter and columns."""
+    avro: AvroSpec | None = None
+    """Of the format avro: the schema, or that each record names one in the schema registry."""
+    protobuf: ProtobufSpec | None = None
+    """Of the format protobuf: the message type, or that each record names one in the schema registry."""
+    explode: PathText | None = None
+    """The array in a record, as `$.readings`; each of its elements becomes a row."""
+    fields: dict[FieldName, FieldSpec] = Field(
+        alias="schema", min_length=1, max_length=COLUMNS_MAX, json_schema_extra=FIELD_NAMES_SCHEMA
+    )
+    """Field name -> type, or {type, required, min, max, unit}."""
+    key: str | None = None
+    """The field whose value chooses the partition; without it records spread over all."""
+    retention: Retention = Field(default=7 * 86_400_000, json_schema_extra={"default": "7d"})
+    """How long the log keeps a record after its arrival; `forever` is without end."""
+    durability: Literal["log", "spool"] = "log"
+    """Whether a gateway may acknowledge from its spool while Kafka cannot confirm."""
+    mqtt: MqttSpec | None = None
+    """MQTT topics that flow into this stream."""
+    http: HttpSpec | None = None
+    """What the head of an HTTP request adds to its records."""
+    udp: UdpSpec | None = None
+    """A UDP port that flows into this stream."""
+    poll: list[PollSpec] | None = Field(default=None, min_length=1, max_length=COLUMNS_MAX)
+    """URLs that are asked again and again; one alone may stand there without the list."""
+    tcp: TcpSpec | None = None
+    """A TCP port that flows into this stream, one record a line."""
+
+    @property
+    def retention_ms(self) -> int:
+        """The retention in milliseconds; FOREVER_MS is without end."""
+        return self.retention
+
+    @property
+    def event_time_parameter(self) -> str | None:
+        """The field that the query's parameter `event_time` fills."""
+        if self.http is not None and self.http.event_time is not None:
+            return self.http.event_time
+        times = [name for name, field in self.fields.items() if field.type == "timestamp"]
+        return times[0] if len(times) == 1 else None
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Field name -> type in expressions, in the order of the schema."""
+        return {name: "string" if field.type == JSON_TYPE else field.type for name, field in self.fields.items()}
+
+    def decoding_changes(self, other: StreamSpec) -> list[str]:
+        """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
+        own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
+        changes = [name for name in ("format", *_OPTIONS, "explode") if getattr(self, name) != getattr(other, name)]
+        changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
+        changes += [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
+        own_headers, other_headers = (dict(one.http.headers) if one.http else {} for one in (self, other))
+        changes += [f"http.headers.{name}" for name in _differing(own_headers, other_headers)]
+        own_times, other_times = (one.http.event_time if one.http else None for one in (self, other))
+        return changes + ["http.event_time"] * (own_times != other_times)
+
+    def reading_changes(self, other: StreamSpec) -> list[str]:
+        """`decoding_changes`, and whether a key's records lie elsewhere."""
+        return self.decoding_changes(other) + ["key"] * (self.key != other.key)
+
+    def entrances(self) -> Iterator[tuple[Path, str]]:
+        """Yield what only one stream may have, because it decides where a record goes: path, and what it is."""
+        for number, topic in enumerate(self.mqtt.topics if self.mqtt else ()):
+            yield ("mqtt", "topics", number), f"MQTT topic filter {topic}"
+        if self.udp is not None:
+            yield ("udp", "port"), f"UDP port {self.udp.port}"
+        if self.tcp is not None:
+            yield ("tcp", "port"), f"TCP port {self.tcp.port}"
+
+    @field_validator("poll", mode="before")
+    @classmethod
+    def _one_poll_is_a_list(cls, value: object) -> object:
+        return [value] if isinstance(value, dict) else value
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.stream.endswith(".dead-letter"):
+            yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
+        for name, message in names_alike(self.fields):
+            yield ("schema", name), message
+        if self.key is not None:
+            yield from self._contradictions_of_key(self.key)
+        yield from self._contradictions_of_format()
+        for name in self.mqtt.fields if self.mqtt else ():
+            if name not in self.fields:
+                yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+        if self.http is not None:
+            yield from self._contradictions_of_http(self.http)
+        for number, poll in enumerate(self.poll or ()):
+            for name in poll.fields:
+                if name not in self.fields:
+                    yield (
+                        ("poll", number, "fields", name),
+                        f"is not a field of the schema{did_you_mean(name, self.fields)}",
+                    )
+        for number, url in enumerate(poll.url for poll in self.poll or ()):
+            if url in [poll.url for poll in (self.poll or ())[:number]]:
+                yield ("poll", number, "url"), "stands there twice; each answer would be two records"
+
+    def _contradictions_of_http(self, http: HttpSpec) -> Iterator[tuple[Path, str]]:
+        for name in http.headers:
+            if name not in self.fields:
+                yield ("http", "headers", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+        if http.event_time is not None and self.types.get(http.event_time) != "timestamp":
+            times = [name for name, kind in self.types.items() if kind == "timestamp"]
+            yield ("http", "event_time"), f"is not a timestamp of the schema{did_you_mean(http.event_time, times)}"
+
+    def _contradictions_of_key(self, key: str) -> Iterator[tuple[Path, str]]:
+        """Gateways choose the partition, and only look for a member of a JSON object or a level of the topic."""
+        if key not in self.fields:
+            yield ("key",), f"'{key}' is not a field of the schema{did_you_mean(key, self.fields)}"
+        elif (
+            (self.mqtt is not None and key in self.mqtt.fields)
+            or (self.http is not None and key in self.http.headers)
+            or (self.poll is not None and all(key in poll.fields for poll in self.poll))
+        ):
+            return
+        elif self.format != "json" or self.fields[key].path is not None:
+            yield (
+                ("key",),
+                f"'{key}' is not a member of a JSON object, where gateways look for the key; take one that is, or one of "
+                "mqtt.fields, http.headers or poll.fields, or none: results don't depend on it",
+            )
+
+    def _contradictions_of_sparkplug(self) -> Iterator[tuple[Path, str]]:
+        """What a message says depends on those of its edge node before it."""
+        levels = dict(self.mqtt.fields) if self.mqtt else {}
+        if self.partitions > 1 and (self.key is None or levels.get(self.key) != SPARKPLUG_NODE_LEVEL):
+            yield (
+                ("key",),
+                "the messages of an edge node must come to one partition: take the field of the topic's level "
+                f"{SPARKPLUG_NODE_LEVEL} ('key: node', 'mqtt: {{fields: {{node: {SPARKPLUG_NODE_LEVEL}}}}}'), or 'partitions: 1'",
+            )
+
+    def _contradictions_of_avro(self, schema_text: str) -> Iterator[tuple[Path, str]]:
+        """Of fields that a union makes ambiguous."""
+        from strandline.core.schemas.avro_schemas import meanings_at, read_avro_schema
+
+        schema = read_avro_schema(schema_text)
+        array = None if self.explode is None else parse_json_path(self.explode)
+        for name, field in self.fields.items():
+            path = (name,) if field.path is None else parse_json_path(field.path)
+            try:
+                meanings_at(schema, path, field.type, field.unit or "ms")
+                if array is not None:
+                    meanings_at(schema, (*array, 0, *path_in_element(path, array)), field.type, field.unit or "ms")
+            except ValueError as error:
+                yield ("schema", name), str(error)
+
+    def _contradictions_of_nested(self) -> Iterator[tuple[Path, str]]:
+        """Of fields that are arrays or structs."""
+        filled = {self.key, *(self.mqtt.fields if self.mqtt else ()), *(self.http.headers if self.http else ())}
+        for name, field in self.fields.items():
+            if not is_nested(field.type):
+                continue
+            if self.format not in _FORMATS_WITH_NESTED:
+                yield (
+                    ("schema", name),
+                    f"{field.type} is read of the formats {', '.join(_FORMATS_WITH_NESTED)}, and this is {self.format}; take "
+                    "values out of it by 'from', or make rows of it by 'explode' where the format can",
+                )
+            if name in filled:
+                yield ("schema", name), f"{field.type} is no key, and comes from no topic and no header"
+
+    def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:
+        has_objects = self.format in FORMATS_WITH_MEMBERS
+        for name in _OPTIONS:
+            if getattr(self, name) is not None and self.format != name:
+                yield (name,), f"is of 'format: {name}', and this is {self.format}; remove it"
+        if self.format in ("avro", "protobuf") and getattr(self, self.format) is None:
+            yield (self.format,), f"is missing; expected: {docstrings_of(type(self))[self.format]}"
+        if self.format == "sparkplug":
+            yield from self._contradictions_of_sparkplug()
+        if self.avro is not None and self.avro.written_by is not None:
+            yield from self._contradictions_of_avro(self.avro.written_by)
+        for name in self.csv.columns or () if self.csv else ():
+            if name not in self.fields:
+                yield ("csv", "columns"), f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"
+        if self.explode is not None and self.format not in FORMATS_WITH_ARRAYS:
+            yield (
+                ("explode",),
+                f"is of 'format: {' | '.join(FORMATS_WITH_ARRAYS)}', and this is {self.format}; remove it",
+            )
+        is_bare = self.format in ("value", "raw")
+        whole = [name for name, field in self.fields.items() if field.path == "$"]
+        for name, field in self.fields.items():
+            if field.path is not None and not has_objects and not (is_bare and field.path == "$"):
+                yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
+            if field.path == "$" and has_objects:
+                yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"
+        yield from self._contradictions_of_nested()
+        rest = [name for name, field in self.fields.items() if field.type == JSON_TYPE]
+        keeps_rest = self.format in _FORMATS_WITH_A_REST
+        if rest and (not keeps_rest or self.explode is not None):
+            what = "explode" if keeps_rest else f"format {self.format}"
+            yield (
+                ("schema", rest[0]),
+                f"json is for the other members of an object; with {what} there are none of a row",
+            )
+        for name in rest[1:]:
+            yield ("schema", name), f"the members that no field takes go to '{rest[0]}' already"
+        for name in rest:
+            if name == self.key or (self.mqtt is not None and name in self.mqtt.fields):
+                yield ("schema", name), "json is no member of the record, and so no key and no level of a topic"
+        if is_bare and len(whole) > 1:
+            yield ("schema", whole[1], "from"), f"the value goes to '{whole[0]}' already; a record has one value"
+        if self.format == "raw" and all(self.fields[name].type != "string" for name in whole or self.fields):
+            yield ("schema", *whole), "a raw record goes into a field of type string, and there is none"
+
+
+_FORMATS_WITH_A_REST = ("json", "msgpack", "cbor", "influx")
+"""Their records may have members that nobody declares."""
+_FORMATS_WITH_NESTED = ("json", "msgpack", "cbor")
+"""Their records may have fields that are arrays or structs."""
+_OPTIONS = ("raw", "csv", "avro", "protobuf")
+"""The parts of a document that belong to the format of their name."""
+
+
+def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """The names that only one of them has, or to which they give different values."""
+    return [name for name in {**one, **other} if one.get(name) != other.get(name)]

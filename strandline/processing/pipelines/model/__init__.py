@@ -1,0 +1,1 @@
+"""The `pipeline:` document and its parts."""
