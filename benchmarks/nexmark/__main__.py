@@ -99,8 +99,7 @@ def results_text(command: str, costs: Sequence[Cost], of_spark: Mapping[str, flo
 {records:,} records of the auction house (docs/nexmark.md) at 10,000 a second of event time, which come
 up to {DISORDER_MS // 1000} s late; slices of {SLICE_RECORDS:,}. The engine alone, at the desk: one process decodes the
 records, computes and makes the documents; no log, no Spark, no store. CPU-seconds are user and system
-time, per million records that come in, of whichever kind; of Q12 most of it is the desk's clock, which looks at each log time.
-All results equal the oracle's.
+time, per million records that come in, of whichever kind. All results equal the oracle's.
 
 Plain Spark reads the same records from files of {SLICE_RECORDS:,}, one a batch, keeps its state in memory, and makes each
 result a text in JSON, which it gives to nobody (`benchmarks/nexmark/spark.sql`). Its cost is what a run over three

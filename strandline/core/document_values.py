@@ -6,12 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    JsonValue,
-    PlainSerializer,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, JsonValue, PlainSerializer, WithJsonSchema
 
 from strandline.core.document_model import shown
 from strandline.core.documents import NAME, NAME_FORM

@@ -7,19 +7,13 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import Duration, Retention
 from strandline.core.documents import COLUMNS_MAX, Path
 from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX, HEADER_HTTP_PREFIX
-from strandline.core.times.durations import (
-    FOREVER_MS,
-    format_duration,
-    format_retention,
-)
+from strandline.core.times.durations import FOREVER_MS, format_duration, format_retention
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 HEADERS_NOT_FOR_RECORDS = frozenset((

@@ -6,10 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-)
+from pydantic import BeforeValidator, Field
 
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import FieldName

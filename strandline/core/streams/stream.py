@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from pydantic import (
-    Field,
-    field_validator,
-)
+from pydantic import Field, field_validator
 
 from strandline.core.described import docstrings_of
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, PathText, Retention, names_alike
 from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
-from strandline.core.field_types import (
-    JSON_TYPE,
-    is_nested,
-)
+from strandline.core.field_types import JSON_TYPE, is_nested
 from strandline.core.json_paths import parse_json_path, path_in_element
 from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec, TcpSpec, UdpSpec
 from strandline.core.streams.fields import FieldSpec

@@ -20,12 +20,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import (
-    Duration,
-    FieldName,
-    Name,
-    check_name,
-)
+from strandline.core.document_values import Duration, FieldName, Name, check_name
 from strandline.core.documents import Path
 from strandline.core.times.durations import format_duration
 from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings

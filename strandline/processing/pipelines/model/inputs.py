@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
 from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import (
-    Duration,
-    LogPlace,
-    Name,
-)
+from strandline.core.document_values import Duration, LogPlace, Name
 from strandline.core.documents import Path
 from strandline.core.times.durations import format_place
 from strandline.ledger.states import WatermarkPolicy

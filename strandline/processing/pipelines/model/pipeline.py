@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-)
+from pydantic import ConfigDict, Discriminator, Field, Tag
 from pydantic.json_schema import models_json_schema
 
 from strandline.core.described import docstrings_of
 from strandline.core.document_model import MAPPING, WORD, DocumentModel, word_or_mapping
-from strandline.core.document_values import (
-    Duration,
-    Name,
-)
+from strandline.core.document_values import Duration, Name
 from strandline.core.documents import Path
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec

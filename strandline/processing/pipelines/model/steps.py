@@ -6,20 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import (
-    FIELD_NAMES_SCHEMA,
-    Duration,
-    FieldName,
-    Name,
-)
+from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, Name
 from strandline.core.documents import Path
 from strandline.core.field_types import TYPE_NAMES, normal_type
 from strandline.processing.pipelines.joins.join_spec import JoinSpec

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import (
-    FIELD_NAMES_SCHEMA,
-    Duration,
-    FieldName,
-    names_alike,
-)
+from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, names_alike
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.times.durations import format_duration
 from strandline.core.times.time_zones import zone_names
