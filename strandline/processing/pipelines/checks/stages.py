@@ -1,0 +1,208 @@
+"""The checks of windows, joins and emissions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from strandline.core.documents import Path, path_text
+from strandline.processing.pipelines.checks.record_steps import check_key
+from strandline.processing.pipelines.checks.walk import Place, Walk, unless_only_first
+from strandline.processing.pipelines.event_time import RECORDS, CumulativeShape, WindowShape
+from strandline.processing.pipelines.graph.join_check import join_problems, joined_columns, windows_shared
+from strandline.processing.pipelines.joins.join_spec import JoinSpec
+from strandline.processing.pipelines.model.emissions import EmitSpec
+from strandline.processing.pipelines.model.steps import StepSpec
+from strandline.processing.pipelines.model.windows import WindowSpec
+from strandline.processing.pipelines.stages import LEFT, RIGHT, Emit, JoinStage, MapRows, RecordStage, Stage
+from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
+
+
+def check_emission(walk: Walk, path: Path, step: StepSpec) -> None:
+    """An `emit` in a step of its own: behind a window of what that gives, before the first one of records."""
+    emits = tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in step.emit or [])
+    fields = tuple((name, kind) for name, kind in walk.columns.items() if kind is not None)
+    for name in walk.columns:
+        if name.startswith("_"):
+            walk.add(
+                path, f"'{name}' begins with '_', and no field of a result may; leave it out with 'drop: [{name}]'"
+            )
+    if walk.stage is None:
+        for name in walk.columns:
+            walk.read(name)
+        ways = walk.place().record_ways()
+        walk.record_stages.append(
+            RecordStage(step.record_stage_name, fields, emits, ways[0].steps, path_text(path), unless_only_first(ways))
+        )
+        _no_updates(walk, path, step.emit or [], "shows windows that are open, and records are emitted as they come")
+        _not_to_its_input(walk, path, step.emit or [])
+        for position, emit in enumerate(step.emit or []):
+            if emit.sink is not None and unless_only_first(ways):
+                walk.add(
+                    (*path, "emit", position, "sink"),
+                    "a sink that a package brings is told of a record's partition and offset, not of its stream, so it takes "
+                    "records of a pipeline's first stream only; emit results of windows, or to another kind of place",
+                )
+        _own_names_free(walk, path, step.emit or [], walk.columns)
+        return
+    window = walk.stages[walk.stage]
+    if step.name is not None:
+        walk.add((*path, "name"), f"results behind a window are of stage '{window.name}'; remove the name")
+    if window.emits:
+        walk.add((*path, "emit"), f"window '{window.name}' emits already; it has one place that says where results go")
+        return
+    walk.stages[walk.stage] = replace(
+        window, emits=emits, post_steps=tuple(walk.since_window), emitted=fields, emit_step=path_text(path)
+    )
+    walk.pending, walk.is_emitted = [], True
+    _emits(walk, path, step.emit or [], [(name, ()) for name in walk.columns])
+
+
+def check_window(walk: Walk, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
+    inner: Path = (*path, "window")
+    for number, name in enumerate(window.by):
+        check_key(walk, (*inner, "by", number), name)
+    aggregates = {
+        name: walk.expression((*inner, "aggregate", name), text, aggregate=True)
+        for name, text in window.aggregate.items()
+    }
+    by_types = {name: walk.columns.get(name) for name in window.by}
+    ways = walk.place().record_ways() if walk.stage is None else ()
+    came = tuple((name, kind or "") for name, kind in walk.columns.items())
+    walk.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
+    behind = RECORDS if walk.stage is None else walk.stage
+    place = walk.place()
+    walk.stages.append(
+        Stage(
+            name=window.name,
+            size_ms=window.size_ms,
+            slide_ms=window.every_ms if window.sliding or window.cumulative else None,
+            is_cumulative=window.cumulative is not None,
+            gap_ms=window.session.gap if window.session is not None else None,
+            count=window.count.size if window.count is not None else None,
+            offset_ms=window.offset_ms,
+            zone=window.tz,
+            by=tuple(window.by),
+            by_types=tuple(kind or "" for kind in by_types.values()),
+            aggregates=tuple(column for column in aggregates.values() if column),
+            emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
+            pre_steps=place.steps_taken(),
+            step=path_text(path),
+            takes=None if behind == len(walk.stages) - 1 else behind,
+            takes_window=place.gives_window,
+            ways=unless_only_first(ways),
+            came=came if unless_only_first(ways) else (),
+        )
+    )
+    walk.stage, walk.is_emitted = len(walk.stages) - 1, False
+    walk.pending, walk.since_window = [], []
+    places: list[tuple[str, Path]] = [(name, ("window", "by", number)) for number, name in enumerate(window.by)]
+    places += [(name, ("window", "aggregate", name)) for name in window.aggregate]
+    _emits(walk, path, emits, places)
+
+
+def check_join(walk: Walk, path: Path, join: JoinSpec, emits: list[EmitSpec], sides: tuple[Place, Place]) -> None:
+    """Both sides have the fields of `on` in types that are equal, and what is added is there. Each is records, or results of
+    a window or a join."""
+    inner: Path = (*path, "join")
+    columns = sides[LEFT].columns, sides[RIGHT].columns
+    ways = [side.record_ways(at) if side.stage is None else () for at, side in enumerate(sides)]
+    both = (*ways[LEFT], *ways[RIGHT])
+    for place, message in join_problems(join, columns, lambda name: walk.is_json(name, both)):
+        walk.add((*inner, *place), message)
+    stages = [None if side.stage is None else walk.stages[side.stage] for side in sides]
+    same_windows = None
+    if join.same_window:
+        same_windows, problems = windows_shared((stages[LEFT], stages[RIGHT]))
+        for place, message in problems:
+            walk.add((*inner, *place), message)
+    added = joined_columns(join, columns)
+    for name in join.on:
+        walk.read(name, both)
+    for one in added:
+        walk.read(one.column, ways[one.side])
+    by_types, names = {name: columns[LEFT].get(name) for name in join.on}, walk.pipeline.streams
+    before_ms, after_ms = join.before_ms, join.after_ms
+    left = RECORDS if sides[LEFT].stage is None else sides[LEFT].stage
+    walk.stages.append(
+        JoinStage(
+            name=join.name,
+            size_ms=join.tumbling or (same_windows.size_ms if same_windows else max(before_ms, after_ms) + 1),
+            slide_ms=_slide_of(same_windows),
+            is_cumulative=isinstance(same_windows, CumulativeShape),
+            by=tuple(join.on),
+            by_types=tuple(kind or "" for kind in by_types.values()),
+            aggregates=(),
+            emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
+            pre_steps=sides[LEFT].steps_taken(),
+            step=path_text(path),
+            takes=left if walk.stages else None,
+            takes_window=sides[LEFT].gives_window,
+            ways=unless_only_first(both),
+            right_steps=sides[RIGHT].steps_taken(),
+            right_takes=sides[RIGHT].stage,
+            right_takes_window=sides[RIGHT].gives_window,
+            streams_joined=tuple(names if len(names) > 1 else names * 2),
+            type=join.type,
+            columns=added,
+            before_ms=before_ms,
+            after_ms=after_ms,
+            in_windows=join.within is None,
+            same_windows=same_windows,
+            is_latest=bool(join.latest),
+            max_rows=join.max_rows,
+        )
+    )
+    walk.columns = by_types | dict.fromkeys(join.add) | {one.name: one.type for one in added}
+    walk.stage, walk.is_emitted = len(walk.stages) - 1, False
+    walk.pending, walk.since_window = [], []
+    places: list[tuple[str, Path]] = [(name, ("join", "on", number)) for number, name in enumerate(join.on)]
+    places += [(name, ("join", "add", name)) for name in join.add]
+    _emits(walk, path, emits, places)
+
+
+def _own_names_free(walk: Walk, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
+    """Files and tables hold the platform's own columns beside the fields."""
+    if any(emit.files or emit.sql for emit in emits):
+        for name in names:
+            if name.lower().startswith(OWN_PREFIX):
+                walk.add((*path, "emit"), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it")
+
+
+def _no_updates(walk: Walk, path: Path, emits: list[EmitSpec], why: str) -> None:
+    """These places can't show open windows."""
+    for position, emit in enumerate(emits):
+        if emit.index_settings.updates_ms is not None:
+            walk.add((*path, "emit", position, "elasticsearch", "updates"), f"{why}; remove it")
+
+
+def _not_to_its_input(walk: Walk, path: Path, emits: list[EmitSpec]) -> None:
+    for position, emit in enumerate(emits):
+        if emit.stream is not None and emit.stream in walk.pipeline.streams:
+            walk.add(
+                (*path, "emit", position, "stream"),
+                f"'{emit.stream}' is what this pipeline reads; it would read its own results. Choose another name",
+            )
+
+
+def _emits(walk: Walk, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
+    """The rules for a window's results. `places`: the fields, and where each stands in the step."""
+    stage = walk.stages[-1 if walk.stage is None else walk.stage]
+    if isinstance(stage, JoinStage):
+        _no_updates(walk, path, emits, "shows windows that are open, and a join has none: its rows are final at once")
+    elif any(isinstance(one, MapRows) for one in stage.post_steps):
+        _no_updates(walk, path, emits, "shows windows in a thread of its own, where no function of a package is called")
+    _not_to_its_input(walk, path, emits)
+    _own_names_free(walk, path, emits, [name for name, _ in places])
+    if not any(emit.stream is not None for emit in emits):
+        return
+    for name, inner in places:
+        if name.lower() in WINDOW_FIELDS:
+            walk.add(
+                (*path, *inner),
+                f"'{name}' is what the window's times are called in a stream of results; choose another name",
+            )
+
+
+def _slide_of(shape: WindowShape | None) -> int | None:
+    return None if shape is None or shape.every_ms == shape.size_ms else shape.every_ms

@@ -1,0 +1,196 @@
+"""How far a check has come in the steps of a pipeline, and what all its parts need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.core.documents import Path, YamlDocument, path_text
+from strandline.core.errors import PROBLEMS_MAX, Problem
+from strandline.core.field_types import JSON_TYPE
+from strandline.core.streams.stream import StreamSpec
+from strandline.processing.pipelines.expression_types import infer_type
+from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
+from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
+from strandline.processing.pipelines.stages import LEFT, Column, RecordStage, RowStep, Select, Stage, Way
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a step leaves to those that take from it."""
+
+    columns: dict[str, str | None]
+    """The usable columns and their types; None where an error was reported already."""
+    ways: tuple[Way, ...] = ()
+    """The ways of records to the last union, or the streams, where no window stands before."""
+    pending: tuple[RowStep, ...] = ()
+    """The steps since the last window, or since its emission: since `ways`, before the first window."""
+    since_window: tuple[RowStep, ...] = ()
+    """The steps since the last window, whatever stands between."""
+    stage: int | None = None
+    """The place of that window among the stages; None: there is none."""
+    is_emitted: bool = False
+    """Whether the way from that window leads through its emission."""
+
+    @property
+    def gives_window(self) -> bool:
+        """Whether those that take from it take the results of that window as they are, and not what is emitted of it."""
+        return self.stage is not None and not self.is_emitted
+
+    def steps_taken(self) -> tuple[RowStep, ...]:
+        """The steps from there, or from the stream on: of the first way, if there are several."""
+        if self.stage is None:
+            return self.record_ways()[0].steps
+        return self.since_window if self.gives_window else self.pending
+
+    def record_ways(self, side: int = LEFT) -> tuple[Way, ...]:
+        """The ways of records up to here, in the order of the streams. `side`: of the join to which they lead."""
+        return tuple(Way(way.stream, (*way.steps, *self.pending), side) for way in self.ways)
+
+
+class Walk:
+    """How far a check has come: it walks the steps in order and keeps the columns that each may use."""
+
+    def __init__(
+        self,
+        pipeline: PipelineSpec,
+        streams: Sequence[StreamSpec],
+        document: YamlDocument | None,
+        lookups: Mapping[str, LookupShape],
+    ) -> None:
+        self.pipeline = pipeline
+        self.streams = streams
+        self.document = document or YamlDocument(
+            "pipeline", pipeline.pipeline, {}, source=f"<stored pipeline {pipeline.pipeline}>"
+        )
+        self.is_submitted = document is not None
+        self.problems: list[Problem] = []
+        self.columns: dict[str, str | None] = {}
+        """These six are the `Place` of the step at which the check is."""
+        self.ways: tuple[Way, ...] = ()
+        self.pending: list[RowStep] = []
+        self.since_window: list[RowStep] = []
+        self.stage: int | None = None
+        self.is_emitted = False
+        self.sources = pipeline.sources
+        self.stages: list[Stage] = []
+        self.record_stages: list[RecordStage] = []
+        self.columns_read: list[set[str]] = [set() for _ in streams]
+        """Of each stream."""
+        self.dedupes: list[Path] = []
+        """Where they stand."""
+        self.lookups = lookups
+
+    def place(self) -> Place:
+        return Place(
+            dict(self.columns),
+            self.ways,
+            tuple(self.pending),
+            tuple(self.since_window),
+            self.stage,
+            self.is_emitted,
+        )
+
+    def go_on_from(self, place: Place) -> None:
+        self.columns, self.stage, self.is_emitted = dict(place.columns), place.stage, place.is_emitted
+        self.pending, self.since_window = list(place.pending), list(place.since_window)
+        self.ways = place.ways
+
+    def united(self, path: Path, names: Sequence[str], places: Sequence[Place]) -> Place:
+        """What a step takes from several places: their records, with the columns that all have."""
+        for number, (name, place) in enumerate(zip(names, places, strict=True)):
+            if place.stage is not None:
+                self.add(
+                    (*path, number),
+                    f"'{name}' stands behind window '{self.stages[place.stage].name}', and only records are united; emit its "
+                    "results to a stream, and read that in another pipeline",
+                )
+                return places[0]
+        ways: dict[int, Way] = {}
+        columns = self._columns_of_all(path, names, [place.columns for place in places])
+        chosen = Select(path_text(path), tuple(columns))
+        for number, place in enumerate(places):
+            for way in place.record_ways():
+                if way.stream in ways:
+                    stream = self.streams[way.stream].stream
+                    self.add(
+                        (*path, number),
+                        f"'{names[number]}' has records of stream '{stream}', and so has one before it in the list: a record on "
+                        "both ways would count twice. Take them on one way: 'where' with 'or', 'derive' with 'case when'",
+                    )
+                ways.setdefault(way.stream, Way(way.stream, (*way.steps, chosen)))
+        return Place(columns, tuple(ways[at] for at in sorted(ways)))
+
+    def _columns_of_all(
+        self, path: Path, names: Sequence[str], columns: Sequence[Mapping[str, str | None]]
+    ) -> dict[str, str | None]:
+        """The columns that all places have, with types; a problem for each that has several types."""
+        found: dict[str, str | None] = {}
+        for name, kind in columns[0].items():
+            kinds = [one.get(name) for one in columns if name in one]
+            if len(kinds) < len(columns):
+                continue
+            found[name] = None if None in kinds else kind
+            other = next((at for at, one in enumerate(kinds) if one is not None and kind not in (None, one)), None)
+            if other is not None:
+                self.add(
+                    path,
+                    f"'{name}' is a {kind} in {names[0]} and a {kinds[other]} in {names[other]}, and a column has one type. "
+                    f"Before the union, leave it out of one of them ('drop: [{name}]'); where it is needed, derive a column of "
+                    f"another name in both, as {{{name}_2: cast({name} as {kind})}}",
+                )
+                found[name] = None
+        if not found:
+            self.add(path, f"have no field in common ({', '.join(names)}); derive fields of the same names first")
+        return found
+
+    def read(self, name: str, ways: Sequence[Way] | None = None) -> None:
+        """Note that a column is read, which may be a field of the streams on these ways: on those to this step."""
+        for way in self.ways if ways is None else ways:
+            if name in self.streams[way.stream].fields:
+                self.columns_read[way.stream].add(name)
+
+    def done(self, step: RowStep) -> None:
+        self.pending.append(step)
+        self.since_window.append(step)
+
+    @property
+    def window_before(self) -> Stage | None:
+        """The last window on the way to this step."""
+        return None if self.stage is None else self.stages[self.stage]
+
+    def add(self, path: Path, message: str) -> None:
+        self.problems.append(self.document.problem(path, message))
+
+    def expression(self, path: Path, text: str, *, aggregate: bool) -> Column | None:
+        """The named expression; None if it has a problem, which is reported, or uses a column with a reported one."""
+        if len(self.problems) > PROBLEMS_MAX:
+            return None
+        try:
+            expression = parse_expression(text)
+            if aggregate and not expression.is_aggregate:
+                raise ExpressionError(f"has no aggregate function; write for example max({text})")
+            if not aggregate and expression.is_aggregate:
+                raise ExpressionError("aggregates stand in a window's 'aggregate' only")
+            refuse_unknown_columns(expression, self.columns)
+            types = {name: kind for name in expression.columns if (kind := self.columns[name]) is not None}
+            if self.stage is None:
+                for name in expression.columns:
+                    self.read(name)
+            if len(types) < len(expression.columns):
+                return None
+            return Column(str(path[-1]), expression.sql, infer_type(expression, types))
+        except ExpressionError as error:
+            self.add(path, f"{error} (in: {text})")
+            return None
+
+    def is_json(self, name: str, ways: Sequence[Way]) -> bool:
+        """Whether a column is a field that holds any JSON, of one of the streams on these ways. Among columns it is a text."""
+        fields = [self.streams[way.stream].fields.get(name) for way in ways]
+        return any(field is not None and field.type == JSON_TYPE for field in fields)
+
+
+def unless_only_first(ways: tuple[Way, ...]) -> tuple[Way, ...]:
+    """The ways, as stages name them: those of pipelines that read one stream stay as they were."""
+    return () if all(way.stream == 0 for way in ways) else ways
