@@ -24,6 +24,7 @@ from strandline.processing.pipelines.stages import (
 
 
 def check_derive(walk: Walk, path: Path, derive: dict[str, str]) -> None:
+    """Each name is new, and each expression has a type."""
     columns = []
     for name, text in derive.items():
         column = walk.expression((*path, "derive", name), text, aggregate=False)
@@ -74,6 +75,7 @@ def _are_new(walk: Walk, path: Path, names: Iterable[str]) -> None:
 
 
 def check_where(walk: Walk, path: Path, text: str) -> None:
+    """The condition is true or false."""
     column = walk.expression(path, text, aggregate=False)
     if column and column.type != "boolean":
         walk.add(path, f"expected a condition that is true or false, got a {column.type} (in: {text})")
@@ -82,6 +84,7 @@ def check_where(walk: Walk, path: Path, text: str) -> None:
 
 
 def check_select(walk: Walk, path: Path, names: Sequence[str]) -> None:
+    """The columns are there, and each is named once."""
     for number, name in enumerate(names):
         if name not in walk.columns:
             walk.add((*path, number), f"unknown column '{name}'{did_you_mean(name, walk.columns)}")
@@ -91,6 +94,7 @@ def check_select(walk: Walk, path: Path, names: Sequence[str]) -> None:
 
 
 def check_drop(walk: Walk, path: Path, names: Sequence[str]) -> None:
+    """The columns are there, and some are left."""
     for number, name in enumerate(names):
         if name not in walk.columns:
             walk.add((*path, number), f"unknown column '{name}'{did_you_mean(name, walk.columns)}")

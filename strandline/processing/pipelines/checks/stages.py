@@ -59,6 +59,7 @@ def check_emission(walk: Walk, path: Path, step: StepSpec) -> None:
 
 
 def check_window(walk: Walk, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
+    """Its keys and aggregates; from here on the columns are those of its results."""
     inner: Path = (*path, "window")
     for number, name in enumerate(window.by):
         check_key(walk, (*inner, "by", number), name)

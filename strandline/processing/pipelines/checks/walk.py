@@ -83,6 +83,7 @@ class Walk:
         self.lookups = lookups
 
     def place(self) -> Place:
+        """Where the walk is."""
         return Place(
             dict(self.columns),
             self.ways,
@@ -93,6 +94,7 @@ class Walk:
         )
 
     def go_on_from(self, place: Place) -> None:
+        """Take the next step from there."""
         self.columns, self.stage, self.is_emitted = dict(place.columns), place.stage, place.is_emitted
         self.pending, self.since_window = list(place.pending), list(place.since_window)
         self.ways = place.ways
@@ -152,6 +154,7 @@ class Walk:
                 self.columns_read[way.stream].add(name)
 
     def done(self, step: RowStep) -> None:
+        """Go on behind this step."""
         self.pending.append(step)
         self.since_window.append(step)
 
@@ -161,6 +164,7 @@ class Walk:
         return None if self.stage is None else self.stages[self.stage]
 
     def add(self, path: Path, message: str) -> None:
+        """Report a problem, with the line of the document where it has one."""
         self.problems.append(self.document.problem(path, message))
 
     def expression(self, path: Path, text: str, *, aggregate: bool) -> Column | None:
