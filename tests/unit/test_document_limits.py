@@ -16,6 +16,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.processing.operators import evaluation
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines import expression_types
+from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.checks import walk
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
@@ -140,7 +141,7 @@ def test_a_step_leads_to_at_most_a_thousand_columns(monkeypatch: pytest.MonkeyPa
 
     def read(text: str) -> None:
         (document,) = read_documents(text, "f")
-        checker.check(PipelineSpec.parse(document), stream, document)
+        check(PipelineSpec.parse(document), stream, document)
 
     (found,) = problems(text, read)
     assert "steps[0]: leads to 1,002 columns; expected at most 1,000 at once" in found
@@ -163,7 +164,7 @@ def test_of_many_problems_the_first_are_told_and_no_more_are_looked_for(monkeypa
 
     def read(text: str) -> None:
         (document,) = read_documents(text, "f")
-        checker.check(PipelineSpec.parse(document), stream, document)
+        check(PipelineSpec.parse(document), stream, document)
 
     for steps in (
         "  - where: no\n" * 3_000,

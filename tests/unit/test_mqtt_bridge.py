@@ -15,7 +15,7 @@ from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
-from strandline.ingest.mqtt import bridge
+from strandline.ingest.mqtt import bridge, client
 from strandline.ingest.mqtt.bridge import HELD_BYTES_MAX, MqttBridge, MqttBridgeSettings, client_options
 from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient
 from strandline.ingest.mqtt.decoder import Publish
@@ -214,6 +214,34 @@ def test_a_refused_filter_is_logged_once_and_the_others_are_open(version: int, m
         await bench.until(lambda: broker.given_up == ["a/1"])
 
     play(version, script)
+
+
+def test_a_fault_of_the_bridge_itself_leaves_messages_with_the_broker_and_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT_S", 1.0)  # it reads no more, and so waits in vain for its SUBACK
+
+    async def script(bench: Bench) -> None:
+        bench.broker.messages = {1: packets.publish(5, "a/b", b"1", packet_id=1)}
+        real, calls = bench.writer.append, 0
+
+        async def append(topic: str, records: Sequence[Record], **about: Any) -> Accepted:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise KeyError("what nobody expects")
+            return await real(topic, records, **about)
+
+        bench.writer.append = append  # type: ignore[method-assign]
+        with capture_logs() as logs:
+            bench.follow(s=["a/+"])
+            await bench.until(lambda: bench.broker.acknowledged)
+        assert bench.writer.appended == [("s", b"1")]
+        assert (bench.broker.acknowledged, bench.broker.connections) == ([1], 2)
+        (fault,) = [line for line in logs if line["action"] == "append_failed"]
+        assert (fault["log_level"], fault["exc_info"]) == ("error", True)
+
+    play(5, script)
 
 
 class NoStreams:

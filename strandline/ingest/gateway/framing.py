@@ -36,6 +36,7 @@ RECORD_CONTENT_TYPES = {
     "debezium": b"application/json",
     "otlp": b"application/x-protobuf",
     "prometheus": b"application/x-protobuf",
+    "sparkplug": b"application/x-protobuf",
 }
 """Format of a stream -> the content type of one record, whatever the form of its request."""
 

@@ -271,18 +271,11 @@ class MqttBridge:
         2. Append the records of all streams at the same time.
         3. If an append failed, acknowledge only the messages of the others, and let the connection end.
         """
-        batches = self._batches(turn.messages)
-        results = await asyncio.gather(*(self._append(batch) for batch in batches))
+        failed = await self._append_all(turn.messages)
         self._held_bytes -= turn.bytes_held
         self._held_messages -= len(turn.messages)
         turn.is_settled = True
-        if not all(results):
-            failed = {
-                id(message)
-                for batch, is_done in zip(batches, results, strict=True)
-                if not is_done
-                for message in batch.messages
-            }
+        if failed:
             turn.messages = [message for message in turn.messages if id(message) not in failed]
             turn.connection.pause()
             self._is_failing.set()
@@ -291,6 +284,25 @@ class MqttBridge:
         while self._turns and self._turns[0].is_settled:
             first = self._turns.popleft()
             first.connection.ack([message for message in first.messages if message.publish.qos])
+
+    async def _append_all(self, messages: list[Message]) -> set[int]:
+        """Append the records of all streams; return which messages (by `id`) may not be acknowledged."""
+        try:
+            batches = self._batches(messages)
+            results = await asyncio.gather(*(self._append(batch) for batch in batches))
+        except (
+            Exception
+        ):  # a fault of ours: the broker keeps the messages, and whoever looks at the log finds it each time
+            logger.exception(
+                "a fault of the bridge: its messages are not acknowledged, and are tried again", action="append_failed"
+            )
+            return {id(message) for message in messages}
+        return {
+            id(message)
+            for batch, is_done in zip(batches, results, strict=True)
+            if not is_done
+            for message in batch.messages
+        }
 
     async def _append(self, batch: _StreamBatch) -> bool:
         """Append a batch's records; return whether its messages may be acknowledged."""
