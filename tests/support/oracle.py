@@ -56,6 +56,11 @@ class Row:
     is_late: bool = False
     """It came behind the watermark, and counts all the same."""
 
+    @property
+    def at_us(self) -> int:
+        """In microseconds. A result stands in the last one of its window, behind all records there."""
+        return self.at_ms * 1000 + (0 if self.window is None else 999)
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -452,7 +457,7 @@ def joined(
                 if size_ms is not None:
                     is_near = left.at_ms // size_ms == right.at_ms // size_ms
                 else:
-                    is_near = left.at_ms - before_ms <= right.at_ms <= left.at_ms + after_ms
+                    is_near = -before_ms * 1000 <= right.at_us - left.at_us <= after_ms * 1000
                 if is_near:
                     partners.append(number)
             if near.get("latest") and partners:
