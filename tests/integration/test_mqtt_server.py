@@ -34,6 +34,7 @@ from strandline.processing.source import decoding
 from strandline.processing.source.decoding import decode_pieces
 from strandline.processing.source.source_config import DecodingConfig, Piece
 from tests.support import mqtt_client_packets as client
+from tests.support import sparkplug
 from tests.support.faults.kafka_cluster import free_ports
 from tests.support.waiting import wait_until
 from tests.support.warm_processes import MODULES, WarmProcess
@@ -326,6 +327,19 @@ def test_a_job_reads_fields_from_the_topic(listener):
         "site": ["lundy", "own"],
         "turbine": [7, 8],
     }
+
+
+def test_messages_of_sparkplug_are_in_the_log_by_their_node(listener):
+    group = uuid.uuid4().hex[:8]
+    filters = {"topics": [f"spBv1.0/{group}/+/+"], "fields": {"node": 3}}
+    schema = {"node": "string", "metric": "string", "value": {"type": "double?", "from": "$.value_double"}}
+    stream, _ = listener.register(format="sparkplug", schema=schema, key="node", mqtt=filters)
+    sent = [sparkplug.payload(sparkplug.metric("m", 1.5, "Double"), seq=0, time=1_000), b""]
+    with sensor(listener, mqtt.MQTTv5) as one:
+        for kind, value in zip(("NBIRTH", "NDEATH"), sent, strict=True):
+            one.publish(f"spBv1.0/{group}/{kind}/edge", value, qos=1).wait_for_publish(DEADLINE_S)
+    found = [(value, key, headers["content-type"]) for value, key, headers in listener.read(stream)]
+    assert found == [(value, b"edge", b"application/x-protobuf") for value in sent]
 
 
 def test_an_unknown_topic_is_refused_as_each_version_can(listener):
