@@ -401,6 +401,55 @@ def test_a_case_says_where_records_come_from_and_when(tmp_path: Path) -> None:
     assert report.passed, report
 
 
+def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
+    """Each record goes by the rows that are in force when it comes, also behind a restart."""
+    (tmp_path / "a.yaml").write_text(
+        "lookup: tanks\nschema: {tank: string, site: string}\nkey: tank\nrows: [{tank: a, site: north}]\n---\n"
+        "stream: levels\nschema: {tank: string, ts: timestamp}\n---\n"
+        "pipeline: sites\ninput: {stream: levels}\nevent_time: {field: ts, delay: 10s}\nsteps:\n"
+        "  - enrich: {lookup: tanks, key: tank, add: [site]}\n"
+        "  - window: {name: minutes, tumbling: 1m, by: [site], aggregate: {n: count(*)}}\n"
+        "    emit: [{elasticsearch: minutes}]\n"
+    )
+    (tmp_path / "before.csv").write_text("tank,site\na,north\n")
+    (tmp_path / "after.csv").write_text("tank,site\na,south\nb,south\n")
+    both = [{"tank": "a", "ts": 1}, {"tank": "b", "ts": 1}]
+    given: dict[str, Any] = {
+        "test": "changes",
+        "file": "a.yaml",
+        "steps": [
+            {"records": both},
+            {"lookups": {"tanks": "before.csv"}},  # the same rows are no new version
+            {"records": both},
+            {"lookups": {"tanks": "after.csv"}},
+            {"records": both},
+            {"restart": True},
+            {"records": both},
+            {"lookups": {"tanks": "before.csv"}},
+            {"records": both},
+            {"restart": True},
+        ],
+        "expect": {
+            "results": [{"site": "north", "n": 3}, {"site": "south", "n": 4}],
+            "dead_letters": [
+                {
+                    "offset": offset,
+                    "message": f"steps[0].enrich: lookup tanks has no row for tank 'b' (version {version})",
+                }
+                for offset, version in ((1, 1), (3, 1), (9, 3))
+            ],
+        },
+    }
+    for slice_records in (1, 3, "all"):
+        report = run_case(CaseSpec.from_document(given | {"slice": slice_records}), tmp_path)
+        assert report.passed, report
+    wrong = [{"lookups": {"tank": "after.csv"}}]
+    report = run_case(CaseSpec.from_document(given | {"steps": wrong}), tmp_path)
+    assert "holds no lookup 'tank'; did you mean 'tanks'" in report.sentences[0]
+    with pytest.raises(InvalidDocument, match="is of records, and this step is a 'lookups'"):
+        CaseSpec.from_document(given | {"steps": [{"lookups": {}, "at": 1}]})
+
+
 def test_a_wrong_test_is_told_with_its_line(tmp_path: Path, say: Say) -> None:
     (tmp_path / "t.yaml").write_text("test: t\nfile: x.yaml\nsteps:\n  - {wait: 1s, restart: true}\nexpect: {}\n")
     said = say("pipeline", "test", str(tmp_path / "t.yaml"))

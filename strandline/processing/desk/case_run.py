@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,9 @@ def run_case(
     begun_s = time.perf_counter()
     report = CaseReport(case.test)
     try:
-        rows = {name: directory / file for name, file in case.lookups.items()}
-        pipeline = pipeline_of(directory / case.file, case.pipeline, rows)
-        outcomes, desk = _outcomes(case, pipeline, directory)
+        read = partial(pipeline_of, directory / case.file, case.pipeline)
+        pipeline = read(_row_files(case.lookups, directory))
+        outcomes, desk = _outcomes(case, pipeline, directory, read)
         judge(report, case.expect, pipeline, outcomes, desk.counts.rejected[REASON_LATE], directory)
     except StrandlineError as error:
         report.sentences.append(str(error))
@@ -150,7 +151,14 @@ def _bytes(path: Path) -> bytes:
         raise PermanentError(f"{path} can't be read: {error.strerror}") from error
 
 
-def _outcomes(case: CaseSpec, pipeline: CheckedPipeline, directory: Path) -> tuple[list[Outcome], Desk]:
+def _row_files(lookups: Mapping[str, str], directory: Path) -> RowFiles:
+    return {name: directory / file for name, file in lookups.items()}
+
+
+def _outcomes(
+    case: CaseSpec, pipeline: CheckedPipeline, directory: Path, read: Callable[[RowFiles], CheckedPipeline]
+) -> tuple[list[Outcome], Desk]:
+    """What comes of the steps. `read`: the pipeline with the rows of lookups from these files."""
     desk = Desk(pipeline, None if case.slice == "all" else case.slice, restarts=True)
     placements = {name: Placement(stream, case.partitions) for name, stream in pipeline.streams.items()}
     found: list[Outcome] = []
@@ -159,6 +167,9 @@ def _outcomes(case: CaseSpec, pipeline: CheckedPipeline, directory: Path) -> tup
             found += desk.wait(step.wait)
         elif step.restart:
             desk.restart()
+        elif step.lookups is not None:
+            changed = read(_row_files(step.lookups, directory)).tables
+            desk.change_lookups({name: table for name, table in changed.items() if name in step.lookups})
         else:
             stream = _stream_of(step, pipeline)
             for records in _records(step, stream, placements[stream.stream], directory):

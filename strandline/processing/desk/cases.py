@@ -25,7 +25,7 @@ JsonRecord = dict[str, Any] | str | None
 
 
 class CaseStep(DocumentModel):
-    """One step: records that come, time that passes, a restart."""
+    """One step: records that come, time that passes, a restart, other rows of lookups."""
 
     record: JsonRecord = None
     """A record: an object, which becomes JSON, or a text, which is the record's bytes."""
@@ -51,12 +51,14 @@ class CaseStep(DocumentModel):
     """So much log time passes, and no record comes."""
     restart: Literal[True] | None = None
     """The job is killed and starts again: its state is rebuilt from the log."""
+    lookups: dict[str, str] | None = None
+    """Lookup -> a file of the rows that are in force from here on, as if they had been applied."""
 
     def contradictions(self) -> Iterator[tuple[DocumentPath, str]]:
         given = [name for name in _KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             yield (), f"expected exactly one of {', '.join(_KINDS)}" + (f", got {', '.join(given)}" if given else "")
-        elif given[0] in ("wait", "restart"):
+        elif given[0] in ("wait", "restart", "lookups"):
             for name in ("stream", "at", "partition", "topic", "query", "headers", "base64"):
                 if getattr(self, name) is not None:
                     yield (name,), f"is of records, and this step is a '{given[0]}'"
@@ -79,7 +81,7 @@ class CaseStep(DocumentModel):
         return json.dumps(one, ensure_ascii=False).encode()
 
 
-_KINDS = ("record", "records", "input", "wait", "restart")
+_KINDS = ("record", "records", "input", "wait", "restart", "lookups")
 
 
 class Expected(DocumentModel):
@@ -106,7 +108,7 @@ class CaseSpec(DocumentModel):
     pipeline: str | None = None
     """Which pipeline, where the file has several."""
     lookups: dict[str, str] = Field(default_factory=dict)
-    """Lookup -> a file of its rows, from the test's directory: of those that follow a stream or a database."""
+    """Lookup -> a file of the rows that it begins with, from the directory of the test: of one that follows a stream, say."""
     partitions: Annotated[int, Field(ge=1, le=1000)] = 1
     """Of the stream."""
     slice: Annotated[int, Field(ge=1)] | Literal["all"] = 1

@@ -163,6 +163,7 @@ class Desk:
                     f"{name}=FILE, or in a test 'lookups: {{{name}: FILE}}'"
                 )
         self._pipeline = pipeline
+        self._tables: Mapping[str, LookupTable] = pipeline.tables
         self._slice_records = slice_records
         self._in_slice = 0
         decoding = decoding_of(pipeline, "")
@@ -227,6 +228,15 @@ class Desk:
         self._clock.close(open_until(self._pipeline.windows, self._clock.latest_event_ms))
         yield from self.end_slice()
 
+    def change_lookups(self, tables: Mapping[str, LookupTable]) -> None:
+        """Enrich what is fed from now on by these rows, as a running job does with what comes when a change of a lookup has been
+        applied. What came before stays enriched as it is, also behind a `restart`. `tables`: of lookups that the pipeline uses;
+        one with other rows than before gets the next number."""
+        for name, table in tables.items():
+            before = self._tables[name]
+            if not table.rows.equals(before.rows):
+                self._tables = {**self._tables, name: table.as_version(before.version + 1)}
+
     def open_windows(self) -> Iterator[DeskResult]:
         """What windows hold that are open now, of each stage whose emission shows that."""
         if self._held:
@@ -289,7 +299,7 @@ class Desk:
             log_ms,
             value_at,
             rows.elements,
-            self._pipeline.tables,
+            self._tables,
         )
         first = 0
         for end, ends_slice in self._cuts(int(places[0]), int(places[-1]) + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from itertools import repeat
 
@@ -44,6 +45,12 @@ class LookupTable:
     def bytes_held(self) -> int:
         """What it takes of memory, about: the rows, and as much again to find them."""
         return 2 * int(self.rows.nbytes)
+
+    def as_version(self, version: int) -> LookupTable:
+        """The same rows as a version of this number."""
+        found = copy(self)
+        found.version = version
+        return found
 
     def find(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The number of the row for each record, null where there is none. `columns`: of the records, the values of the key, in
