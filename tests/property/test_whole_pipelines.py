@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -33,20 +33,29 @@ from hypothesis import strategies as st
 
 from strandline.core.documents import YamlDocument, read_documents
 from strandline.core.errors import InvalidDocument, PermanentError
+from strandline.core.lookups.lookup import LookupSpec
+from strandline.core.lookups.packed_rows import pack_rows
+from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.python.printer import as_python
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
+from strandline.ledger.states import LookupRow
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.desk_pipeline import pipeline_of
 from strandline.processing.desk.records import DeskRecords
+from strandline.processing.formats.lookups.documents import read_lookup
+from strandline.processing.formats.lookups.rows import canonical_text, digest_of, kept_table, keyed_rows
+from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.functions.installed import package_of
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
+from strandline.processing.source.followed.stream_rows import LoggedRecords, StreamRows
 from tests.support import oracle
 from tests.support.examples import examples
 from tests.support.installed_package import install
-from tests.support.oracle import Answer, Sent, Step, answer, shown_value
-from tests.support.some_pipelines import FUNCTIONS, LOOKUP, SomePipeline, kinds_of_steps, some_log
+from tests.support.oracle import Answer, Applied, Followed, Log, Sent, Step, answer, shown_value
+from tests.support.some_lookups import FIRST, LOOKUPS, REGISTRY, first_versions
+from tests.support.some_pipelines import FUNCTIONS, SomePipeline, kinds_of_steps, some_log
 from tests.unit.test_front_ends import of_python
 
 ALLOW = "STRANDLINE_ALLOW_FUNCTIONS"
@@ -76,26 +85,76 @@ def a_pipeline(random: Random) -> tuple[SomePipeline, CheckedPipeline]:
 
 
 def checked(drawn: SomePipeline, document: dict[str, Any]) -> CheckedPipeline:
-    documents = [YamlDocument("stream", one["stream"], one) for one in drawn.stream_documents()]
-    documents += [YamlDocument("lookup", "sites", LOOKUP), YamlDocument("pipeline", "whole", document)]
-    return pipeline_of(documents, "whole.yaml")
+    documents = [YamlDocument("stream", one["stream"], one) for one in [*drawn.stream_documents(), REGISTRY]]
+    documents += [_lookup_document(name) for name in LOOKUPS]
+    documents += [YamlDocument("pipeline", "whole", document)]
+    pipeline = pipeline_of(documents, "whole.yaml")
+    followed = [name for name, _ in pipeline.lookups if LOOKUPS[name].is_followed]
+    return replace(pipeline, tables={**pipeline.tables, **{name: FollowedRows(name).table for name in followed}})
 
 
 def at_the_desk(
-    pipeline: CheckedPipeline, streams: Sequence[str], log: Sequence[Sent], slice_records: int | None, restarts: int = 0
+    pipeline: CheckedPipeline, streams: Sequence[str], log: Log, slice_records: int | None, restarts: int = 0
 ) -> list[Outcome]:
     """What comes of the log. `restarts`: one behind so many records, and so on."""
     desk = Desk(pipeline, slice_records, restarts=bool(restarts))
+    followed = {name: FollowedRows(name) for name, one in LOOKUPS.items() if one.is_followed}
     found: list[Outcome] = []
     piece = restarts or 97
     for first in range(0, len(log), piece):
-        for stream, part in groupby(log[first : first + piece], key=lambda one: one.stream):
-            sent = list(part)
+        for stream, part in groupby(log[first : first + piece], key=lambda one: getattr(one, "stream", None)):
+            if stream is None:
+                for change in cast("Iterator[Applied | Followed]", part):
+                    table = followed[change.lookup].read(change) if isinstance(change, Followed) else table_of(change)
+                    desk.change_lookups({change.lookup: table} if change.lookup in pipeline.tables else {})
+                continue
+            sent = list(cast("Iterator[Sent]", part))
             records = DeskRecords([one.line for one in sent], [one.partition for one in sent], stream=streams[stream])
             found += desk.feed(records)
         if restarts:
             desk.restart()
     return [*found, *desk.drain()]
+
+
+def _lookup_document(name: str) -> YamlDocument:
+    document = LOOKUPS[name].document
+    return YamlDocument("lookup", name, document if LOOKUPS[name].is_followed else {**document, "rows": [*FIRST[name]]})
+
+
+def table_of(applied: Applied) -> LookupTable:
+    """What a worker reads from the ledger of this version."""
+    document = LOOKUPS[applied.lookup].document
+    schema = {name: document["schema"][name] for name in applied.fields}
+    read = read_lookup(YamlDocument("lookup", applied.lookup, {**document, "schema": schema, "rows": [*applied.rows]}))
+    return _kept(read.spec, read.text)
+
+
+def _kept(spec: LookupSpec, text: bytes) -> LookupTable:
+    row = LookupRow(spec.lookup, 1, digest_of(spec, text), spec.without_rows(), text.count(b"\n"), 0)
+    return kept_table(row, pack_rows(text))
+
+
+class FollowedRows:
+    """A lookup that follows a stream, as a control service reads it."""
+
+    def __init__(self, name: str) -> None:
+        self._spec = LookupSpec.from_document(LOOKUPS[name].document)
+        self._stream = StreamSpec.from_document(REGISTRY)
+        self._ends: Counter[int] = Counter()
+        self.table = _kept(self._spec, b"")
+
+    def read(self, followed: Followed) -> LookupTable:
+        """The version behind these records: they are read partition by partition."""
+        rows, reader = keyed_rows(self._spec, self.table.rows), StreamRows(self._spec, self._stream)
+        for partition in range(REGISTRY["partitions"]):
+            here = [one for one in followed.records if one.partition == partition]
+            offsets = range(self._ends[partition], self._ends[partition] + len(here))
+            values, keys = [one.value for one in here], [one.key for one in here]
+            reader.take_in(rows, LoggedRecords(partition, offsets, values, keys, [None] * len(here)))
+            self._ends[partition] += len(here)
+        assert reader.skipped == sum(one.changes is None for one in followed.records), reader.skipped_last
+        self.table = _kept(self._spec, canonical_text(rows))
+        return self.table
 
 
 def last_ones(found: Sequence[Outcome]) -> list[Outcome]:
@@ -134,6 +193,10 @@ def of_desk(found: Sequence[Outcome], streams: Sequence[str]) -> Answer:
             place = (streams.index(str(one.place["stream"])), int(one.place["partition"]), int(one.place["offset"]))
             assert place not in shown.letters, "a record has one dead letter"
             shown.letters[place] = REASONS.get(one.reason, one.reason)
+            if one.reason == "lookup":
+                shown.letters[place] = re.sub(
+                    r".*: lookup (\w+ has no row) for .* (\(version \d+\))", r"\1 \2", one.message
+                )
     return shown
 
 
@@ -144,10 +207,14 @@ class Run:
     random: Random
     drawn: SomePipeline
     pipeline: CheckedPipeline
-    log: list[Sent]
+    log: Log
     at_once: list[Outcome]
     found: Answer
     wanted: Answer
+
+    @property
+    def records(self) -> int:
+        return sum(isinstance(one, Sent) for one in self.log)
 
 
 def a_run(seed: int, records: int) -> Run:
@@ -156,9 +223,10 @@ def a_run(seed: int, records: int) -> Run:
     return run_of(random, drawn, pipeline, some_log(random, drawn, records))
 
 
-def run_of(random: Random, drawn: SomePipeline, pipeline: CheckedPipeline, log: list[Sent]) -> Run:
+def run_of(random: Random, drawn: SomePipeline, pipeline: CheckedPipeline, log: Log) -> Run:
     at_once = at_the_desk(pipeline, drawn.streams, log, None)
-    wanted = answer(drawn.steps, log, drawn.times, drawn.streams, (drawn.revise_s or 0) * 1000)
+    revise_ms = (drawn.revise_s or 0) * 1000
+    wanted = answer(drawn.steps, log, drawn.times, drawn.streams, revise_ms, first_versions())
     return Run(random, drawn, pipeline, log, at_once, of_desk(at_once, drawn.streams), wanted)
 
 
@@ -175,7 +243,7 @@ def differences_of(run: Run, *, whole: bool = True) -> Iterator[str]:
         yield from (f"{what}: {one}" for one in sorted(more)[:3])
     if wanted.letters != found.letters:
         yield f"dead letters: {sorted(wanted.letters.items() ^ found.letters.items())[:5]}"
-    sizes = (1, 7, 40, 23) if len(log) < 100 else (30, 100, 150, 400)
+    sizes = (1, 7, 40, 23) if run.records < 300 else (30, 100, 150, 400)
     cuts = [(random.choice(sizes[:2]), 0), (random.choice([None, sizes[2]]), sizes[3])]
     for slice_records, restarts in cuts:
         if bits(at_the_desk(pipeline, drawn.streams, log, slice_records, restarts)) != bits(at_once):
@@ -261,8 +329,8 @@ def test_only_the_last_digits_of_doubles_may_differ() -> None:
 
 
 def test_pipelines_of_all_kinds_are_drawn() -> None:
-    kinds = kinds_of_steps([SomePipeline(Random(seed)).document() for seed in range(1_000)])
-    assert min(kinds.values()) >= 10 and len(kinds) == 22, kinds
+    kinds = kinds_of_steps([SomePipeline(Random(seed)) for seed in range(1_000)])
+    assert min(kinds.values()) >= 10 and len(kinds) == 24, kinds
 
 
 def shows(mistake: str, seed: int) -> bool:
@@ -275,12 +343,17 @@ def shows(mistake: str, seed: int) -> bool:
         "repeat": ["dedupe"],
         "revised": ["revised"],
         "map": ["map"],
+        "newest": ["changing lookup"],
+        "deleted": ["followed lookup"],
     }
-    drawn = kinds_of_steps([SomePipeline(Random(seed)).document()])
+    drawn = kinds_of_steps([SomePipeline(Random(seed))])
     return mistake not in kinds or any(drawn[kind] for kind in kinds[mistake])
 
 
-@pytest.mark.parametrize("mistake", ["late", "revised", "session", "repeat", "join", "count", "latest", "days", "map"])
+@pytest.mark.parametrize(
+    "mistake",
+    ["late", "revised", "session", "repeat", "join", "count", "latest", "days", "map", "newest", "deleted"],
+)
 def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: an oracle that means something else differs."""
     if mistake == "late":
@@ -288,6 +361,14 @@ def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
     elif mistake == "revised":
         late_ones = oracle.late_ones
         monkeypatch.setattr(oracle, "late_ones", lambda log, times, revise_ms: late_ones(log, times, revise_ms + 1_000))
+    elif mistake == "newest":
+        in_force = oracle.in_force
+        monkeypatch.setattr(oracle, "in_force", lambda log, first: [in_force(log, first)[-1]] * len(log))
+    elif mistake == "deleted":
+        latest = oracle.latest_rows
+        monkeypatch.setattr(
+            oracle, "latest_rows", lambda before, told: latest(before, [one for one in told if one.row is not None])
+        )
     elif mistake == "map":
         monkeypatch.setattr(oracle, "mapped", lambda reads, of: lambda rows, fail: iter(()))
     elif mistake == "session":
@@ -378,11 +459,11 @@ def judged(seed: int, records: int) -> Judged:
     try:
         run = a_run(seed, records)
         document = run.drawn.document()
-        kinds = frozenset(kind for kind, count in kinds_of_steps([document]).items() if count)
+        kinds = frozenset(kind for kind, count in kinds_of_steps([run.drawn]).items() if count)
         reasons = Counter(run.wanted.letters.values())
         amounts = Counter(
             {
-                "records": len(run.log),
+                "records": run.records,
                 "results": run.wanted.documents.total(),
                 "dead letters": reasons.total(),
                 "late records": reasons["late"],
@@ -391,7 +472,7 @@ def judged(seed: int, records: int) -> Judged:
         here = list(differences_of(run))
         if here and run.found != run.wanted:
             small = smallest(run)
-            shown = f"of {len(small.log)} records: {json.dumps(small.drawn.document())}"
+            shown = f"of {small.records} records: {json.dumps(small.drawn.document())}"
         elif here:
             shown = json.dumps(document)
     except Exception as error:  # noqa: BLE001  # a finding like others

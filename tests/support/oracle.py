@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -55,6 +56,8 @@ class Row:
     """It goes on only to see whether a step fails for it."""
     is_late: bool = False
     """It came behind the watermark, and counts all the same."""
+    lookups: Mapping[str, Version] = field(default_factory=dict)
+    """Of a record: the lookups as they were when it came."""
 
     @property
     def at_us(self) -> int:
@@ -71,6 +74,52 @@ class Sent:
     line: bytes
     at_ms: int
     columns: Columns | None
+
+
+@dataclass(frozen=True)
+class Version:
+    """The rows of a lookup that are in force for a while."""
+
+    number: int
+    rows: Mapping[tuple[Any, ...], Columns]
+    """By their keys. A field that a version doesn't declare is in none of them."""
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Somebody applies a lookup with these rows."""
+
+    lookup: str
+    key: tuple[str, ...]
+    fields: tuple[str, ...]
+    rows: tuple[Columns, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A record of a stream that a lookup follows."""
+
+    partition: int
+    key: bytes
+    value: bytes | None
+    """None: a tombstone."""
+    changes: tuple[Any, ...] | None
+    """The key of the row that it changes; None: it can be no row, and changes nothing."""
+    row: Columns | None = None
+    """What it leaves there; None: nothing, it deletes the row."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The stream that a lookup follows is read, and these records have come to it since it was read before."""
+
+    lookup: str
+    records: tuple[Told, ...]
+
+
+Log = Sequence[Sent | Applied | Followed]
+"""In their order: each lookup changes between two records."""
 
 
 @dataclass
@@ -128,6 +177,37 @@ def late_ones(log: Sequence[Sent], times: Sequence[EventTimes], revise_ms: int) 
     return late
 
 
+def in_force(log: Log, first: Mapping[str, Version]) -> list[Mapping[str, Version]]:
+    """Of each record the lookups as they are when it comes: what comes behind a change is enriched by the new version, and what
+    came before stays what it is (docs/lookups.md). `first`: before the log begins."""
+    now, found = dict(first), list[Mapping[str, Version]]()
+    for one in log:
+        match one:
+            case Sent():
+                found.append(dict(now))
+                continue
+            case Applied():
+                rows = {tuple(row[name] for name in one.key): row for row in one.rows}
+                fields = one.fields
+            case Followed():
+                rows, fields = latest_rows(now[one.lookup].rows, one.records), now[one.lookup].fields
+        before = now[one.lookup]
+        if (rows, fields) != (before.rows, before.fields):
+            now[one.lookup] = Version(before.number + 1, rows, fields)
+    return found
+
+
+def latest_rows(before: Mapping[tuple[Any, ...], Columns], records: Sequence[Told]) -> dict[tuple[Any, ...], Columns]:
+    """The row of a key is the latest record with that key."""
+    rows = dict(before)
+    for record in records:
+        if record.changes is not None:
+            rows.pop(record.changes, None)
+            if record.row is not None:
+                rows[record.changes] = record.row
+    return rows
+
+
 @dataclass(frozen=True)
 class Step:
     """A step of a pipeline: what a document says, and what it means."""
@@ -142,13 +222,19 @@ class Step:
 
 
 def answer(
-    steps: Sequence[Step], log: Sequence[Sent], times: Sequence[EventTimes], streams: Sequence[str], revise_ms: int = 0
+    steps: Sequence[Step],
+    log: Log,
+    times: Sequence[EventTimes],
+    streams: Sequence[str],
+    revise_ms: int = 0,
+    lookups: Mapping[str, Version] = MappingProxyType({}),
 ) -> Answer:
-    """What comes of the log. `revise_ms`: so far behind the watermark records still count."""
-    found, late = Answer(), late_ones(log, times, revise_ms)
+    """What comes of the log. `revise_ms`: so far behind the watermark records still count. `lookups`: before the log begins."""
+    records = [one for one in log if isinstance(one, Sent)]
+    found, late, versions = Answer(), late_ones(records, times, revise_ms), in_force(log, lookups)
     offsets: Counter[tuple[int, int]] = Counter()
     rows: dict[int, list[Row]] = {-1 - at: [] for at in range(len(streams))}
-    for number, sent in enumerate(log):
+    for number, sent in enumerate(records):
         place = (sent.stream, sent.partition, offsets[sent.stream, sent.partition])
         offsets[sent.stream, sent.partition] += 1
         if sent.columns is None:
@@ -156,7 +242,8 @@ def answer(
         elif not late.get(number, True):
             found.letters[place] = "late"
         else:
-            rows[-1 - sent.stream].append(Row(sent.columns, sent.at_ms, place, is_late=number in late))
+            row = Row(sent.columns, sent.at_ms, place, is_late=number in late, lookups=versions[number])
+            rows[-1 - sent.stream].append(row)
     for number, step in enumerate(steps):
 
         def fail(row: Row, reason: str) -> None:
@@ -258,16 +345,18 @@ def united(names: Sequence[str], means: Callable[..., Iterator[Row]]) -> Callabl
     return of_all
 
 
-def enriched(
-    rows_of_lookup: Mapping[Any, Columns], key: str, add: Sequence[str], optional: bool
-) -> Callable[..., Iterator[Row]]:
+def enriched(lookup: str, key: Sequence[str], add: Mapping[str, str], optional: bool) -> Callable[..., Iterator[Row]]:
+    """`key`: the columns with it, in the lookup's order; `add`: column -> field of the lookup."""
+
     def means(rows: list[Row], fail: Callable[[Row, str], None]) -> Iterator[Row]:
         for row in rows:
-            known = rows_of_lookup.get(row.columns[key])
+            version = row.lookups[lookup]
+            known = version.rows.get(tuple(row.columns[name] for name in key))
             if known is None and not optional:
-                fail(row, "lookup")
+                fail(row, f"{lookup} has no row (version {version.number})")
             else:
-                yield replace(row, columns={**row.columns, **{name: (known or {}).get(name) for name in add}})
+                more = {name: (known or {}).get(of) for name, of in add.items()}
+                yield replace(row, columns={**row.columns, **more})
 
     return means
 

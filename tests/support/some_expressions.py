@@ -17,6 +17,9 @@ CONDITIONS = (
     Expression("10 / (count + 1) < 5", ("count",), lambda c: _divided(10, c, 1)),
     Expression("tags is not null and size(tags) > 1", ("tags",), lambda t: t is not None and len(t) > 1),
     Expression("machine in ('m0', 'm1', 'm3')", ("machine",), lambda m: m in ("m0", "m1", "m3")),
+    Expression("owner is null or owner <> 'b'", ("owner",), lambda o: o != "b"),
+    Expression("team = 'red'", ("team",), lambda t: None if t is None else t == "red"),
+    Expression("power < budget", ("power", "budget"), lambda p, b: None if p is None or b is None else p < b),
 )
 DERIVED: dict[str, tuple[str, Expression]] = {
     "load": ("double", Expression("power / count", ("power", "count"), lambda p, c: _quotient(p, c))),
@@ -33,6 +36,7 @@ DERIVED: dict[str, tuple[str, Expression]] = {
     ),
     "large": ("boolean", Expression("power > 8", ("power",), lambda p: None if p is None else p > 8)),
     "rate": ("double", Expression("rated / (count - 2)", ("rated", "count"), lambda r, c: _quotient(r, c, 2))),
+    "share": ("double", Expression("power / quota", ("power", "quota"), lambda p, q: _quotient(p, q))),
 }
 AGGREGATES: dict[str, Aggregate] = {
     "n": Aggregate("count(*)", (), len),
@@ -63,6 +67,11 @@ AGGREGATES: dict[str, Aggregate] = {
     "middle": Aggregate("median(power)", ("power",), lambda rows: _median(_known(rows))),
     "loads": Aggregate("max(load)", ("load",), lambda rows: max(_known(rows), default=None)),
     "tags": Aggregate("sum(tag)", ("tag",), lambda rows: _sum(rows)),
+    "quotas": Aggregate("sum(quota)", ("quota",), lambda rows: _sum(rows)),
+    "budgets": Aggregate("sum(budget)", ("budget",), lambda rows: _sum(rows)),
+    "rated": Aggregate("max(rated)", ("rated",), lambda rows: max(_known(rows), default=None)),
+    "teams": Aggregate("count(distinct team)", ("team",), lambda rows: len(set(_known(rows)))),
+    "owned": Aggregate("last(owner)", ("owner",), lambda rows: next(iter(_known(rows[::-1])), None)),
 }
 BEHIND = (
     ("where", Expression("n > 1", ("n",), lambda n: n > 1)),

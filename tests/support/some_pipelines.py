@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from tests.support import oracle
-from tests.support.oracle import EventTimes, Sent, Step
+from tests.support.oracle import Applied, EventTimes, Followed, Sent, Step
 from tests.support.some_expressions import AGGREGATES, ALWAYS, BEHIND, CONDITIONS, DERIVED, LATER, TYPES_OF_AGGREGATES
+from tests.support.some_lookups import LOOKUPS, some_changes
 
 START_MS = 1_700_000_000_000
 DAYS_MS = (1_698_440_400_000, 1_711_746_000_000)
@@ -39,18 +40,8 @@ SCHEMAS: tuple[dict[str, Any], ...] = (
 )
 TIMES = ("ts", "at")
 STREAMS = ("machines", "others")
-KEYS = ("machine", "site", "kind", "count")
-"""What windows and joins may group by."""
-SITES = {"north": {"rated": 2.5, "owner": "a"}, "south": {"rated": 0.0, "owner": None}}
-"""The rows of the lookup."""
-LOOKUP = {
-    "lookup": "sites",
-    "schema": {"site": "string", "rated": "double", "owner": "string?"},
-    "key": "site",
-    "rows": [{"site": site, **row} for site, row in SITES.items()],
-}
-
-
+KEYS = ("machine", "site", "kind", "count", "owner", "grade", "team")
+"""What windows may group by."""
 FUNCTIONS = """
 import pyarrow as pa
 
@@ -123,6 +114,8 @@ class SomePipeline:
         """So far behind the watermark records revise results. Such a pipeline has one window, and nothing behind it."""
         self.has_days = False
         """Whether a window is of days, so that the log should be of some."""
+        self.lookups: dict[str, bool] = {}
+        """Those that it uses, and whether they change while records come."""
         self._draw()
 
     @property
@@ -224,6 +217,12 @@ class SomePipeline:
         sources, before, of_all = self._taken(source)
         columns, name = set(before.columns), f"r{len(self.steps)}"
         conditions = [one for one in CONDITIONS if columns >= set(one.reads)] or [ALWAYS]
+        lookups = [
+            (lookup, prefix)
+            for lookup, one in LOOKUPS.items()
+            for prefix in ("", "", "own_")
+            if columns >= set(one.key) and not {prefix + field for field in one.added} & (columns | before.derived)
+        ]
         derives = [
             key
             for key, (_, one) in DERIVED.items()
@@ -239,14 +238,9 @@ class SomePipeline:
             expressions = {key: DERIVED[key][1] for key in keys}
             verb, means = {"derive": {key: one.sql for key, one in expressions.items()}}, oracle.derived(expressions)
             after = replace(after, columns=(*before.columns, *keys), derived=before.derived | set(keys))
-        elif kind < 0.85 and "site" in columns and "rated" not in columns | before.derived:
-            optional = random.random() < 0.5
-            add = ["rated"] if not optional else ["rated", "owner"]
-            verb = {
-                "enrich": {"lookup": "sites", "key": "site", "add": add, **({"optional": True} if optional else {})}
-            }
-            means = oracle.enriched(SITES, "site", add, optional)
-            after = replace(after, columns=(*before.columns, *add), derived=before.derived | set(add))
+        elif kind < 0.85 and lookups:
+            verb, means, added = self._enrich(*random.choice(lookups))
+            after = replace(after, columns=(*before.columns, *added), derived=before.derived | set(added))
         elif kind < 0.89 and columns >= {"kind", "power"} and "weight" not in columns | before.derived:
             verb, means = {"map": FUNCTION}, oracle.mapped(["kind", "power"], weighed)
             after = replace(
@@ -269,9 +263,21 @@ class SomePipeline:
             self._emission(after)
         return after
 
+    def _enrich(self, name: str, prefix: str) -> tuple[dict[str, Any], Callable[..., Any], list[str]]:
+        """The step, what it means, and the columns that it adds. `prefix`: of their names, before those of the fields."""
+        random, lookup = self._random, LOOKUPS[name]
+        self.lookups.setdefault(name, random.random() < 0.75)
+        optional = random.random() < 0.5
+        add = {prefix + one: one for one in (lookup.added if random.random() < 0.7 else lookup.added[:1])}
+        names = random.sample(lookup.key, len(lookup.key))
+        key = random.choice([names if len(names) > 1 else names[0], {one: one for one in names}])
+        said = {"lookup": name, "key": key, "add": add if prefix else random.choice([add, list(add)])}
+        means = oracle.enriched(name, lookup.key, add, optional)
+        return {"enrich": said | ({"optional": True} if optional else {})}, means, list(add)
+
     def _dedupe(self, source: Relation) -> None:
         random = self._random
-        by = [one for one in ("machine", "count", "site", "kind", "power") if one in source.columns and one != "power"]
+        by = [one for one in ("machine", "count", "site", "kind", "team", "owner") if one in source.columns]
         by = ["machine", *random.sample(by[1:], random.randint(1, len(by) - 1))] if len(by) > 1 else by
         within_s = random.choice([1, 5, 30])
         name = f"once{len(self.steps)}"
@@ -459,18 +465,21 @@ class SomePipeline:
             self._window(after, depth + 1)
 
 
-def some_log(random: Random, pipeline: SomePipeline, count: int) -> list[Sent]:
-    """Records with disorder, duplicates, late ones, and ones that can't be read."""
-    log: list[Sent] = []
+def some_log(random: Random, pipeline: SomePipeline, count: int) -> list[Sent | Applied | Followed]:
+    """Records with disorder, duplicates, late ones, and ones that can't be read; between them lookups change."""
+    log: list[Sent | Applied | Followed] = []
+    changing = [name for name, changes in pipeline.lookups.items() if changes]
+    changes = some_changes(random, pipeline.lookups, changing)
     pace_ms, spread_ms = random.choice([20, 150, 600]), random.choice([0, 1_500, 8_000])
     at_ms = START_MS + random.randrange(60_000)
     if pipeline.has_days:
         at_ms = random.choice(DAYS_MS) + random.randrange(3_600_000)
     stays, stream = random.choice([0, 0.8, 0.95]), 0
     for _ in range(count):
-        if log and random.random() < 0.12:
-            again = random.choice(log[-40:])
-            log.append(again)
+        log += next(changes)
+        before = [one for one in log[-40:] if isinstance(one, Sent)]
+        if before and random.random() < 0.12:
+            log.append(random.choice(before))
             continue
         at_ms += random.randrange(2 * pace_ms) + (40_000 if random.random() < 0.004 else 0)
         if pipeline.has_days and random.random() < 12 / count:
@@ -493,7 +502,7 @@ def some_log(random: Random, pipeline: SomePipeline, count: int) -> list[Sent]:
         else:
             shown = {name: sent[name] if name not in TIMES else oracle.moment(event_ms) for name in SCHEMAS[stream]}
             log.append(Sent(stream, partition, line, event_ms, shown))
-    return log
+    return log + next(changes)
 
 
 def _some_columns(random: Random, stream: int) -> dict[str, Any]:
@@ -509,10 +518,13 @@ def _some_columns(random: Random, stream: int) -> dict[str, Any]:
     return {name: one for name, one in columns.items() if name in SCHEMAS[stream]}
 
 
-def kinds_of_steps(documents: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """How often each kind of step, window and join is among the pipelines."""
+def kinds_of_steps(pipelines: Sequence[SomePipeline]) -> Counter[str]:
+    """How often each kind of step, window, join and lookup is among the pipelines."""
     found: Counter[str] = Counter()
-    for document in documents:
+    for pipeline in pipelines:
+        document = pipeline.document()
+        found["changing lookup"] += any(pipeline.lookups.values())
+        found["followed lookup"] += any(LOOKUPS[name].is_followed for name in pipeline.lookups)
         found["several streams"] += "inputs" in document
         found["revised"] += "late" in document
         for step in document["steps"]:
