@@ -108,7 +108,9 @@ class RegistryServer:
                     self.close_connection = True
                     return
                 found = registry.answer(self.path)
-                body = json.dumps(found or {"error_code": 40403, "message": "not found"}).encode()
+                body = json.dumps(
+                    found or {"error_code": registry.code_of_none(self.path), "message": "not found"}
+                ).encode()
                 self.send_response(200 if found else 404)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
@@ -128,6 +130,11 @@ class RegistryServer:
             return self.versions.get((parts[2], int(parts[4])))
         number = parts[3] if len(parts) > 3 else "-1"
         return self.schemas.get((int(number), query.removeprefix("format=")))
+
+    def code_of_none(self, path: str) -> int:
+        """To Confluent's registry a number that is no int of Java is no path at all."""
+        number = path.partition("?")[0].rpartition("/ids/")[2]
+        return 404 if number.isdecimal() and int(number) >= 2**31 else 40403
 
     def close(self) -> None:
         self._server.shutdown()

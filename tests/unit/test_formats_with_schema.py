@@ -9,17 +9,22 @@ import struct
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.core.streams.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_rows import RowReader, record_format
-from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
+from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema, RegisteredSchemas
+from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
 from strandline.processing.pipelines.event_time import EventTimeSource
+from strandline.processing.source.kept_schemas import KeptSchemas, _SchemasOfSlices
 from tests.support.messages import (
+    RegistryServer,
     SchemasInMemory,
     avro_record,
     descriptor_text,
@@ -33,7 +38,7 @@ AT_US = 1_764_000_000_123_456
 
 
 def read(
-    stream: dict[str, Any], *records: bytes | None, schemas: SchemasInMemory | None = None
+    stream: dict[str, Any], *records: bytes | None, schemas: RegisteredSchemas | None = None
 ) -> tuple[list[dict[str, Any]], list[str], list[bytes | None]]:
     """The accepted rows; the rejected ones as `record reason: message`; and what their dead letters hold."""
     spec = StreamSpec.from_document({"stream": "s", **stream})
@@ -301,6 +306,29 @@ def test_each_record_of_avro_names_its_schema() -> None:
         "4 decode: expected a zero byte and a schema's number of four, got 0x01",
         "5 decode: expected a zero byte and a schema's number of four, got 3 bytes in all",
     ]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"format": "avro", "avro": {"registry": True}}, {"format": "protobuf", "protobuf": {"registry": True}}],
+    ids=lambda document: document["format"],
+)
+def test_a_number_that_no_registry_gives_is_a_dead_letter(document: dict[str, Any], tmp_path: Path) -> None:
+    server = RegistryServer()
+    try:
+        kept = KeptSchemas(lambda: Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite"), SchemaRegistry(server.url))
+        records = [numbered(0x7FFFFFFF, b"\0"), numbered(0x80000000, b"\0"), numbered(0xFFFFFFFF, b"\0")]
+        _, rejected, letters = read(
+            {**document, "schema": {"x": "long"}}, *records, schemas=_SchemasOfSlices(kept, is_new=True)
+        )
+    finally:
+        server.close()
+    assert rejected == [
+        f"0 decode: the schema registry has no {document['format']} schema 2147483647",
+        "1 decode: a schema has a number up to 2147483647, got 2147483648",
+        "2 decode: a schema has a number up to 2147483647, got 4294967295",
+    ]
+    assert letters == records
 
 
 # --- Protobuf

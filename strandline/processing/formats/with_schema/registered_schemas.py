@@ -10,6 +10,8 @@ from strandline.processing.formats.record_fields import Rejection
 
 PREFIX_BYTES = 5
 _MAGIC = 0
+_NUMBER_MAX = 2**31 - 1
+"""A schema's number is an int of Java: to a larger one a registry answers as to a path that does not exist."""
 
 SchemaKind = Literal["avro", "protobuf"]
 
@@ -37,4 +39,7 @@ def number_of(value: bytes) -> int | Rejection:
     if len(value) < PREFIX_BYTES or value[0] != _MAGIC:
         found = f"{value[0]:#04x}" if len(value) >= PREFIX_BYTES else f"{len(value)} bytes in all"
         return Rejection(REASON_DECODE, f"expected a zero byte and a schema's number of four, got {found}")
-    return int.from_bytes(value[1:PREFIX_BYTES], "big")
+    number = int.from_bytes(value[1:PREFIX_BYTES], "big")
+    if number > _NUMBER_MAX:
+        return Rejection(REASON_DECODE, f"a schema has a number up to {_NUMBER_MAX}, got {number}")
+    return number
