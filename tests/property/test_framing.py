@@ -5,7 +5,13 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.ingest.gateway.framing import Unframable, split_broken_array, split_json, split_lines
+from strandline.ingest.gateway.framing import (
+    Unframable,
+    split_broken_array,
+    split_influx_lines,
+    split_json,
+    split_lines,
+)
 from strandline.log.record_key import key_finder
 
 WHITESPACE = st.text(" \t\r\n", max_size=3).map(str.encode)
@@ -88,6 +94,39 @@ def test_every_line_comes_out_with_its_bytes(lines, data):
     )
     body = b"".join(line + ending for line, ending in zip(lines, endings, strict=True))
     assert split_lines(body) == lines
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200) | st.text('="\\ a,\r\n').map(str.encode))
+def test_of_any_lines_of_influx_no_byte_is_lost(body):
+    body = body.replace(b"#", b"") + b"\nw x=1"
+    joined = b"".join(split_influx_lines(body))
+    assert joined.translate(None, b" \t\r\n") == body.translate(None, b" \t\r\n")
+
+
+def escaped(characters: str) -> st.SearchStrategy[str]:
+    """A name of InfluxDB's protocol, as Telegraf writes it."""
+    return st.text('a"#é' + characters, min_size=1, max_size=4).map(
+        lambda name: "".join("\\" + one if one in characters else one for one in name)
+    )
+
+
+influx_texts = st.text('a"\\\n\r# ,=1').map(lambda text: '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"')
+influx_lines = st.builds(
+    lambda measurement, tags, fields, time: (
+        ",".join([measurement, *tags]) + " " + ",".join(f"{name}={value}" for name, value in fields) + time
+    ),
+    escaped(", ").filter(lambda name: name[0] != "#"),
+    st.lists(st.builds("{}={}".format, escaped(",= "), escaped(",= ")), max_size=2),
+    st.lists(st.tuples(escaped(",= "), influx_texts | st.just("1i")), min_size=1, max_size=3),
+    st.sampled_from(["", " 1"]),
+).map(str.encode)
+
+
+@settings(deadline=None)
+@given(st.lists(influx_lines, min_size=1), st.sampled_from([b"\n", b"\r\n", b'\n#"\n']))
+def test_every_line_of_influx_comes_out_with_its_bytes(lines, end):
+    assert split_influx_lines(end.join(lines) + end) == lines
 
 
 @settings(deadline=None)

@@ -4,7 +4,16 @@ import msgspec
 import pytest
 
 from strandline.ingest.gateway import framing
-from strandline.ingest.gateway.framing import Form, RefusedRecord, TooLarge, Unframable, frame, split_json, split_lines
+from strandline.ingest.gateway.framing import (
+    Form,
+    RefusedRecord,
+    TooLarge,
+    Unframable,
+    frame,
+    split_influx_lines,
+    split_json,
+    split_lines,
+)
 from strandline.log.record_key import key_finder
 
 DEEP = b"[" * 5_000 + b"]" * 5_000
@@ -65,6 +74,29 @@ def test_lines_keep_their_bytes_without_the_line_ending():
     assert split_lines(body) == [b'{"a":1}', b' {"b": 2} ', b"not json\r", b'{"c":"\x0b"}']
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b'syslog,host=a message="user said:\ncpu,host=db1 usage=99.9 1764000000000000000\nend" 1764000000000000001'],
+        [b'w x="a\r\n\n# b",y="",z="\\"\n\\\\" 1', b'w x="\n"'],
+        [b'w,a\\ b=" x=1', b'w" x=1', b'w,a=" x=1,y"=2,\\="z=3', b"w x=1\\"],
+        [b'w x="a', b'w x="b"', b'w x="c', b'w x=""', b'w x="d', b"w x=2", b'w x="e'],
+        [b'w x="say "a" b"', b'w x="c"', b'"', b'w "x="d"'],
+    ],
+)
+def test_a_line_of_influx_ends_outside_of_texts(lines):
+    """Escapes and quotes count where InfluxDB has them count; a text that never ends costs its own line."""
+    for end in (b"\n", b"\r\n", b"\n\n \n", b"\n# it's\n \t#\n"):
+        assert split_influx_lines(end.join(lines) + end) == lines
+
+
+@pytest.mark.parametrize("body", [b"# x\n  # y\r\n", b'# "\n'])
+def test_comments_of_influx_are_no_records(body):
+    assert split_influx_lines(b"w x=1\n" + body) == [b"w x=1"]
+    with pytest.raises(Unframable, match="no record"):
+        split_influx_lines(body)
+
+
 @pytest.mark.parametrize("body", [b"", b"\n", b" \r\n\t\n"])
 def test_lines_without_a_record_are_refused(body):
     with pytest.raises(Unframable, match="no record"):
@@ -100,7 +132,7 @@ def test_a_form_that_allows_several_records_is_a_batch(body, form, is_batch):
     ],
 )
 def test_bare_values(body, form, values):
-    assert [value for value, _ in frame(body, form, None, 100, may_be_bare=True).records] == values
+    assert [value for value, _ in frame(body, form, None, 100, record_format="value").records] == values
 
 
 @pytest.mark.parametrize(
@@ -108,7 +140,7 @@ def test_bare_values(body, form, values):
 )
 def test_no_bytes_are_no_bare_value(body, form):
     with pytest.raises(Unframable):
-        frame(body, form, None, 100, may_be_bare=True)
+        frame(body, form, None, 100, record_format="value")
 
 
 def test_a_body_without_a_record_that_can_be_taken_is_refused():
@@ -123,9 +155,10 @@ def test_too_many_records_are_refused(monkeypatch, commas_max):
     assert len(split_json(b"[1,2,3]")) == 3
     with pytest.raises(TooLarge, match="more than 3 records"):
         split_json(b"[1,2,3,4]")
-    assert len(split_lines(b"1\n2\n3\n")) == 3
-    with pytest.raises(TooLarge, match="more than 3 lines"):
-        split_lines(b"1\n2\n3\n\n")
+    for split in (split_lines, split_influx_lines):
+        assert len(split(b'1\n2"\n3\n')) == 3
+        with pytest.raises(TooLarge, match="more than 3 lines"):
+            split(b'1\n2"\n3\n\n')
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,17 @@ def test_lines_of_influx_are_written_as_its_clients_expect(url: bytes) -> None:
     assert stream_of(url) == "readings"
 
 
+@pytest.mark.parametrize(
+    "url", [b"/api/v2/write?bucket=readings", b"/write?db=readings", b"/v1/streams/readings/records"]
+)
+def test_a_break_in_a_text_of_influx_ends_no_line(url: bytes) -> None:
+    writer = ToldWriter()
+    body = b'# two\nw n="a\nb"\nw n=1i\n'
+    found, _ = answer(writer, ToldStreams(INFLUX), body, url=url, content_type="text/plain")
+    assert found.status in (200, 204)
+    assert [record for record, _ in writer.appended] == [(b'w n="a\nb"', None), (b"w n=1i", None)]
+
+
 @pytest.mark.parametrize("login", [b"u=me&p=planted", b"u=me&%70=planted", b"p=planted"])
 def test_a_login_in_a_query_of_influxdb_1_does_not_go_to_the_log(login: bytes) -> None:
     writer = ToldWriter()

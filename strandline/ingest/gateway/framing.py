@@ -46,6 +46,15 @@ _COMMAS_MAX = 1_000_000
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 """A whole string, or one structural character outside of strings. Possessive, so it never backtracks."""
 _COMMA, _QUOTE = b',"'
+_INFLUX_LINE = re.compile(
+    rb"""[ \t\r]*+\#[^\n]*+  # a comment; or
+    |(?=[^\n])[^ \\\n]*+(?:\\[^\n]?[^ \\\n]*+)*+  # the measurement and its tags, up to the first space without a backslash
+    (?:[^=\\\n]++|="[^"\\]*+(?:\\.[^"\\]*+)*+"(?=[,\s]|\Z)|\\[^\n]?|=)*+  # fields and time; texts may hold ends of lines""",
+    re.DOTALL | re.VERBOSE,
+)
+"""A line of InfluxDB's protocol without its end. A quote opens a text only behind the `=` of a field, and only if the next
+quote stands at the end of a value: else the line ends at its first break, so that a text without an end costs no lines
+behind it. Possessive, too."""
 _CLOSER = {ord("["): ord("]"), ord("{"): ord("}")}
 
 
@@ -95,7 +104,7 @@ class Form(Enum):
     JSON = "json"
     """One object, or an array of anything."""
     LINES = "lines"
-    """One record a line (NDJSON, JSON Lines, CSV, bare values)."""
+    """One record a line (NDJSON, JSON Lines, CSV, bare values, InfluxDB's protocol)."""
     WHOLE = "whole"
     """One record."""
     EVENT = "event"
@@ -125,16 +134,15 @@ FORM_OF_CONTENT_TYPE = {
 }
 
 
-def frame(
-    body: bytes, form: Form, key_field: str | None, record_bytes_max: int, *, may_be_bare: bool = False
-) -> Framed:
+def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int, record_format: str = "json") -> Framed:
     """Return the records of a body; an empty array has none. Records that are too large are left out and named.
 
-    `may_be_bare`: whether a body of JSON may also be a bare value, which is one record.
+    `record_format`: of the stream. With `value` a body of JSON may also be a bare value, which is one record; with `influx` lines
+    are those of InfluxDB's protocol.
 
     Raises Unframable (no record, or no way to tell them apart), and TooLarge when every record is too large.
     """
-    values = _split(body, form, may_be_bare=may_be_bare)
+    values = _split(body, form, record_format)
     refused: list[RefusedRecord] = []
     if len(body) > record_bytes_max:
         refused = [
@@ -157,9 +165,9 @@ def frame(
     return Framed([(value, find_key(value)) for value in values], refused, is_batch, identities)
 
 
-def _split(body: bytes, form: Form, *, may_be_bare: bool) -> list[bytes]:
+def _split(body: bytes, form: Form, record_format: str) -> list[bytes]:
     if form is Form.LINES:
-        return split_lines(body)
+        return split_influx_lines(body) if record_format == "influx" else split_lines(body)
     if form in (Form.WHOLE, Form.EVENT):
         if not body:
             raise Unframable("the body is empty; send one record")
@@ -169,7 +177,7 @@ def _split(body: bytes, form: Form, *, may_be_bare: bool) -> list[bytes]:
         if start != b"[":
             raise Unframable("a batch of CloudEvents is a JSON array; send one event as application/cloudevents+json")
         return split_json(body)
-    return [body] if may_be_bare and start not in (b"", b"[") else split_json(body)
+    return [body] if record_format == "value" and start not in (b"", b"[") else split_json(body)
 
 
 def split_json(body: bytes) -> list[bytes]:
@@ -250,15 +258,33 @@ def split_lines(body: bytes) -> list[bytes]:
 
     Raises Unframable (no record at all), TooLarge (too many lines).
     """
-    if body.count(b"\n") > RECORDS_MAX:
-        raise _too_many("lines")
+    _refuse_too_many_lines(body)
     # Most lines begin with a character that no blank line has, and most bodies have no carriage return: then nothing is copied.
     values = [line for line in body.split(b"\n") if line and (line[0] > _SPACE or line.strip(_WHITESPACE))]
-    if b"\r" in body:
-        values = [line.removesuffix(b"\r") for line in values]
+    return _without_returns(values, body)
+
+
+def split_influx_lines(body: bytes) -> list[bytes]:
+    r"""As `split_lines`, of InfluxDB's protocol: a `\n` in the text of a field ends no line, and comments are skipped.
+
+    Raises Unframable (no record at all), TooLarge (too many lines).
+    """
+    if b'"' not in body and b"#" not in body:
+        return split_lines(body)
+    _refuse_too_many_lines(body)
+    lines = _INFLUX_LINE.findall(body)
+    return _without_returns([line for line in lines if line.lstrip(_WHITESPACE)[:1] not in (b"", b"#")], body)
+
+
+def _refuse_too_many_lines(body: bytes) -> None:
+    if body.count(b"\n") > RECORDS_MAX:
+        raise _too_many("lines")
+
+
+def _without_returns(values: list[bytes], body: bytes) -> list[bytes]:
     if not values:
         raise Unframable("the body holds no record; send one a line")
-    return values
+    return [line.removesuffix(b"\r") for line in values] if b"\r" in body else values
 
 
 def _too_many(what: str) -> TooLarge:

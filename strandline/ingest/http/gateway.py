@@ -209,8 +209,7 @@ class HttpGateway:
 
         def decompress_and_split() -> Framed:
             plain = body if coding is None else decompress(body, coding, body_bytes_max)
-            may_be_bare = spec.format == "value"
-            return frame(plain, head.form, spec.key, self._resources.record_bytes_max, may_be_bare=may_be_bare)
+            return frame(plain, head.form, spec.key, self._resources.record_bytes_max, spec.format)
 
         if is_small:
             return decompress_and_split()
