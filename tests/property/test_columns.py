@@ -303,6 +303,7 @@ SOURCES = [
 ODD = [
     "null", "true", "{}", "[]", '"x"', "-0", "-0.0", "1e3", "1E400", "00", "1.", ".5", "NaN", "+1", "-", "", "9007199254740993",
     "9" * 20, "1764000000000.5", "0", " 1", "1 ", '"7"', '""', '" 7 "', '"7\\u0030"', '"\t"', '"c"', '"d"', '{"a":1}',
+    '"__debezium_unavailable_value"',
 ]  # fmt: skip
 
 
@@ -347,6 +348,10 @@ def test_any_records_become_by_columns_what_their_texts_do(name: str, seed: int)
     [
         ("influx", [b"m,name=a x=1.5,time=5i 7", b"m,name=a x=1.5,time=5i 7x"]),
         ("influx", [b"\tm,name=a x=1.5 1764000000000000000"]),
+        (
+            "debezium, optional",
+            [b'{"before":null,"after":{"name":"__debezium_unavailable_value"},"op":"c","ts_ms":1764000000000}'],
+        ),
         ("debezium, optional", [b'{"before":null,"after":["a"],"op":"c","ts_ms":1764000000000}']),
         ("debezium, optional", [b'{"before":["a"],"after":null,"op":"d","ts_ms":1764000000000}']),
         ("debezium, optional", [b'{"payload":["a"],"after":{"name":"a","x":1.5},"op":"c","ts_ms":1764000000000}']),

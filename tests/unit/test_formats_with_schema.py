@@ -569,6 +569,34 @@ def test_a_change_event_is_a_row_with_what_happened_to_it() -> None:
             assert read(CHANGES, *(write(one).encode() for one in texts))[:2] == (expected, [])
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_value_that_an_event_of_change_does_not_have_is_missing(count: int) -> None:
+    schema = {
+        "id": "long",
+        "note": "string?",
+        "must": "string",
+        "n": {"type": "long?", "text": True},
+        "was": {"type": "string?", "from": "$.before.note"},
+    }
+    kept, gone = "__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+    rows = [
+        {"id": 1, "note": "b", "must": "c", "n": "5"},
+        {"id": 2, "note": kept, "must": "a", "n": kept},
+        {"id": 3, "note": gone, "must": kept + "!", "n": "6"},
+        {"id": 4, "note": "b", "must": kept, "n": "7"},
+    ]
+    events = [json.dumps(event("u", rows[1], row)).encode() for row in rows]
+    accepted, rejected, letters = read({"format": "debezium", "schema": schema}, *events * count)
+    assert accepted[:3] == [
+        {"id": 1, "note": "b", "must": "c", "n": 5, "was": None},
+        {"id": 2, "note": None, "must": "a", "n": None, "was": None},
+        {"id": 3, "note": None, "must": kept + "!", "n": 6, "was": None},
+    ]
+    assert (len(accepted), len(rejected)) == (3 * count, count)
+    assert rejected[0] == "3 schema: must: required but missing"
+    assert letters[0] == events[3]
+
+
 def test_a_tombstone_after_a_deletion_is_no_row_and_no_dead_letter() -> None:
     good = json.dumps(event("c", None, {"id": 1})).encode()
     accepted, rejected, _ = read(CHANGES, None, good, None, b"{}", good, None)
@@ -587,6 +615,7 @@ def test_a_tombstone_after_a_deletion_is_no_row_and_no_dead_letter() -> None:
         (b'{"op":"c","op":"d","after":{"id":1}}', 'decode: duplicate key "op"'),
         (b'{"payload":{"op":"c","after":{"id":1}},"payload":{}}', 'decode: duplicate key "payload"'),
         (b'{"op":"c","after":{"id":1,"id":2}}', 'decode: duplicate key "id"'),
+        (b'{"op":"c","after":{"x":1,"x":"__debezium_unavailable_value"}}', 'decode: duplicate key "x"'),
         (b'{"op":"c","\\u0061fter":{"id":1},"after":{"id":2}}', 'decode: duplicate key "after"'),
         (b'{"payload":null}', "schema: expected a change event, got null"),
         (b"null", "schema: expected a change event, got null"),

@@ -2,6 +2,8 @@
 
 The row is `after`, of a deletion `before`. Fields without a path are columns of the row; a path leads from the event, as `$.op`
 or `$.source.ts_ms`. A tombstone (no value), which follows a deletion, says nothing new and gives no row: the caller skips it.
+A column is missing where the event has Debezium's placeholder for its value: PostgreSQL doesn't tell large values that an update
+left as they were.
 """
 
 from __future__ import annotations
@@ -12,10 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Raw
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.columns.json_columns import ChangeColumns
+from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
 from strandline.processing.formats.record_fields import (
     JsonText,
     RecordField,
@@ -31,6 +37,10 @@ ROW = "row"
 _PAYLOAD = "payload"
 _OPERATIONS = {b'"c"': "after", b'"r"': "after", b'"u"': "after", b'"d"': "before"}
 """Operation -> where its row stands: created, read by a snapshot, updated, deleted."""
+_ROWS = (ROW, "before", "after")
+_UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
+"""Debezium's placeholder, and its form in Base64, for columns of bytes."""
+_UNAVAILABLE_TEXTS = tuple(f'"{one}"'.encode() for one in _UNAVAILABLE)
 _members_of = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.encode
 
@@ -46,7 +56,19 @@ class ChangeEvents:
     def __init__(self, fields: Sequence[RecordField]) -> None:
         """`fields` as `fields_of_changes` returns them."""
         self._wanted = sorted({str(field.path[0]) for field in fields if field.path} - {ROW})
-        self.columns = ChangeColumns(fields, ROW).columns
+        self._quick = ChangeColumns(fields, ROW)
+
+    def columns(
+        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
+    ) -> ColumnsAndMarks | None:
+        """As QuickReader has it. An event with a placeholder is left to its text."""
+        if (found := self._quick.columns(values)) is None:
+            return None
+        columns, fits = found
+        for column in columns.values():
+            if isinstance(column.values, pa.Array):
+                fits &= ~np.array(pc.is_in(column.values, pa.array(_UNAVAILABLE)))
+        return columns, fits
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each event as a JSON object of its `row` and what else the fields want of it."""
@@ -78,7 +100,14 @@ class ChangeEvents:
         if row is None or bytes(row)[:1] != b"{":
             found = "it is missing" if row is None else f"got {shown(bytes(row))}"
             return Rejection(REASON_SCHEMA, f"{where}: expected the row as an object, {found}")
-        return _encode({ROW: row} | {name: members[name] for name in self._wanted if name in members})
+        taken = {ROW: row} | {name: members[name] for name in self._wanted if name in members}
+        if any(one in payload for one in _UNAVAILABLE_TEXTS):
+            for name in taken.keys() & _ROWS:
+                columns = _columns_of(taken[name])
+                if isinstance(columns, Rejection):
+                    return columns
+                taken[name] = columns
+        return _encode(taken)
 
 
 def row_of_change(event: dict[str, Any]) -> dict[str, Any] | None:
@@ -88,6 +117,16 @@ def row_of_change(event: dict[str, Any]) -> dict[str, Any] | None:
         return None
     row = payload.get(_OPERATIONS.get(f'"{operation}"'.encode(), ""))
     return row if isinstance(row, dict) else None
+
+
+def _columns_of(row: Raw) -> Raw | Rejection:
+    """The row without the columns whose values the event doesn't have."""
+    if bytes(row)[:1] != b"{":
+        return row
+    members = _members_of(row)
+    if (repeated := _repeated(bytes(row), members)) is not None:
+        return Rejection(REASON_DECODE, f'duplicate key "{repeated}"')
+    return Raw(_encode({name: value for name, value in members.items() if bytes(value) not in _UNAVAILABLE_TEXTS}))
 
 
 def _repeated(text: bytes, members: dict[str, Raw]) -> str | None:
