@@ -193,3 +193,13 @@ def test_a_revoked_token_leaves_no_will(play, is_revoked):
     book = ToldBook()
     with closing(Doorkeeper(book, look_s=1, kept_s=10)) as door:
         play(test, logins=Logins(None, door, None))
+
+
+def test_what_follows_a_disconnect_in_the_same_bytes_is_not_held(play):
+    async def test(server):
+        sensor = await server.connect()
+        sensor.data_received(client.disconnect(4) + client.publish(4, "a", b"x" * 1_000)[:-1])
+        assert sensor._transport.is_closed
+        assert (server.all._bytes_held, server.all._held) == (0, {})
+
+    play(test)

@@ -159,6 +159,10 @@ class Connection(asyncio.Protocol):
         """Who connected, with its rights; None where nobody is asked."""
         self.peer = ""
 
+    @property
+    def _is_closed(self) -> bool:
+        return self.state is State.CLOSED
+
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -177,6 +181,8 @@ class Connection(asyncio.Protocol):
         packets, error = self._reader.feed(data)
         if packets:
             self._handle_all(packets)
+        if self._is_closed:  # by one of them: what came behind it counts no more
+            return
         if error is not None:
             self._fail(error)
             return
