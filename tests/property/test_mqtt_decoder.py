@@ -95,10 +95,11 @@ def connects(draw, version):
     will, will_bytes, flags = None, None, 0x02 if clean else 0
     if draw(st.booleans()):
         content, kept = message_properties(version, draw)
-        if version == 5 and draw(st.booleans()):
-            content += b"\x18\0\0\0\x07"
+        delay_s = draw(st.integers(0, 2**32 - 1)) if version == 5 and draw(st.booleans()) else 0
+        if delay_s:
+            content += b"\x18" + delay_s.to_bytes(4, "big")
         topic, payload, retain = draw(topics), draw(payloads), draw(st.booleans())
-        will, will_bytes = Will(topic.encode(), payload, retain, kept), (topic, payload, content)
+        will, will_bytes = Will(topic.encode(), payload, retain, kept, delay_s), (topic, payload, content)
         flags |= draw(st.sampled_from((0, 0x08))) | retain << 5
     expiry_s = draw(st.integers(0, 2**32 - 1)) if version == 5 else 0 if clean else 0xFFFFFFFF
     packet_bytes_max = draw(st.none() | st.integers(1, 2**32 - 1)) if version == 5 else None

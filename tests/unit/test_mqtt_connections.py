@@ -174,17 +174,22 @@ def test_a_session_outlives_a_connection_that_ends_before_its_connack(play, monk
 
 
 @pytest.mark.parametrize("is_revoked", [False, True])
-def test_a_revoked_token_leaves_no_will(play, is_revoked):
+@pytest.mark.parametrize("has_delay", [False, True])
+def test_a_revoked_token_leaves_no_will(play, is_revoked, has_delay):
     async def test(server):
         book.add(ROW)
         await door.look()
-        password = TOKEN.removeprefix(b"Bearer ")
-        sensor = await server.connect(user=ROW.name, password=password, will=("a", b"gone", b""))
+        password, later = TOKEN.removeprefix(b"Bearer "), Later()
+        will = ("a", b"gone", b"\x18\0\0\0\x01" if has_delay else b"")
+        content = b"\x11\0\0\0\x3c"
+        sensor = await server.connect(5, flags=0, content=content, user=ROW.name, password=password, will=will)
+        if has_delay:
+            sensor.connection_lost(None)
         if is_revoked:
             book.revoke(ROW.id)
             await door.look()
         sensor.connection_lost(None)
-        await turns()
+        await later.at(2)
         assert server.log.values() == ([] if is_revoked else [b"gone"])
         labels = {"protocol": "mqtt-listener", "stream": "(unknown)", "reason": "forbidden"}
         refused = server.metrics.registry.get_sample_value("strandline_ingest_refused_total", labels)
@@ -201,5 +206,124 @@ def test_what_follows_a_disconnect_in_the_same_bytes_is_not_held(play):
         sensor.data_received(client.disconnect(4) + client.publish(4, "a", b"x" * 1_000)[:-1])
         assert sensor._transport.is_closed
         assert (server.all._bytes_held, server.all._held) == (0, {})
+
+    play(test)
+
+
+class Later:
+    """Moves the loop's clock on, so that nobody waits."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+        self.now_s, self.ahead_s = self.loop.time, 0.0
+        self.loop.time = lambda: self.now_s() + self.ahead_s
+
+    async def at(self, seconds):
+        self.ahead_s = seconds
+        await turns(10)
+
+
+def with_will(server, delay_s, *, session_s=3_600, flags=0):
+    """A client of 5.0 that has connected, with a will that says so."""
+    session, will = ((number).to_bytes(4, "big") for number in (session_s, delay_s))
+    return server.connect(5, flags=flags, content=b"\x11" + session, will=("a", b"gone", b"\x18" + will))
+
+
+def test_a_will_waits_for_its_delay(play):
+    async def test(server):
+        later, sensor = Later(), await with_will(server, 5)
+        sensor.connection_lost(None)
+        await later.at(4)
+        assert server.log.values() == []
+        await later.at(6)
+        await later.at(15)
+        assert server.log.values() == [b"gone"]
+
+    play(test)
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_who_comes_back_to_the_session_in_time_leaves_no_will(play, is_taken_over):
+    async def test(server):
+        later, sensor = Later(), await with_will(server, 5)
+        if not is_taken_over:
+            sensor.connection_lost(None)
+            await later.at(4)
+        again = await with_will(server, 5)
+        await later.at(10)
+        assert server.log.values() == []
+        again.connection_lost(None)  # its own will waits anew
+        await later.at(14)
+        assert server.log.values() == []
+        await later.at(16)
+        assert server.log.values() == [b"gone"]
+
+    play(test)
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_a_clean_start_ends_the_session_and_with_it_the_delay(play, is_taken_over):
+    async def test(server):
+        sensor = await with_will(server, 500)
+        if not is_taken_over:
+            sensor.connection_lost(None)
+        again = await with_will(server, 500, flags=0x02)
+        await turns()
+        assert server.log.values() == [b"gone"]
+        assert again.state is State.OPEN
+
+    play(test)
+
+
+@pytest.mark.parametrize(("session_s", "after_s"), [(0, 0), (3, 4)])
+def test_a_will_waits_no_longer_than_its_session(play, session_s, after_s):
+    async def test(server):
+        later, sensor = Later(), await with_will(server, 500, session_s=session_s)
+        sensor.connection_lost(None)
+        await later.at(after_s / 2)
+        assert server.log.values() == ([] if session_s else [b"gone"])
+        await later.at(after_s)
+        assert server.log.values() == [b"gone"]
+
+    play(test)
+
+
+@pytest.mark.parametrize("session_s", [0, 60])
+def test_a_disconnect_may_end_the_session_and_with_it_the_delay(play, session_s):
+    async def test(server):
+        sensor = await with_will(server, 500)
+        sensor.data_received(client.disconnect(5, 4, b"\x11" + session_s.to_bytes(4, "big")))
+        await turns()
+        assert server.log.values() == ([] if session_s else [b"gone"])
+
+    play(test)
+
+
+def test_wills_that_wait_are_published_when_the_server_stops(play):
+    async def test(server):
+        away = await with_will(server, 500)
+        away.connection_lost(None)
+        await server.connect(5, "d", flags=0, content=b"\x11\0\0\0\x3c", will=("a", b"gone too", b"\x18\0\0\0\x3c"))
+        stopping = asyncio.create_task(server.all.stop())
+        await until(lambda: server.log.waiting)
+        assert not stopping.done()
+        server.log.confirm()
+        await stopping
+        assert server.log.values() == [b"gone", b"gone too"]
+
+    play(test)
+
+
+def test_with_too_many_wills_that_wait_the_first_waits_no_longer(play, monkeypatch):
+    monkeypatch.setattr(sessions, "WILLS_BYTES_MAX", 1_000)
+
+    async def test(server):
+        for name in ("c1", "c2", "c3"):
+            sensor = await server.connect(
+                5, name, flags=0, content=b"\x11\0\0\0\x3c", will=("a", name.encode(), b"\x18\0\0\0\x3c")
+            )
+            sensor.connection_lost(None)
+        await turns()
+        assert server.log.values() == [b"c1"]
 
     play(test)

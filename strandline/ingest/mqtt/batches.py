@@ -126,13 +126,14 @@ class Batches:
         self._is_confirming = True
         self.bytes_waiting = 0
 
-    def add(self, sender: Sender, publish: Publish, route: Route) -> None:
-        """Queue a message. If it has QoS 1, its sender will get `acknowledge` or `withhold`."""
+    def add(self, sender: Sender | None, publish: Publish, route: Route) -> None:
+        """Queue a message. If it has QoS 1, its sender will get `acknowledge` or `withhold`; None: it has gone, and QoS is 0."""
         batch = self._batch_for(publish, route)
         payload = publish.payload
         batch.records.append((payload, route.find_key(payload)))
         batch.headers_each.append(headers_of(publish, route.headers))
         if publish.qos:
+            assert sender is not None
             packet_ids = batch.waiting.get(sender)
             if packet_ids is None:
                 batch.waiting[sender] = [publish.packet_id]

@@ -19,8 +19,8 @@ from strandline.ingest.mqtt.decoder import Connect, Publish, Will
 from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, packet_bytes_max, properties_fit
 from strandline.ingest.mqtt.logins import Login, Logins
 from strandline.ingest.mqtt.passwords import TooManyChecks
-from strandline.ingest.mqtt.sessions import Sessions
-from strandline.ingest.mqtt.topics import TopicRoutes
+from strandline.ingest.mqtt.sessions import Departed, Sessions, WaitingWills
+from strandline.ingest.mqtt.topics import Route, TopicRoutes
 from strandline.ingest.mqtt.wire import V311, PacketError, Reason
 
 logger = structlog.get_logger()
@@ -59,6 +59,7 @@ class MqttConnections:
         self.keep_alive_max_s = keep_alive_max_s
         self._logins = logins
         self._sessions = sessions
+        self._wills = WaitingWills(self._publish_will)
         self._metrics = resources.metrics
         self._batches = Batches(
             resources.writer, resources.metrics, self._set_reading, busy_patience_s=confirm_timeout_s
@@ -122,11 +123,13 @@ class MqttConnections:
             await asyncio.to_thread(self._logins.reload)
 
     async def stop(self) -> None:
-        """Read nothing more, acknowledge what the log confirms, and close all connections."""
+        """Read nothing more, acknowledge what the log confirms, close all connections, and publish the wills that are left."""
         self._set_reading(False)
         await self._batches.settle()
         for connection in list(self._connections):
             connection.close(Reason.SERVER_SHUTTING_DOWN, "the gateway stops; connect again")
+        self._wills.publish_all()
+        await self._batches.settle()
 
     # Called by connections: connection.ConnectionOwner.
 
@@ -163,6 +166,7 @@ class MqttConnections:
         2. Give an identifier to a client without one.
         3. Close an older connection of the same client, unless it is another user's.
         4. Find the session to resume, and store the session before CONNACK promises it.
+        5. Drop the will that waits while the session lasts; if there is no session any more, publish it.
         """
         self._arrived.pop(connection, None)
         self._arrivals.has_spoken(address_of(connection.peer), connection)
@@ -196,6 +200,10 @@ class MqttConnections:
             raise ConnectRefused(
                 Reason.SERVER_UNAVAILABLE, "sessions can't be kept just now; connect again later"
             ) from error
+        if is_present:
+            self._wills.drop((user, client_id))
+        else:
+            self._wills.publish((user, client_id))
         if self._clients.get(client_id) is not connection:
             raise ConnectRefused(Reason.SERVER_BUSY, "the same client has connected again")
         return Admission(is_present, expiry_s)
@@ -206,23 +214,9 @@ class MqttConnections:
                 Reason.PACKET_TOO_LARGE,
                 f"a message of {len(publish.payload)} bytes, the limit is {self._record_bytes_max}",
             )
-        if not properties_fit(publish):
-            self._refuse_message("too_large")
-            return Reason.QUOTA_EXCEEDED
-        route = self._routes.find(publish.topic) if len(publish.topic) <= TOPIC_BYTES_MAX else None
-        if route is None:
-            self._refuse_message("unknown_topic")
-            self._note("unknown_topic", f"no stream takes topic {publish.topic[:200]!r}", connection)
-            return Reason.TOPIC_NAME_INVALID
-        login = connection.login
-        if login is not None and not login.may_publish(connection.client_id, publish.topic, route.stream):
-            self._refuse_message("forbidden")
-            self._note(
-                "forbidden",
-                f"user {login.user!r} may not publish to {publish.topic[:200]!r} of stream {route.stream}",
-                connection,
-            )
-            return Reason.NOT_AUTHORIZED
+        route = self._route(connection, publish)
+        if isinstance(route, Reason):
+            return route
         self._batches.add(connection, publish, route)
         return Reason.SUCCESS
 
@@ -242,22 +236,18 @@ class MqttConnections:
         self._connections.discard(connection)
         self._arrived.pop(connection, None)
         self._arrivals.remove(address_of(connection.peer), connection)
+        session_s = 0
         if connection.client_id and self._clients.get(connection.client_id) is connection:
             del self._clients[connection.client_id]
-            self._sessions.end(connection.client_id, connection.session_expiry_s, connection.user)
+            session_s = self._sessions.end(connection.client_id, connection.session_expiry_s, connection.user)
         if will is None:
             return
-        if self._logins.is_valid(connection.login):
-            message = Publish(will.topic, will.payload, 0, will.retain, 0, will.properties)
-            with contextlib.suppress(PacketError):  # it was counted; the client is gone
-                self.publish(connection, message)
+        departed = Departed(connection.client_id, connection.user, connection.login, connection.peer)
+        message = Publish(will.topic, will.payload, 0, will.retain, 0, will.properties)
+        if (delay_s := min(will.delay_s, session_s)) > 0:
+            self._wills.add(departed, message, delay_s)
         else:
-            self._refuse_message("forbidden")
-            self._note(
-                "forbidden",
-                "its will is not published: its token is not valid any more, or can't be checked",
-                connection,
-            )
+            self._publish_will(departed, message)
 
     # Steps of the above.
 
@@ -286,6 +276,47 @@ class MqttConnections:
         self._wrong_passwords.forget(address, user)
         return login
 
+    def _route(self, client: Connection | Departed, publish: Publish) -> Route | Reason:
+        """The stream that takes the message, or why none does. Raises PacketError for one that is too large."""
+        if len(publish.payload) > self._record_bytes_max:
+            raise PacketError(
+                Reason.PACKET_TOO_LARGE,
+                f"a message of {len(publish.payload)} bytes, the limit is {self._record_bytes_max}",
+            )
+        if not properties_fit(publish):
+            self._refuse_message("too_large")
+            return Reason.QUOTA_EXCEEDED
+        route = self._routes.find(publish.topic) if len(publish.topic) <= TOPIC_BYTES_MAX else None
+        if route is None:
+            self._refuse_message("unknown_topic")
+            self._note("unknown_topic", f"no stream takes topic {publish.topic[:200]!r}", client)
+            return Reason.TOPIC_NAME_INVALID
+        login = client.login
+        if login is not None and not login.may_publish(client.client_id, publish.topic, route.stream):
+            self._refuse_message("forbidden")
+            self._note(
+                "forbidden",
+                f"user {login.user!r} may not publish to {publish.topic[:200]!r} of stream {route.stream}",
+                client,
+            )
+            return Reason.NOT_AUTHORIZED
+        return route
+
+    def _publish_will(self, departed: Departed, will: Publish) -> None:
+        """Queue a will, if its login is still valid."""
+        if not self._logins.is_valid(departed.login):
+            self._refuse_message("forbidden")
+            self._note(
+                "forbidden",
+                "its will is not published: its token is not valid any more, or can't be checked",
+                departed,
+            )
+            return
+        with contextlib.suppress(PacketError):
+            route = self._route(departed, will)
+            if isinstance(route, Route):
+                self._batches.add(None, will, route)
+
     def _set_reading(self, is_reading: bool) -> None:
         self._is_reading = is_reading
         for connection in list(self._connections):  # what waits may be the DISCONNECT of one that is resumed
@@ -301,12 +332,12 @@ class MqttConnections:
         metrics.received.inc()
         metrics.refuse(reason, 1)
 
-    def _note(self, reason: str, text: str, connection: Connection) -> None:
+    def _note(self, reason: str, text: str, client: Connection | Departed) -> None:
         """Log why a client was refused, unless the same was logged just now."""
         now_s = self._loop.time()
         if now_s - self._said_s.get(reason, -SAY_AGAIN_S) >= SAY_AGAIN_S:
             self._said_s[reason] = now_s
             logger.warning(
-                "a client was refused", action="mqtt_refused", reason=text, peer=connection.peer,
-                client=connection.client_id[:100],
+                "a client was refused", action="mqtt_refused", reason=text, peer=client.peer,
+                client=client.client_id[:100],
             )  # fmt: skip

@@ -16,6 +16,7 @@ from strandline.ingest.mqtt.wire import (
     AUTH_METHOD,
     OF_CONNECT,
     OF_DISCONNECT,
+    OF_PUBLISH,
     OF_SUBSCRIBE,
     OF_WILL,
     PACKET_BYTES_MAX,
@@ -23,6 +24,7 @@ from strandline.ingest.mqtt.wire import (
     TOPIC_BYTES_REMEMBERED_MAX,
     V5,
     V311,
+    WILL_DELAY,
     Body,
     PacketError,
     PublishProperties,
@@ -30,8 +32,8 @@ from strandline.ingest.mqtt.wire import (
     check_short_topic,
     check_topic,
     malformed,
+    publish_properties,
     read_properties,
-    read_publish_properties,
     read_varint,
     shown,
 )
@@ -53,6 +55,8 @@ class Will(msgspec.Struct, frozen=True):
     payload: bytes
     retain: bool
     properties: PublishProperties | None
+    delay_s: int = 0
+    """How long after the connection's end it is published, if the session lasts so long and the client does not come back."""
 
 
 class Connect(msgspec.Struct, frozen=True):
@@ -227,7 +231,7 @@ def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Pu
             payload += 1
         else:
             body = Body(data, payload, end, version)
-            properties = read_publish_properties(body)
+            properties = publish_properties(*read_properties(body, OF_PUBLISH))
             payload = body.at
         if not topic:
             raise PacketError(Reason.PROTOCOL_ERROR, "PUBLISH without a topic")
@@ -281,13 +285,15 @@ def _read_connect(body: Body) -> Connect:
 
 
 def _read_will(body: Body, flags: int) -> Will:
-    properties = read_publish_properties(body, OF_WILL)
+    found, user = read_properties(body, OF_WILL)
+    delay_s = found.get(WILL_DELAY, 0)
+    assert isinstance(delay_s, int)
     topic = body.binary()
     check_topic(topic)
     payload = body.binary()
     if flags & 0x18 == 0x10:
         raise PacketError(Reason.QOS_NOT_SUPPORTED, "a will with QoS 2; QoS 1 is the highest here")
-    return Will(topic, payload, bool(flags & 0x20), properties)
+    return Will(topic, payload, bool(flags & 0x20), publish_properties(found, user), delay_s)
 
 
 def _read_subscribe(body: Body) -> Subscribe:

@@ -6,6 +6,8 @@ CONNACK promises it. One write stores the sessions of many clients.
 
 The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null, user or null]`.
 The last line of a user's client counts. A line that a crash cut short is ignored. A line of an older version has no user.
+
+A will that waits for its delay lasts no longer than its session. It is in memory only: when the server stops, it is published.
 """
 
 from __future__ import annotations
@@ -16,16 +18,22 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.core.errors import StackError
-from strandline.ingest.mqtt.decoder import Connect
+from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
+from strandline.ingest.mqtt.decoder import Connect, Publish
+from strandline.ingest.mqtt.headers import bytes_beside_payload
+from strandline.ingest.mqtt.logins import Login
 
 SESSIONS_MAX = 100_000
 NAMES_BYTES_MAX = 16 * 1024 * 1024
 """Of the identifiers and users of all sessions. Over either, the user with the most sessions loses the one used longest ago."""
 EXPIRY_S_MAX = 7 * 86_400
 """A client that asks for a longer session gets this, and is told so."""
+WILLS_BYTES_MAX = 32 * 1024 * 1024
+"""Of all wills that wait for their delay. Over it the one that has waited longest is published."""
 LINES_SPARE_MAX = 100_000
 """After so many outdated lines the file is rewritten."""
 
@@ -89,13 +97,13 @@ class Sessions:
             raise
         return is_present, expiry_s
 
-    def end(self, client_id: str, expiry_s: int | None, user: str | None = None) -> None:
+    def end(self, client_id: str, expiry_s: int | None, user: str | None = None) -> int:
         """Note that the connection is closed, and how long the session goes on; None: as long as `begin` was told. The next
-        `begin` that can be written writes it."""
+        `begin` that can be written writes it. Returns for how many seconds it goes on."""
         key = (user, client_id)
-        if expiry_s is None:
-            expiry_s = self._expiry_s.get(key, 0)
-        self._note(key, min(expiry_s, EXPIRY_S_MAX), self._clock_s())
+        expiry_s = min(self._expiry_s.get(key, 0) if expiry_s is None else expiry_s, EXPIRY_S_MAX)
+        self._note(key, expiry_s, self._clock_s())
+        return expiry_s
 
     def close(self) -> None:
         """Write what is not written yet. Raises OSError."""
@@ -199,6 +207,63 @@ class Sessions:
         new.unlink(missing_ok=True)
         _append(new, lines)
         new.replace(self._path)
+
+
+@dataclass(frozen=True)
+class Departed:
+    """What is known of a client whose connection is closed."""
+
+    client_id: str
+    user: str | None
+    login: Login | None
+    peer: str
+
+
+class WaitingWills:
+    """Wills whose delay has not ended. Each is published once, or dropped because its client came back to its session. For one
+    event loop."""
+
+    def __init__(self, publish: Callable[[Departed, Publish], None]) -> None:
+        self._publish = publish
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Key, tuple[Departed, Publish, asyncio.TimerHandle]] = {}
+        """The one that has waited longest first."""
+        self._bytes = 0
+
+    def add(self, departed: Departed, will: Publish, delay_s: int) -> None:
+        """Publish the will after its delay."""
+        key = (departed.user, departed.client_id)
+        self.publish(key)
+        self._waiting[key] = departed, will, self._loop.call_later(delay_s, self.publish, key)
+        self._bytes += _will_bytes(will)
+        while self._bytes > WILLS_BYTES_MAX:
+            self.publish(next(iter(self._waiting)))
+
+    def publish(self, key: Key) -> None:
+        """Publish the client's will now, if one waits."""
+        found = self._take(key)
+        if found is not None:
+            self._publish(*found)
+
+    def drop(self, key: Key) -> None:
+        """The client has come back to its session: its will is not published any more."""
+        self._take(key)
+
+    def publish_all(self) -> None:
+        for key in list(self._waiting):
+            self.publish(key)
+
+    def _take(self, key: Key) -> tuple[Departed, Publish] | None:
+        if key not in self._waiting:
+            return None
+        departed, will, timer = self._waiting.pop(key)
+        timer.cancel()
+        self._bytes -= _will_bytes(will)
+        return departed, will
+
+
+def _will_bytes(will: Publish) -> int:
+    return len(will.payload) + bytes_beside_payload(will) + RECORD_OVERHEAD_BYTES
 
 
 def _line(key: Key, expiry_s: int, ended_s: float | None) -> str:

@@ -175,6 +175,7 @@ def _alias(body: Body) -> int:
 
 
 SESSION_EXPIRY, _RECEIVE_MAXIMUM, PACKET_BYTES_MAX, AUTH_METHOD, AUTH_DATA = 0x11, 0x21, 0x27, 0x15, 0x16
+WILL_DELAY = 0x18
 _CONTENT_TYPE, _USER = 0x03, 0x26
 _Property = Callable[[Body], object]
 _MESSAGE: dict[int, _Property] = {
@@ -194,7 +195,7 @@ OF_CONNECT: dict[int, _Property] = {
     AUTH_METHOD: Body.text,
     AUTH_DATA: Body.binary,
 }
-OF_WILL: dict[int, _Property] = {**_MESSAGE, 0x18: _long}
+OF_WILL: dict[int, _Property] = {**_MESSAGE, WILL_DELAY: _long}
 OF_PUBLISH: dict[int, _Property] = {**_MESSAGE, 0x23: _alias}
 OF_SUBSCRIBE: dict[int, _Property] = {0x0B: Body.varint}
 OF_DISCONNECT: dict[int, _Property] = {SESSION_EXPIRY: _long, 0x1F: Body.text}
@@ -220,8 +221,8 @@ def read_properties(body: Body, known: dict[int, _Property]) -> tuple[dict[int, 
     return found, tuple(user)
 
 
-def read_publish_properties(body: Body, known: dict[int, _Property] = OF_PUBLISH) -> PublishProperties | None:
-    found, user = read_properties(body, known)
+def publish_properties(found: dict[int, object], user: tuple[tuple[str, str], ...]) -> PublishProperties | None:
+    """What is kept of a message's properties."""
     content_type = found.get(_CONTENT_TYPE)
     if content_type is None and not user:
         return None
