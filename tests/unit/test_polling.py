@@ -256,6 +256,35 @@ def test_what_a_device_may_answer(answer: bytes, found: Any) -> None:
     assert (reply.body if isinstance(found, bytes) else reply) == found
 
 
+class Pieces:
+    """A connection whose bytes come in these pieces."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._left = list(pieces)
+
+    async def read(self, _: int) -> bytes:
+        return self._left.pop(0) if self._left else b""
+
+
+@pytest.mark.parametrize("is_one_piece", [False, True])
+@pytest.mark.parametrize(
+    "interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nETag: early\r\nLink: x\r\n\r\n"]
+)
+def test_an_interim_answer_is_not_the_answer(interim: bytes, is_one_piece: bool) -> None:
+    async def read(*pieces: bytes) -> Reply:
+        asker = Asker(AllowedHosts([]), room := BytesRoom(1_000), BODY_BYTES_MAX, ssl.create_default_context())
+        return await asker._read(Pieces(*pieces), _Reading(room, BODY_BYTES_MAX))  # type: ignore[arg-type]
+
+    pieces = [interim * 2, response(b"x", "ETag: a")]
+    found = asyncio.run(read(*([b"".join(pieces)] if is_one_piece else pieces)))
+    assert found == Reply(200, {"content-length": "1", "etag": "a"}, b"x")
+    with pytest.raises(AskFailed, match="ended before") as error:
+        asyncio.run(read(interim))
+    assert error.value.code == "cut_short"
+    with pytest.raises(AskFailed, match="the head of the answer has more than"):
+        asyncio.run(read(*[interim * 100] * 1_000))
+
+
 def test_the_request_is_as_the_document_says() -> None:
     _, (request,) = asyncio.run(ask([response(b"")], headers=[("X-A", "b")]))
     lines = request.split(b"\r\n")

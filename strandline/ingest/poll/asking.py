@@ -21,6 +21,7 @@ from strandline.ingest.poll.addresses import AllowedHosts, Unresolved, resolve
 
 HEAD_BYTES_MAX = 32 * 1024
 _READ_BYTES = 64 * 1024
+_SWITCHING_PROTOCOLS = 101
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -68,6 +69,8 @@ class _Reading:
         """One object, whatever the sizes of the chunks: it takes what is counted in the room."""
         self.is_whole = False
         self.is_in_head = True
+        self.parser: httptools.HttpResponseParser | None = None
+        """Set while it reads."""
         self._room = room
         self._body_bytes_max = body_bytes_max
         self.failure: Exception | None = None
@@ -91,7 +94,12 @@ class _Reading:
         self.body += chunk
 
     def on_message_complete(self) -> None:
-        self.is_whole = True
+        assert self.parser is not None
+        if 100 <= self.parser.get_status_code() < 200 and self.parser.get_status_code() != _SWITCHING_PROTOCOLS:
+            self.reply.headers.clear()  # an interim answer: the one that counts follows
+            self.is_in_head = True
+        else:
+            self.is_whole = True
 
 
 @dataclass
@@ -144,7 +152,7 @@ class Asker:
             writer.transport.abort()
 
     async def _read(self, reader: asyncio.StreamReader, reading: _Reading) -> Reply:
-        parser = httptools.HttpResponseParser(reading)
+        reading.parser = parser = httptools.HttpResponseParser(reading)
         head_bytes = 0
         try:
             while not reading.is_whole:
@@ -162,6 +170,8 @@ class Asker:
                     reading.is_whole = True
         except httptools.HttpParserError as error:
             raise AskFailed("not_http", f"the answer is not HTTP: {error}") from error
+        finally:
+            reading.parser = None  # each holds the other, and with it the body
         reply = reading.reply
         if not reading.is_whole:
             has_length = "content-length" in reply.headers or "transfer-encoding" in reply.headers
