@@ -12,6 +12,7 @@ import ssl
 import threading
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TextIO
@@ -31,7 +32,7 @@ from strandline.ingest.poll import gateway as gateway_module
 from strandline.ingest.poll.addresses import AllowedHosts, NotAllowed, resolve
 from strandline.ingest.poll.asking import Asker, AskFailed, BytesRoom, Reply, _Reading
 from strandline.ingest.poll.gateway import PollGateway, PollSettings, Secrets
-from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
+from strandline.ingest.poll.polled_url import PolledUrl, PollingTools, _retry_after_s
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
 from strandline.ingest.poll.validators import Validators, name_of
 from tests.unit.test_http_answers import ToldWriter
@@ -324,6 +325,31 @@ def test_an_answer_in_tiny_chunks_takes_no_more_than_it_counts() -> None:
         tracemalloc.stop()
     assert room.held == 100_000
     assert held < 1.5 * room.held
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, None),
+        ({"retry-after": "120"}, 120),
+        ({"retry-after": "Wed, 21 Oct 2026 07:30:00 GMT", "date": "Wed, 21 Oct 2026 07:28:30 GMT"}, 90),
+        ({"retry-after": "Wed, 21 Oct 2026 07:30:00 GMT"}, 60),
+        ({"retry-after": "Wed, 21 Oct 2026 07:30:00 -0000", "date": "just now"}, 60),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, 0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, None),
+    ],
+)
+def test_a_device_says_when_it_may_be_asked_again(headers: dict[str, str], expected: float | None) -> None:
+    now_s = datetime(2026, 10, 21, 7, 29, tzinfo=UTC).timestamp()
+    assert _retry_after_s(Reply(503, headers), now_s) == expected
+
+
+@given(st.text() | st.text("0123456789 :-+,/GMTWedOct"))
+def test_no_text_breaks_the_reading_of_when(text: str) -> None:
+    found = _retry_after_s(Reply(503, {"retry-after": text}), 0.0)
+    assert found is None or found >= 0
 
 
 class ToldAsker:

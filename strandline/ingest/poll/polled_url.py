@@ -9,6 +9,8 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from urllib.parse import urlencode, urlsplit
 
 import structlog
@@ -95,7 +97,7 @@ class PolledUrl:
         try:
             async with self._tools.at_once:
                 reply = await self._tools.asker.ask(self.poll.url, self._headers(), self.poll.timeout / 1000)
-            retry_after_s = _retry_after_s(reply)
+            retry_after_s = _retry_after_s(reply, self._tools.clock_s())
             outcome = await self._take(reply)
         except (AskFailed, NotAllowed, TooLarge, InvalidSettings) as error:
             self._note_failure(error.code, str(error))
@@ -215,6 +217,20 @@ def _plain(reply: Reply, bytes_max: int) -> bytes:
         raise AskFailed("not_http", str(error)) from error
 
 
-def _retry_after_s(reply: Reply) -> float | None:
+def _retry_after_s(reply: Reply, now_s: float) -> float | None:
+    """How long the device asks to be left alone, in seconds or until a date. The date is compared with that of the answer, if it
+    has one: the clock of a device may be wrong."""
     text = reply.headers.get("retry-after", "")
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return float(text)
+    until_s, sent_s = _seconds_of(text), _seconds_of(reply.headers.get("date", ""))
+    return None if until_s is None else max(0.0, until_s - (now_s if sent_s is None else sent_s))
+
+
+def _seconds_of(date: str) -> float | None:
+    """A date of HTTP as seconds since 1970; None for what is none."""
+    try:
+        found = parsedate_to_datetime(date)
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
