@@ -45,7 +45,10 @@ def require_telemetry(request: Request, record_format: str) -> bool:
             raise Refusal(415, "unsupported_media_type", "send OTLP as application/x-protobuf or application/json")
         return False
     if media_type != _PROTOBUF or _REMOTE_WRITE_2 in content_type or coding != b"snappy":
-        detail = "send remote write 1.0: application/x-protobuf (prometheus.WriteRequest), content-encoding snappy"
+        detail = (
+            "send remote write 1.0 (application/x-protobuf, content-encoding snappy): in Prometheus' remote_write leave "
+            "protobuf_message at prometheus.WriteRequest"
+        )
         raise Refusal(415, "unsupported_media_type", detail)
     return True
 
