@@ -161,6 +161,31 @@ def test_elements_may_be_bare_values_and_stand_deep() -> None:
     assert accepted == [{"device": "a", "t": 1.0}, {"device": "a", "t": 2.5}]
 
 
+@pytest.mark.parametrize("count", [1, 70])
+@pytest.mark.parametrize("value", ["2.5", '"2.5"'])
+def test_elements_may_be_arrays(count: int, value: str) -> None:
+    schema = {
+        "device": "string",
+        "ts": {"type": "timestamp", "unit": "ms", "from": "$.values[0]"},
+        "v": {"type": "double", "text": True, "from": "$.values[1]"},
+    }
+    record = f'{{"device":"a","values":[[1700000000000,{value}],[1700000001000,{value}]]}}'.encode()
+    accepted, rejected = read(schema, *[record] * count, explode="$.values")
+    assert rejected == []
+    assert [(row["device"], row["ts"].timestamp(), row["v"]) for row in accepted] == [
+        ("a", 1_700_000_000.0, 2.5),
+        ("a", 1_700_000_001.0, 2.5),
+    ] * count
+
+
+def test_a_path_of_an_older_release_that_begins_with_an_index_leads_nowhere() -> None:
+    """Such a stream is refused now, and one that was stored stops no job."""
+    document = {"stream": "s", "schema": {"a": "long", "none": {"type": "long?", "from": "$[0].t"}}}
+    reader = RowReader(record_format(StreamSpec.from_document(document, is_strict=False)))
+    (rows,) = reader.parts([b'{"a":1}', b"[7]"], [])
+    assert list(rows.texts) == [b'{"a":1}', b"[7]"]
+
+
 def test_a_dead_letter_of_an_element_holds_a_record_of_it_alone() -> None:
     stream = StreamSpec.from_document({"stream": "s", "schema": READINGS, "explode": "$.data[0].readings"})
     reader = RowReader(record_format(stream))
@@ -513,6 +538,7 @@ def test_each_example_is_a_stream_with_a_pipeline_that_fits(path: Path) -> None:
     [
         ({"a": {"type": "long", "from": "a.b"}}, {}, "schema.a.from: 'a.b' is not a path; expected '$', then '.name'"),
         ({"a": {"type": "long", "from": "$"}}, {}, "schema.a.from: is the whole record, which is no value"),
+        ({"a": {"type": "long", "from": "$[0].ts"}}, {}, "schema.a.from: begins with an index, and a record of format json is"),
         ({"a": {"type": "string", "text": True}}, {}, "schema.a.text: a string is text anyway"),
         ({"a": {"type": "long", "from": "$.a"}}, {"format": "csv"}, "schema.a.from: a record of format csv has no members"),
         ({"a": "long"}, {"csv": {"delimiter": ";"}}, "csv: is of 'format: csv', and this is json"),

@@ -237,6 +237,11 @@ class StreamSpec(DocumentModel):
                 yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
             if field.path == "$" and has_objects:
                 yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"
+            elif field.path is not None and has_objects and self.explode is None and _begins_with_index(field.path):
+                yield (
+                    ("schema", name, "from"),
+                    f"begins with an index, and a record of format {self.format} is an object; begin with a member, as '$.temp'",
+                )
         yield from self._contradictions_of_nested()
         rest = [name for name, field in self.fields.items() if field.type == JSON_TYPE]
         keeps_rest = self.format in _FORMATS_WITH_A_REST
@@ -263,6 +268,10 @@ _FORMATS_WITH_NESTED = ("json", "msgpack", "cbor")
 """Their records may have fields that are arrays or structs."""
 _OPTIONS = ("raw", "csv", "avro", "protobuf")
 """The parts of a document that belong to the format of their name."""
+
+
+def _begins_with_index(path: str) -> bool:
+    return isinstance(next(iter(parse_json_path(path)), None), int)
 
 
 def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:

@@ -94,7 +94,7 @@ class ExplodedRows:
         self._array = array
         self._name = path_text(array)
         self._paths = [path_in_element(path, array) for path in self._fields.paths]
-        self._read = _FastReader(self._paths) if all(self._paths) else lambda _: None
+        self._read = _FastReader(self._paths) if _begin_with_names(self._paths) else lambda _: None
 
     def parts(self, values: Iterable[JsonText]) -> Iterator[Rows]:
         """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows or EXPLODED_BYTES_MAX bytes, but
@@ -175,12 +175,12 @@ class _Fields:
         members: list[Any] = [(f"f{at}", _Value, UNSET) for at in range(len(fields))]
         names = {f"f{at}": field.name for at, field in enumerate(fields)}
         self._flat = msgspec.defstruct("Flat", members, rename=names, gc=False)
-        self._read = _FastReader(self.paths)
+        self._read = _FastReader(self.paths) if _begin_with_names(self.paths) else None
         self._pairs = json.JSONDecoder(object_pairs_hook=self._refuse_repeats, parse_int=str, parse_float=str)
 
     def rows_at_once(self, values: Sequence[JsonText]) -> list[bytes] | None:
         """The rows of records that have every field, each name once, and nothing else to be looked at; None if one may not."""
-        if self._rest is not None:
+        if self._rest is not None or self._read is None:
             return None
         try:
             text = b"".join(values)  # type: ignore[arg-type]
@@ -201,7 +201,7 @@ class _Fields:
     def read(self, value: bytes) -> list[_Value] | bytes | Rejection:
         """What stands at each path; the value itself if it is no object that can be read."""
         is_plain = value.isascii() and b"\\" not in value and not may_nest_deep(value)
-        if is_plain and not any(value.count(name) > 1 for name in self._spelled):
+        if self._read is not None and is_plain and not any(value.count(name) > 1 for name in self._spelled):
             values = self._read(value)
             if values is not None:
                 return values
@@ -277,10 +277,15 @@ class _RepeatedNameError(Exception):
     pass
 
 
+def _begin_with_names(paths: Sequence[JsonPath]) -> bool:
+    return all(path and isinstance(path[0], str) for path in paths)
+
+
 class _FastReader:
     """Reads all paths of an object at once, in C; where that fails, or a path leads nowhere, it says None or UNSET.
 
-    Structs nest as the paths do. A path goes into them as far as it has names, and not into what another path reads whole.
+    Each path begins with a name. Structs nest as the paths do. A path goes into them as far as it has names, and not into what
+    another path reads whole.
     """
 
     def __init__(self, paths: Sequence[JsonPath]) -> None:
