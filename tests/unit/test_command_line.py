@@ -12,13 +12,17 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unicodedata import category
 
 import httpx
 import pytest
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from strandline.core.documents import read_documents
 from strandline.core.streams.stream import StreamSpec
@@ -26,8 +30,9 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.cli import commands as command_line
-from strandline.services.cli.display import show_time
-from strandline.services.cli.output import waiting
+from strandline.services.cli.display import facts_table, show_time, table_of
+from strandline.services.cli.output import printable, waiting
+from strandline.services.cli.result_verbs import _table as series_table
 from strandline.services.doctor.finding import ok, wrong
 from strandline.services.embedded.addresses import StackAddresses
 from strandline.services.rest import result_records
@@ -571,6 +576,78 @@ def test_dead_letters_are_listed_by_reason_and_counted(api: Api, say: Say, farm:
     assert re.search(r"late +2\n", say("dead-letters", "list", "power", "--counts").out)
     said = say("dead-letters", "repair", "power", "turbines/0/99", "--payload", __file__)
     assert said.code == 1 and "dead-letters list power" in said.err
+
+
+HOSTILE = "a\x1b]0;b\x07c\x9bd\u202ee\u2028f\U000e0041g\r\ud800h\x7f"
+"""Orders to a terminal, and what turns the order of a line round."""
+SPELT = r"a\x1b]0;b\x07c\x9bd\u202ee\u2028f\U000e0041g\r\ud800h\x7f"
+
+
+def shown_by(shown: Any) -> str:
+    """What a console prints that is no terminal."""
+    file = StringIO()
+    Console(file=file, width=1_000).print(shown)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        facts_table([("value", HOSTILE)]),
+        table_of(("VALUE",), [(HOSTILE,)]),
+        facts_table([("error", Text(HOSTILE, style="red"))]),
+        series_table({"by": "id", "from_ms": 0, "to_ms": 0, "step_ms": 1, "series": [{"key": HOSTILE, "points": [[0, 1.0]]}]}),
+    ],
+    ids=["fact", "cell", "styled fact", "key of a series"],
+)  # fmt: skip
+def test_text_of_others_gives_the_terminal_no_orders(shown: Any) -> None:
+    text = shown_by(shown)
+    assert (
+        SPELT in text or SPELT.replace(r"\x07", "").replace(r"\r", "") in text
+    )  # these are dropped by Rich's Text itself
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    text = "Grüße, 温度\t\x20\u00a0😀\nline"
+    assert printable(text) == text
+
+
+def test_no_verb_gives_the_terminal_orders(
+    ledger: Ledger, say: Say, farm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    def is_harmless(text: str) -> bool:
+        return all(one == "\n" or category(one) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for one in text)
+
+    hostile = HOSTILE.replace("\ud800", "")
+    log = tmp_path / "logs" / "runner-power.log"
+    log.parent.mkdir()
+    log.write_text(hostile + "\n")
+    api = Api(ledger, ObedientSupervisor(ledger), data_dir=tmp_path)
+    monkeypatch.setattr("strandline.services.cli.job_verbs.time", SimpleNamespace(sleep=interrupt))
+    with serving(api.app) as url:
+        monkeypatch.setenv("STRANDLINE_URL", url)
+        say("apply", farm)
+        event = ledger.record_event("note", hostile, "power")
+        headers = {"stream": "turbines", "partition": "0", "step": "decode", "reason": "decode", "offset": "0"}
+        api.log.letters = [StoredDeadLetter(0, 0, {**headers, "message": hostile}, hostile.encode())]
+        for verb in (
+            ("dead-letters", "list", "power"),
+            ("dead-letters", "show", "power", "0"),
+            ("job", "logs", "power"),
+            ("job", "logs", "power", "--follow"),
+            ("job", "events"),
+            ("job", "events", "--follow", "--after", str(event.id - 1)),
+        ):
+            said = say(*verb)
+            assert is_harmless(said.out) and r"\x9b" in said.out, verb
+            as_json = say(*verb, "--json")
+            assert is_harmless(as_json.out.replace("\x7f", "")) and r"\u202e" in as_json.out, verb
+        assert say("dead-letters", "show", "power", "0", "--json").json["value"] == hostile
+        refused = say("job", "status", hostile)
+        assert is_harmless(refused.err) and r"\x9b" in refused.err
 
 
 def test_a_list_that_is_cut_says_how_to_go_on(api: Api, say: Say, farm: str) -> None:

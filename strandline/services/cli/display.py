@@ -11,6 +11,7 @@ from rich.text import Text
 
 from strandline.core.times.durations import TIME_MS_MAX, format_about, format_retention
 from strandline.ledger.states import COMPLETED
+from strandline.services.cli.output import printable_text
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
@@ -42,8 +43,7 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> T
     for heading in headings:
         table.add_column(heading.lstrip("#"), justify="right" if heading.startswith("#") else "left", overflow="fold")
     for row in rows:
-        # Text from records and documents must not be read as markup.
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        table.add_row(*map(printable_text, row))
     return table
 
 
@@ -519,7 +519,7 @@ def facts_table(rows: list[tuple[str, str | Text]]) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(name), value if isinstance(value, Text) else Text(value))
+        table.add_row(printable_text(name), printable_text(value))
     return table
 
 

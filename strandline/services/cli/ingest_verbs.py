@@ -18,7 +18,7 @@ import typer
 
 from strandline.core.errors import StackError, StrandlineError
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
-from strandline.services.cli.output import Tell, print_json, waiting
+from strandline.services.cli.output import Tell, print_json, printable, waiting
 
 if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every verb comes by here
     from strandline.core.settings import Settings
@@ -79,7 +79,7 @@ def ingest(
         print_json({"files": taken})
     else:
         for one in taken:
-            print(_sentence(one))
+            print(printable(_sentence(one)))
     if failures:
         raise StackError("; ".join(one.sentence for one in failures.values()))
 
@@ -170,7 +170,7 @@ async def _run(
                         tell(_sentence(one))
                         continue
                     if is_watching and failures.get(path) != failure:
-                        print(failure.sentence, file=sys.stderr)
+                        print(printable(failure.sentence), file=sys.stderr)
                     failures[path] = failure
 
 

@@ -29,7 +29,7 @@ from strandline.services.cli.options import (
     connect,
     parse_time,
 )
-from strandline.services.cli.output import Answer, AnsweredError, show, tell_next, waiting
+from strandline.services.cli.output import Answer, AnsweredError, printable, show, tell_next, waiting
 
 if TYPE_CHECKING:
     from strandline.services.client import ControlClient
@@ -89,7 +89,7 @@ def show_logs(
             return
         while True:
             for line in answer["lines"]:
-                print(json.dumps({"line": line}) if as_json else line, flush=True)
+                print(json.dumps({"line": line}) if as_json else printable(line), flush=True)
             time.sleep(WATCH_S)
             answer = patience.ask(client.get, path, after=answer["byte_next"])
 
@@ -314,7 +314,8 @@ def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) 
         answer = patience.ask(client.get, "/v1/events", **query)
         found = {event["id"]: event for event in answer["events"]}
         for number in sorted(followed.new(found)):
-            print(json.dumps(found[number]) if as_json else display.event_line(found[number]), flush=True)
+            event = found[number]
+            print(json.dumps(event) if as_json else printable(display.event_line(event)), flush=True)
         if "last" in query and found:  # what is older than these was not wanted
             followed.begin = min(found) - 1
         query = {key: value for key, value in query.items() if key == "job"}
@@ -357,7 +358,7 @@ def _watch_job(client: ControlClient, name: str, as_json: bool) -> None:
         before = None
         while True:
             job = patience.ask(client.job, name)
-            line = json.dumps(job) if as_json else display.job_line(job)
+            line = json.dumps(job) if as_json else printable(display.job_line(job))
             shown = display.job_line(job)
             if shown != before:
                 print(line, flush=True)

@@ -1,13 +1,18 @@
-"""What the verbs print: answers on stdout, as tables or as JSON; errors and progress on stderr."""
+"""What the verbs print: answers on stdout, as tables or as JSON; errors and progress on stderr.
+
+Answers hold what anybody sent. So all that is printed passes `printable` or `printable_json`, or the cells of `display.py`.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+from unicodedata import category
 from urllib.parse import parse_qs, urlsplit
 
 from rich.console import Console
@@ -20,6 +25,11 @@ Answer = dict[str, Any]
 LINE_EVERY_S = 10.0
 """Off a terminal: how often a verb that waits prints a line while its step stays the same."""
 
+_UNUSUAL = re.compile(r"[^\t\n -~]")
+_OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of characters that a terminal obeys, does not show, or can't be given: controls, formats (some turn the order of a
+line round), surrogates, separators of lines."""
+
 
 class AnsweredError(Exception):
     """A verb that got its answer and still failed. With `--json` the answer and the error are one object."""
@@ -31,6 +41,29 @@ class AnsweredError(Exception):
         self.exit_code = exit_code
 
 
+def printable(text: str) -> str:
+    """The text with each character spelt out that a terminal would obey or not show, as `\\x1b` or `\\u202e`; tabs and ends of
+    lines stay."""
+    return _spelt(text, lambda one: one.encode("unicode_escape").decode())
+
+
+def printable_json(text: str) -> str:
+    """A JSON text spelt out likewise, which still means what it did."""
+    return _spelt(text, lambda one: re.sub("....", r"\\u\g<0>", one.encode("utf-16-be", "surrogatepass").hex()))
+
+
+def printable_text(text: str | Text) -> Text:
+    """The same as Rich takes it, which is not as markup."""
+    if isinstance(text, Text):
+        text.plain = printable(text.plain)
+        return text
+    return Text(printable(text))
+
+
+def _spelt(text: str, spell: Callable[[str], str]) -> str:
+    return _UNUSUAL.sub(lambda found: spell(found[0]) if category(found[0]) in _OBEYED else found[0], text)
+
+
 def show(answer: Answer, as_json: bool, tables: Callable[[], list[Any]]) -> None:
     """Print the answer, as JSON or as tables."""
     if as_json:
@@ -38,7 +71,8 @@ def show(answer: Answer, as_json: bool, tables: Callable[[], list[Any]]) -> None
         return
     console = Console()
     for table in tables():
-        console.print(table, soft_wrap=isinstance(table, Text))
+        is_text = isinstance(table, Text)
+        console.print(printable_text(table) if is_text else table, soft_wrap=is_text)
 
 
 def after_of(path: str) -> str:
@@ -55,14 +89,14 @@ def tell_next(answer: Answer, *others: str) -> None:
 
 def print_json(answer: Any) -> None:
     """Print one JSON value on stdout."""
-    print(json.dumps(answer, indent=2, ensure_ascii=False))
+    print(printable_json(json.dumps(answer, indent=2, ensure_ascii=False)))
 
 
 def print_error(code: str, message: str, as_json: bool, **more: Any) -> None:
     """Print the sentence on stderr; with `--json` also one object on stdout, whose `error` says the same."""
     if as_json:
         print_json(more | {"error": {"code": code, "message": message}})
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
 
 
 def print_strandline_error(error: StrandlineError, as_json: bool, answer: Answer | None = None) -> None:
@@ -108,7 +142,7 @@ def _spinner(doing: str, console: Console) -> Iterator[Tell]:
         def tell(step: str, detail: str = "", done: int = 0, total: int | None = None) -> None:
             if total:
                 progress.columns = (*columns[:2], BarColumn(), MofNCompleteColumn(), columns[2])
-            progress.update(task, description=escape(step + detail), completed=done, total=total)
+            progress.update(task, description=escape(printable(step + detail)), completed=done, total=total)
 
         yield tell
 
@@ -123,6 +157,6 @@ def _lines(console: Console) -> Iterator[Tell]:
             return
         step_before, line_due_s = step, time.monotonic() + LINE_EVERY_S
         count = f", {done:,} of {total:,}" if total else ""
-        console.print(f"{step}{detail}{count}", highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(f"{step}{detail}{count}"), highlight=False, markup=False, soft_wrap=True)
 
     yield tell

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, check_directory_of, connect, parse_time
-from strandline.services.cli.output import show
+from strandline.services.cli.output import printable_text, show
 
 results_app = typer.Typer()
 
@@ -143,7 +143,7 @@ def _table(answer: Answer) -> Table:
         if numbers:
             line = _line(one["points"], answer["from_ms"], answer["to_ms"], answer["step_ms"], bounds)
             least, most, last = (f"{number:,.6g}" for number in (min(numbers), max(numbers), numbers[-1]))
-            table.add_row(Text(one["key"]), least, Text(line), most, last)
+            table.add_row(printable_text(one["key"]), least, Text(line), most, last)
     return table
 
 

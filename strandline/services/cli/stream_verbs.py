@@ -11,7 +11,7 @@ from rich.text import Text
 from strandline.core.document_values import check_name
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
-from strandline.services.cli.output import print_json, show
+from strandline.services.cli.output import print_json, printable, show
 
 stream_app = typer.Typer(help="Streams: what is registered, and what the log holds.", no_args_is_help=True)
 
@@ -84,10 +84,19 @@ def infer(
     if as_json:
         print_json(proposal)
         return
-    print(yaml.safe_dump(proposal["document"], sort_keys=False, default_flow_style=None, allow_unicode=True), end="")
+    print(_yaml(proposal["document"]), end="")
     print(f"# {proposal['records']} records of the sample give {proposal['accepted']} rows by it.")
     for line in [*proposal["notes"], *(f"rejected: {why}" for why in proposal["rejected"])]:
-        print(f"# {line}")
+        print(printable(f"# {line}"))
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    """The document with other letters than English ones as they are, unless a terminal would obey one."""
+    texts = (
+        yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=unicode)
+        for unicode in (True, False)
+    )
+    return next(text for text in texts if printable(text) == text)
 
 
 def _of_file(name: str, sample: bytes) -> dict[str, Any]:

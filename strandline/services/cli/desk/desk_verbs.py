@@ -28,7 +28,7 @@ from strandline.services.cli.options import (
     check_directory_of,
     connect,
 )
-from strandline.services.cli.output import AnsweredError, print_json, show
+from strandline.services.cli.output import AnsweredError, print_json, printable, printable_json, show
 
 # What computes is imported by the verbs, so that all others are quick.
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ def run_pipeline(
                 if kept is not None:
                     kept.write(one)
                 if as_json:
-                    print(_line(one, ids))
+                    print(printable_json(_line(one, ids)))
                     continue
             elif as_json:
-                print(json.dumps(letter_fields(one), ensure_ascii=False), file=sys.stderr)
+                print(printable_json(json.dumps(letter_fields(one), ensure_ascii=False)), file=sys.stderr)
                 continue
             shown.keep(one)
     if not as_json:
@@ -182,7 +182,7 @@ def judge_pipeline(
     for case, directory in cases:
         reports.append(run_case(case, directory, _read_for_test))
         if not as_json:
-            print("\n".join(case_lines(reports[-1])))
+            print(printable("\n".join(case_lines(reports[-1]))))
     if junit is not None:
         junit.write_bytes(junit_xml(reports))
     failed = [one.name for one in reports if not one.passed]
