@@ -358,6 +358,35 @@ def test_points_are_written_out_within_their_bound(
         assert points(reader, message) == Rejection(REASON_SCHEMA, "its points have more than 1048576 bytes together")
 
 
+@pytest.mark.parametrize(
+    "plain",
+    [b"\x0a\x00" * 1_000_000, b"\x0a\x04\x0a\x00\x12\x00" * 166_667],
+    ids=["series without a point", "series, labels and samples"],
+)
+def test_a_request_of_a_few_bytes_is_not_millions_of_parts(plain: bytes) -> None:
+    """Snappy packs twenty bytes into one: a record of a usual size asked for minutes of work, for no point at all."""
+    body = snappy(plain)
+    assert len(body) < 100_000
+    why = "it has more than 500000 series, labels, samples and histograms"
+    assert points(RemoteWrites(), body) == Rejection(REASON_SCHEMA, why)
+
+
+def test_what_has_no_points_gives_none_and_hides_no_others() -> None:
+    series = write_request(({"__name__": "empty"}, []), ({"__name__": "up"}, [(1.0, 2)]))
+    assert points(RemoteWrites(), series) == [{"metric": "up", "labels": {}, "time": 2, "value": 1.0}]
+    nothing = {"resource": {"attributes": [attribute("k", "v")]}, "scopeMetrics": [{"metrics": [{"name": "m"}]}, {}]}
+    request = {"resourceMetrics": [{}, nothing, *OTLP["resourceMetrics"]]}
+    assert points(OtlpMetrics(), protobuf(request)) == POINTS
+
+
+def test_attributes_of_a_resource_without_points_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+    monkeypatch.setattr(otlp_metrics, "_attributes", read.append)
+    resource = _field(1, _field(1, b"") * 1_000)
+    assert points(OtlpMetrics(), _field(1, resource) + _field(1, resource + _field(2, b""))) == []
+    assert read == []
+
+
 def test_requests_are_written_out_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may be as large as a record may be: all of a batch at once would be thousands of times that."""
     monkeypatch.setattr(json_rows, "EXPLODED_BYTES_MAX", 1_000)

@@ -111,6 +111,8 @@ def _request(value: bytes) -> Any:
 
 def _series(request: Any) -> Iterator[Series]:
     for of_resource in request.resource_metrics:
+        if not any(of_scope.metrics for of_scope in of_resource.scope_metrics):
+            continue
         resource = _attributes(of_resource.resource.attributes)
         for of_scope in of_resource.scope_metrics:
             common = {"resource": resource} | ({"scope": of_scope.scope.name} if of_scope.scope.name else {})

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from strandline.core.record_headers import REASON_DECODE
+from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.record_fields import JsonText, Rejection
 from strandline.processing.formats.telemetry.points import Series, is_of_points, message_class, of_points
 
 PLAIN_BYTES_MAX = 64 << 20
 """A request that says it is larger when it is unpacked is rejected."""
+PARTS_MAX = 500_000
+"""A request that has more series, labels, samples and histograms is rejected: Snappy packs a million empty ones into 100 kB."""
 _MESSAGES = {
     "WriteRequest": [("timeseries", 1, "repeated TimeSeries")],
     "TimeSeries": [
@@ -50,12 +52,25 @@ def _read(value: bytes) -> JsonText:
     try:
         request.ParseFromString(unpack_snappy(value))
         return of_points(_series(request))
+    except _TooManyPartsError:
+        return Rejection(REASON_SCHEMA, f"it has more than {PARTS_MAX} series, labels, samples and histograms")
     except (DecodeError, ValueError, RecursionError) as error:
         return Rejection(REASON_DECODE, f"not a request of Prometheus' remote write: {str(error)[:200]}")
 
 
+class _TooManyPartsError(Exception):
+    pass
+
+
 def _series(request: Any) -> Iterator[Series]:
+    """Raises _TooManyPartsError."""
+    parts = len(request.timeseries)
     for series in request.timeseries:
+        parts += len(series.labels) + len(series.samples) + len(series.histograms)
+        if parts > PARTS_MAX:
+            raise _TooManyPartsError
+        if not series.samples and not series.histograms:
+            continue
         labels = {label.name: label.value for label in series.labels}
         yield {"metric": labels.pop("__name__", ""), "labels": labels}, _samples(series)
 
