@@ -18,7 +18,7 @@ from strandline.processing.formats.columns.json_columns import (
     fields_at,
     read_cell,
 )
-from strandline.processing.formats.columns.json_shape import Cell, Shape, shape_of
+from strandline.processing.formats.columns.json_shape import CELLS_MAX, Cell, Shape, shape_of
 from strandline.processing.formats.columns.read_columns import Column, Marks, ReadColumns
 from strandline.processing.formats.json_rows import Rows
 from strandline.processing.formats.record_fields import JsonText, RecordField
@@ -39,7 +39,8 @@ class ElementColumns:
 
 
 class _Elements:
-    """The elements in a shape, at least two. Raises ValueError if they aren't alike."""
+    """The elements in a shape, at least two. Raises ValueError if they aren't alike, or if one of them, with what stands beside
+    the array, has more than CELLS_MAX cells."""
 
     def __init__(self, shape: Shape, array: JsonPath) -> None:
         depth = len(array)
@@ -50,6 +51,8 @@ class _Elements:
         width, rest = divmod(len(within), self.count) if self.count else (0, 0)
         if self.count < 2 or rest:
             raise ValueError("fewer than two elements, or of several shapes")
+        if self.begin + width + len(shape.cells) - self.end > CELLS_MAX:
+            raise ValueError("too many values")
         self.cells: Sequence[Cell] = within[:width]
         """Of the first one."""
         self.last: Cell = within[-1]
@@ -85,7 +88,7 @@ class ExplodedColumns:
         if self._beside is None or len(self._own) < len(self._beside):
             return None
         for value in values[:_MODELS_TRIED]:
-            if value is not None and (shape := shape_of(value)) is not None:
+            if value is not None and (shape := shape_of(value, cells_max=len(value))) is not None:
                 try:
                     return self._read(values, shape, _Elements(shape, self._array))
                 except ValueError:

@@ -13,6 +13,10 @@ from strandline.processing.formats.record_fields import why_unreadable
 _TOKEN = re.compile(rb'"[^"]*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _UNUSUAL = re.compile(rb"[\x00-\x1f\\]")
 
+CELLS_MAX = 1_000
+"""Records are read by no shape with more cells, as many as a stream has fields: for each of them all records are walked, and the
+first record of a chunk decides."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -45,12 +49,12 @@ class Shape:
     """In a record."""
 
 
-def shape_of(text: bytes) -> Shape | None:
-    """The shape; None if the text is no JSON object, has a name twice or a blank or an escape where few have one, or two values
-    without a quote between them."""
+def shape_of(text: bytes, cells_max: int = CELLS_MAX) -> Shape | None:
+    """The shape; None if the text is no JSON object, has more cells, a name twice, a blank or an escape where few have one, or
+    two values without a quote between them."""
     if text[:1] != b"{" or _UNUSUAL.search(text) or why_unreadable(text) is not None:
         return None
-    found = _values_in(text)
+    found = _values_in(text, cells_max)
     if found is None or not found[0]:
         return None
     spans, objects, arrays = found
@@ -73,9 +77,11 @@ def shape_of(text: bytes) -> Shape | None:
     return Shape(literals[0], cells, frozenset(objects | arrays), frozenset(objects), quotes[-1])
 
 
-def _values_in(text: bytes) -> tuple[list[tuple[JsonPath, int, int]], set[JsonPath], set[JsonPath]] | None:
+def _values_in(
+    text: bytes, count_max: int
+) -> tuple[list[tuple[JsonPath, int, int]], set[JsonPath], set[JsonPath]] | None:
     """Path, begin and end of each value that holds no others, and the paths of objects and of arrays; None if an object has a
-    name twice."""
+    name twice, or there are more values."""
     spans: list[tuple[JsonPath, int, int]] = []
     objects: set[JsonPath] = set()
     arrays: set[JsonPath] = set()
@@ -99,6 +105,8 @@ def _values_in(text: bytes) -> tuple[list[tuple[JsonPath, int, int]], set[JsonPa
             if name in names[-1]:
                 return None
             names[-1].add(name)
+        elif len(spans) == count_max:
+            return None
         else:
             is_text = first == b'"'
             spans.append((tuple(path), token.start() + is_text, token.end() - is_text))  # type: ignore[arg-type]
