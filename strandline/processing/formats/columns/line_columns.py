@@ -148,11 +148,12 @@ def _cut(
     cells: CellWalk, separators: bytes, count: int, in_order: Sequence[bytes] | None = None
 ) -> list[Places] | None:
     """Where each cell begins, and in the end what follows the line; lines with more or fewer cells are marked, and those whose
-    separators are others. None if no line is left."""
+    separators are others. None if most have more or fewer: then the texts are read, and each cell would cost a
+    walk over all lines."""
     places = np.flatnonzero(is_any(cells.data, separators))
     first, found = cells.first_and_count(places, count - 1)
     cells.walk.fits &= found == count - 1
-    if not cells.walk.fits.any():
+    if not cells.walk.fits.any() or 2 * np.count_nonzero(cells.walk.fits) < len(cells.walk):
         return None
     starts = [cells.starts]
     for at in range(count - 1):

@@ -1,12 +1,17 @@
-"""The shape by which records are read as columns is of a bounded number of values: each costs a walk over all records."""
+"""What one record has does not decide how dear all others are that are read as columns by its shape: each value in it costs a
+walk over all of them."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from strandline.processing.formats.columns.exploded_columns import ExplodedColumns
 from strandline.processing.formats.columns.json_columns import model_of
 from strandline.processing.formats.columns.json_shape import CELLS_MAX, shape_of
+from strandline.processing.formats.columns.line_columns import InfluxColumns
 from strandline.processing.formats.record_fields import RecordField
 
 
@@ -33,3 +38,12 @@ def test_of_an_exploded_record_the_elements_may_be_many_but_not_wide() -> None:
     assert columns.columns([compact({"r": [members(CELLS_MAX + 1)] * 2})] * 2) is None
     beside = {"x": 1, **{f"b{at}": at for at in range(CELLS_MAX)}}
     assert columns.columns([compact({**beside, "r": [members(1)] * 2})] * 2) is None
+
+
+def test_lines_are_cut_only_where_most_have_as_many_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cell(*_: Any) -> None:
+        raise AssertionError("a cell was read")
+
+    wide = b"m" + b"".join(b",t%d=a" % at for at in range(10_000)) + b" x=1"
+    monkeypatch.setattr("strandline.processing.formats.columns.line_columns._are", cell)
+    assert InfluxColumns([RecordField("x", "double")]).columns([wide, *[b"m,t=a x=1"] * 100]) is None
