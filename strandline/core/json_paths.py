@@ -20,7 +20,7 @@ def parse_json_path(text: str) -> JsonPath:
     while text.startswith("$") and at < len(text) and (match := _STEP.match(text, at)):
         plain, index, quoted, single = match.groups()
         try:
-            steps.append(int(index) if index else json.loads(quoted) if quoted else single if plain is None else plain)
+            steps.append(int(index) if index else _name(quoted) if quoted else single if plain is None else plain)
         except ValueError:
             break
         at = match.end()
@@ -29,6 +29,13 @@ def parse_json_path(text: str) -> JsonPath:
     if len(steps) > STEPS_MAX:
         raise ValueError(f"{text!r} has {len(steps)} steps; at most {STEPS_MAX}")
     return tuple(steps)
+
+
+def _name(quoted: str) -> str:
+    """Raises ValueError for what is no JSON text, or one with half of a surrogate pair, which no record in UTF-8 has."""
+    name = str(json.loads(quoted))
+    name.encode()
+    return name
 
 
 def path_in_element(path: JsonPath, array: JsonPath) -> JsonPath:

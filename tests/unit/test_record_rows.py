@@ -102,6 +102,16 @@ def test_what_a_path_does_not_reach_is_missing_and_what_is_broken_costs_only_its
     assert found.startswith(f"1 {why}")
 
 
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "\x00", "\t"], ids=ascii)
+def test_a_name_on_a_path_may_have_any_characters(name: str) -> None:
+    inner = {"at": "long", "v": {"type": "double", "from": f"$.in[{json.dumps(name)}]"}}
+    record = json.dumps({"at": 1, "in": {name: 2.5}}).encode()
+    assert read(inner, record, record) == ([{"at": 1, "v": 2.5}] * 2, [])
+    own = {"at": "long", "v": {"type": "double", "from": f"$[{json.dumps(name)}]"}}
+    record = json.dumps({"at": 1, "r": [{name: 2.5}, {name: 3.5}]}).encode()
+    assert read(own, record, explode="$.r") == ([{"at": 1, "v": 2.5}, {"at": 1, "v": 3.5}], [])
+
+
 def test_a_path_may_lead_into_what_another_one_reads_whole() -> None:
     schema = {"whole": {"type": "string", "from": "$.a"}, "part": {"type": "long?", "from": "$.a.b"}}
     accepted, rejected = read(schema, b'{"a":"text"}', b'{"a":{"b":1}}')
@@ -538,6 +548,7 @@ def test_each_example_is_a_stream_with_a_pipeline_that_fits(path: Path) -> None:
     [
         ({"a": {"type": "long", "from": "a.b"}}, {}, "schema.a.from: 'a.b' is not a path; expected '$', then '.name'"),
         ({"a": {"type": "long", "from": "$"}}, {}, "schema.a.from: is the whole record, which is no value"),
+        ({"a": {"type": "long", "from": '$["\\ud800"]'}}, {}, "schema.a.from: '$[\"\\\\ud800\"]' is not a path"),
         ({"a": {"type": "long", "from": "$[0].ts"}}, {}, "schema.a.from: begins with an index, and a record of format json is"),
         ({"a": {"type": "string", "text": True}}, {}, "schema.a.text: a string is text anyway"),
         ({"a": {"type": "long", "from": "$.a"}}, {"format": "csv"}, "schema.a.from: a record of format csv has no members"),

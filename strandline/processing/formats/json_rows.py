@@ -14,6 +14,7 @@ all of its elements; and there the array's own path is that of the element.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
@@ -44,6 +45,8 @@ _object_of = msgspec.json.Decoder(dict[str, Raw]).decode
 _array_of = msgspec.json.Decoder(list[Raw]).decode
 _text_of = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.encode
+_NO_MEMBER = re.compile(r'["\\\x00-\x1f]')
+"""What msgspec allows in no name of a struct's member."""
 
 
 T = TypeVar("T")
@@ -94,7 +97,7 @@ class ExplodedRows:
         self._array = array
         self._name = path_text(array)
         self._paths = [path_in_element(path, array) for path in self._fields.paths]
-        self._read = _FastReader(self._paths) if _begin_with_names(self._paths) else lambda _: None
+        self._read = _FastReader(self._paths) if _can_be_read_fast(self._paths) else lambda _: None
 
     def parts(self, values: Iterable[JsonText]) -> Iterator[Rows]:
         """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows or EXPLODED_BYTES_MAX bytes, but
@@ -175,7 +178,7 @@ class _Fields:
         members: list[Any] = [(f"f{at}", _Value, UNSET) for at in range(len(fields))]
         names = {f"f{at}": field.name for at, field in enumerate(fields)}
         self._flat = msgspec.defstruct("Flat", members, rename=names, gc=False)
-        self._read = _FastReader(self.paths) if _begin_with_names(self.paths) else None
+        self._read = _FastReader(self.paths) if _can_be_read_fast(self.paths) else None
         self._pairs = json.JSONDecoder(object_pairs_hook=self._refuse_repeats, parse_int=str, parse_float=str)
 
     def rows_at_once(self, values: Sequence[JsonText]) -> list[bytes] | None:
@@ -277,15 +280,18 @@ class _RepeatedNameError(Exception):
     pass
 
 
-def _begin_with_names(paths: Sequence[JsonPath]) -> bool:
-    return all(path and isinstance(path[0], str) for path in paths)
+def _can_be_read_fast(paths: Sequence[JsonPath]) -> bool:
+    """Whether each path begins with a name, and each name on them may be that of a struct's member."""
+    return all(path and isinstance(path[0], str) for path in paths) and not any(
+        isinstance(step, str) and _NO_MEMBER.search(step) for path in paths for step in path
+    )
 
 
 class _FastReader:
     """Reads all paths of an object at once, in C; where that fails, or a path leads nowhere, it says None or UNSET.
 
-    Each path begins with a name. Structs nest as the paths do. A path goes into them as far as it has names, and not into what
-    another path reads whole.
+    Its paths are those that `_can_be_read_fast`. Structs nest as the paths do. A path goes into them as far as it has names, and
+    not into what another path reads whole.
     """
 
     def __init__(self, paths: Sequence[JsonPath]) -> None:
