@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.formats.inference import NoSampleError, Proposal, infer_stream
+from strandline.processing.formats.inference import NoSampleError, Proposal, infer_from_topic, infer_stream
 from strandline.services.cli.commands import app
 from tests.support.examples import examples
 
@@ -135,6 +135,78 @@ def test_what_the_document_would_reject_is_said() -> None:
     proposal = infer('[{"a": 1}, 7]')
     assert (proposal.records, proposal.accepted) == (2, 1)
     assert proposal.rejected == ["schema: expected an object, got 7"]
+
+
+GOOD = [f'{{"time": 176400000000{at}, "v": {at}.5, "id": "a"}}'.encode() for at in range(3)]
+ODD = {
+    "arrays in arrays": b"[" * 100_000 + b"]" * 100_000,
+    "objects in objects": b'{"a":' * 3_000 + b"1" + b"}" * 3_000,
+    "objects of 500 levels": b'{"a":' * 500 + b"1" + b"}" * 500,
+    "a number of 400 digits": b'{"time": %s}' % (b"9" * 400),
+    "a number of 5,000 digits": b'{"time": %s}' % (b"9" * 5_000),
+    "an infinite number": b'{"v": 1e999}',
+    "a name with half of a pair": b'{"\\ud800": 1}',
+    "the other half": b'{"\\udc00": 1}',
+    "two first halves": b'{"\\ud800\\ud800": 1}',
+    "a text with half of a pair": b'{"id": "\\ud800"}',
+    "not a number": b'{"v": NaN}',
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+@pytest.mark.parametrize("place", [1, 3], ids=["among others", "last"])
+def test_an_odd_record_is_left_out_and_it_is_said(odd: bytes, place: int) -> None:
+    records = [*GOOD[:place], odd, *GOOD[place:]]
+    good = infer_stream("s", b"\n".join(GOOD))
+    expected = "records of the sample that can't be read, and are left out: 1"
+    proposals = [infer_stream("s", b"\n".join(records)), infer_from_topic("s", records, 4, "7d")]
+    if len(odd) < 10_000:
+        proposals.append(infer_stream("s", b"[" + b",".join(records) + b"]"))
+    for proposal in proposals:
+        assert proposal.document["schema"] == good.document["schema"]
+        assert (proposal.accepted, expected in proposal.notes) == (3, True)
+    assert expected not in good.notes
+
+
+@pytest.mark.parametrize("digits", [400, 5_000])
+def test_a_number_that_no_field_can_hold_changes_no_type(digits: int) -> None:
+    number = "9" * digits
+    assert infer(f"1\n2\n3\n{number}\n").document["schema"] == {"value": "long"}
+    assert infer(f"a,1\nb,2\nc,{number}\n").document["schema"] == {"column_1": "string", "column_2": "long"}
+    assert infer(f"w v=1i\nw v=2i\nw v={number}i\n").document["schema"]["v"] == "long"
+    assert infer(f"{number}\n{number}\n").document["schema"] == {"value": "string"}
+    assert infer(f'{{"t": "1"}}\n{{"t": "{number}"}}').document["schema"] == {"t": "string"}  # which holds both
+
+
+@pytest.mark.parametrize("name", ["\x00", 'a"b', "a\\b", "a\nb: c"], ids=ascii)
+def test_a_member_may_have_any_name(name: str) -> None:
+    odd = json.dumps({"time": 1_764_000_000_000, "v": 1, "id": "a", name: 7}).encode()
+    for records in ([*GOOD, odd], [odd]):
+        proposal = infer_stream("s", b"\n".join(records))
+        (field,) = (one for one in proposal.document["schema"].values() if isinstance(one, dict) and "from" in one)
+        assert field["from"] == f"$[{json.dumps(name)}]"
+        assert (proposal.accepted, proposal.rejected) == (len(records), [])
+    proposal = infer_stream("s", json.dumps({"v": 1, name: None}).encode())
+    assert all("\n" not in note for note in proposal.notes)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda one: one, lambda one: {"before": None, "after": one, "op": "c"}], ids=["json", "debezium"]
+)
+def test_what_no_document_can_name_is_left_out_and_it_is_said(wrap: Any) -> None:
+    deep: Any = 1
+    for _ in range(25):
+        deep = {"a": deep}
+    wide = {f"m{at}": at for at in range(2_000)}
+    good = [wrap({"id": at, "v": 1.5}) for at in range(3)]
+    expected = infer_stream("s", "\n".join(map(json.dumps, good)).encode()).document["schema"]
+    proposal = infer_stream("s", "\n".join(map(json.dumps, [wrap({"id": 1, "v": 2.5, "d": deep}), *good])).encode())
+    assert proposal.document["schema"] == expected
+    assert any("has more steps than a path may have; left out" in note for note in proposal.notes)
+    proposal = infer_stream("s", "\n".join(map(json.dumps, [wrap({**wide, "id": 1, "v": 2.5}), *good])).encode())
+    assert expected.items() <= proposal.document["schema"].items()
+    assert len(proposal.document["schema"]) <= 1_000
+    assert any("fields that the fewest records have" in note for note in proposal.notes)
 
 
 NAMES = st.sampled_from(["a", "A", "b", "wind-speed", "window", "_x", "1st", "ä", "ts", "strandline", "x.y"])

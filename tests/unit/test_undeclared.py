@@ -47,6 +47,12 @@ def test_other_formats_and_their_members() -> None:
     assert found([b"1;2"], schema={"t": "long"}, format="value") == []
 
 
+def test_what_can_not_be_read_is_left_out() -> None:
+    deep = [b'{"a":' * depth + b"1" + b"}" * depth for depth in range(101, 1_001)]
+    values = [b'{"t": 1, "b": 2}', *deep, b'{"\\ud800": 1}', b'{"a": ' + b"9" * 5_000 + b"}"]
+    assert ("$.b", ["long"], 1) in found(values, schema={"t": "long"})
+
+
 def test_names_without_end_are_bounded() -> None:
     values = [f'{{"t": 1, "device-{number}": 1}}'.encode() for number in range(3 * NAMES_MAX)]
     assert len(found(values, schema={"t": "long"})) == NAMES_MAX

@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO, StringIO
 from itertools import islice
+from math import isfinite
 from typing import Any
 
 from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
+from strandline.core.documents import COLUMNS_MAX
 from strandline.core.errors import StrandlineError
 from strandline.core.field_types import WHOLE_RANGES
 from strandline.core.files.text_rows import RECORD_BYTES_MAX, rows_of_csv
-from strandline.core.json_paths import parse_json_path
+from strandline.core.json_paths import STEPS_MAX, parse_json_path
 from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.change_events import row_of_change
@@ -25,7 +27,7 @@ from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import path_text
 from strandline.processing.formats.packed_maps import PackedMaps
-from strandline.processing.formats.record_fields import Rejection
+from strandline.processing.formats.record_fields import Rejection, why_unreadable
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.text_values import is_number_text
 from strandline.processing.formats.timestamps import PER_SECOND, parse_timestamp
@@ -121,7 +123,7 @@ def _as_line(record: bytes) -> bytes | None:
         return None
     if text[:1] in ("{", "["):
         with contextlib.suppress(ValueError):
-            return json.dumps(json.loads(text)).encode()
+            return json.dumps(_read_json(text)).encode()
     return text.replace("\r", " ").replace("\n", " ").encode()
 
 
@@ -158,23 +160,57 @@ def _try_out(proposal: Proposal, values: list[bytes]) -> None:
 
 
 def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
-    try:
-        whole = json.loads(text)
-        records = whole if isinstance(whole, list) else [whole]
-    except ValueError:
-        records, broken = [], 0
-        for line in lines:
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                broken += 1
-        if broken > len(records):
-            raise NoSampleError("the sample looks like JSON and most lines are none; give one object a line") from None
-    objects = [record for record in records[:SAMPLE_RECORDS_MAX] if isinstance(record, dict)]
+    texts = _json_texts(text, lines)[:SAMPLE_RECORDS_MAX]
+    records = list(_readable(texts))
+    unreadable = len(texts) - len(records)
+    if unreadable > len(records):
+        raise NoSampleError(
+            "the sample looks like JSON and most lines are none that can be read; give one object a line"
+        )
+    objects = [record for record in records if isinstance(record, dict)]
     if not objects:
         raise NoSampleError("the sample holds no JSON object; give one object a line, or an array of objects")
     if all(row_of_change(one) is not None for one in objects):
-        return _of_changes(name, objects), [json.dumps(record).encode() for record in objects]
+        proposal, records = _of_changes(name, objects), objects
+    else:
+        proposal = _of_objects(name, objects)
+    if unreadable:
+        proposal.notes.append(f"records of the sample that can't be read, and are left out: {unreadable:,}")
+    return proposal, [json.dumps(record).encode() for record in records]
+
+
+def _json_texts(text: str, lines: list[str]) -> list[str]:
+    """The text of each record: of each element of an array, of one value on several lines, or each line."""
+    try:
+        whole = json.loads(text, parse_int=_number)
+        return [json.dumps(one) for one in whole] if isinstance(whole, list) else [text]
+    except (ValueError, RecursionError):
+        return lines
+
+
+def _read_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError for what no stream takes: a text that can't be read, as one with half of a
+    surrogate pair, and a number that no field can hold."""
+    if (why := why_unreadable(text.encode())) is not None:
+        raise ValueError(why)
+    value = json.loads(text, parse_int=_number)
+    json.dumps(value, allow_nan=False)  # raises for infinite numbers
+    return value
+
+
+def _number(text: str) -> int | float:
+    """A number as JSON writes it; infinite if it is one that no field can hold."""
+    return int(text) if isfinite(number := float(text)) and text.removeprefix("-").isdigit() else number
+
+
+def _readable(texts: Sequence[str]) -> Iterator[Any]:
+    """The values of the texts that `_read_json` reads."""
+    for text in texts:
+        with contextlib.suppress(ValueError):
+            yield _read_json(text)
+
+
+def _of_objects(name: str, objects: list[dict[str, Any]]) -> Proposal:
     document: dict[str, Any] = {"stream": name, "format": "json"}
     proposal = Proposal(document)
     array = next((key for key, value in objects[0].items() if _is_list_of_objects(value)), None)
@@ -182,7 +218,7 @@ def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[byt
     if array is not None:
         document["explode"] = path_text((array,))
         proposal.notes.append(
-            f"each element of {array!r} becomes a row; without explode, take single ones as $.{array}[0].name"
+            f"each element of {array!r} becomes a row; without explode, take single ones as {path_text((array, 0))}.name"
         )
         beside = [{key: value for key, value in one.items() if key != array} for one in objects]
         rows = [
@@ -193,7 +229,7 @@ def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[byt
         for path, value in leaves(row, ()):
             found[path].append(value)
     document["schema"] = _schema(found, len(rows), proposal, is_text=False)
-    return proposal, [json.dumps(record).encode() for record in records[:SAMPLE_RECORDS_MAX]]
+    return proposal
 
 
 def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
@@ -203,7 +239,7 @@ def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
         for path, value in leaves(row_of_change(event) or {}, ()):
             found[path].append(value)
     proposal = Proposal({"stream": name, "format": "debezium"})
-    schema = _schema(found, len(events), proposal, is_text=False)
+    schema = _schema(found, len(events), proposal, is_text=False, fields_max=COLUMNS_MAX - 2)  # two are added
     for field_name, spec in schema.items():  # a column that is further in, or has no field's name
         if isinstance(spec, dict) and "from" in spec:
             schema[field_name] = spec | {"from": f"$.row{spec['from'][1:]}"}
@@ -266,12 +302,12 @@ def _are_influx(lines: list[str]) -> bool:
 def _of_influx(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
     values = [line.encode() for line in lines]
     found: dict[Path, list[Any]] = defaultdict(list)
+    objects = InfluxLines().objects(values, [None] * len(values))
     good = 0
-    for one in InfluxLines().objects(values, [None] * len(values)):
-        if isinstance(one, bytes):
-            good += 1
-            for key, value in json.loads(one).items():
-                found[(key,)].append(value)
+    for members in _readable([one.decode() for one in objects if isinstance(one, bytes)]):
+        good += 1
+        for key, value in members.items():
+            found[(key,)].append(value)
     proposal = Proposal({"stream": name, "format": "influx"})
     schema = _schema(found, good, proposal, is_text=False)
     if "time" in schema:
@@ -305,6 +341,7 @@ def _of_csv(name: str, delimiter: str, lines: list[str], rows: list[list[str]]) 
         proposal.notes.append("the first line holds the names of the columns; don't send it")
     else:
         proposal.notes.append("no line holds the names of the columns: put better ones")
+    rows = [row for row in rows if not any(map(_is_beyond, row))] or rows
     found: dict[Path, list[Any]] = {(key,): [row[at] for row in rows if row[at]] for at, key in enumerate(names)}
     document["schema"] = _schema(found, len(rows), proposal, is_text=True)
     for spec in document["schema"].values():
@@ -316,8 +353,9 @@ def _of_csv(name: str, delimiter: str, lines: list[str], rows: list[list[str]]) 
 
 
 def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
+    usual = [line for line in lines if not _is_beyond(line)] or lines
     proposal = Proposal(
-        {"stream": name, "format": "value", "schema": {"value": _type_of("value", lines, is_text=True)["type"]}}
+        {"stream": name, "format": "value", "schema": {"value": _type_of("value", usual, is_text=True)["type"]}}
     )
     proposal.notes.append(
         "add a field for what tells the devices apart, from the topic (mqtt: {fields}) or the URL's query"
@@ -338,10 +376,18 @@ def leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
             yield (*path, key), inner
 
 
-def _schema(found: dict[Path, list[Any]], rows: int, proposal: Proposal, *, is_text: bool) -> dict[str, Any]:
+def _schema(
+    found: dict[Path, list[Any]], rows: int, proposal: Proposal, *, is_text: bool, fields_max: int = COLUMNS_MAX
+) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     times = []
+    if len(found) > fields_max:
+        proposal.notes.append(f"{len(found) - fields_max:,} fields that the fewest records have are left out")
+        found = dict(sorted(found.items(), key=lambda one: -len(one[1]))[:fields_max])
     for path, values in found.items():
+        if len(path) >= STEPS_MAX:
+            proposal.notes.append(f"{path_text(path)} has more steps than a path may have; left out")
+            continue
         known = [value for value in values if value is not None]
         if not known or any(isinstance(value, list) for value in known):
             what = "is null throughout" if not known else "is an array: take single elements by a path, as $.name[0]"
@@ -414,11 +460,16 @@ def _type_of(name: str, values: Sequence[Any], *, is_text: bool) -> dict[str, An
 
 
 def _value_of(text: str) -> Any:
-    """What a text means: a number, true or false, or itself."""
+    """What a text means: a number that a field can hold, true or false, or itself."""
     stripped = text.strip()
     if stripped in ("true", "false"):
         return stripped == "true"
-    return json.loads(stripped) if is_number_text(stripped) else text
+    return _number(stripped) if is_number_text(stripped) and not _is_beyond(stripped) else text
+
+
+def _is_beyond(text: str) -> bool:
+    """Whether a text is a number that no field can hold."""
+    return is_number_text(text.strip()) and not isfinite(float(text))
 
 
 def _is_value(text: str) -> bool:

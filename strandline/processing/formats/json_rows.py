@@ -271,9 +271,14 @@ def too_large(array: JsonPath) -> Rejection:
 def path_text(path: JsonPath) -> str:
     """The path as people write it."""
     steps = [
-        f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f'["{step}"]' for step in path
+        f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{_quoted(step)}]"
+        for step in path
     ]
     return "".join(["$", *steps])
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
 
 
 class _RepeatedNameError(Exception):

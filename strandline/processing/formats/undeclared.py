@@ -12,6 +12,7 @@ import msgspec
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.inference import Path, leaves
 from strandline.processing.formats.json_rows import path_text
+from strandline.processing.formats.record_fields import why_unreadable
 from strandline.processing.formats.record_rows import RecordFormat, json_objects, record_format
 
 NAMES_MAX = 1_000
@@ -57,9 +58,11 @@ def undeclared_fields(stream: StreamSpec, values: Sequence[bytes]) -> list[Undec
 
 def _members(config: RecordFormat, value: object) -> Iterator[tuple[str, Path, Any]]:
     """Each value in a record that is no object: its name for people, its path as fields are looked for, and itself."""
+    if not isinstance(value, bytes) or why_unreadable(value) is not None:
+        return
     try:
-        whole = msgspec.json.decode(value) if isinstance(value, bytes) else None
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        whole = msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeError):
         return
     if not isinstance(whole, dict):
         return
