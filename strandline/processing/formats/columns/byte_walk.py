@@ -77,6 +77,11 @@ class ByteWalk:
         """How often this stands in the records."""
         return self._bytes.count(found)
 
+    def place_of(self, found: bytes, start: int, end: int) -> int:
+        """Where this stands first between the two places; the end if it does not."""
+        at = self._bytes.find(found, start, end)
+        return end if at < 0 else at
+
     def bytes_at(self, at: int, count: int) -> bytes:
         return self._bytes[at : at + count]
 

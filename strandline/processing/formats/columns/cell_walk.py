@@ -3,9 +3,9 @@ here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from strandline.processing.formats.columns.read_columns import Column, Marks, is
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.text_values import NUMBER
 
+Bytes = npt.NDArray[np.uint8]
 NumberForm = Literal["whole", "short", "any"]
 PATTERNS: dict[NumberForm, str] = {
     "whole": r"-?(?:0|[1-9]\d{0,17}|[1-8]\d{18})",
@@ -27,20 +28,29 @@ PATTERNS: dict[NumberForm, str] = {
 """How numbers are written: whole ones that 64 bits hold, those that are far from what a double can be, and all that JSON has."""
 _WHOLE_DIGITS_MAX = 19
 _SHORT_BYTES_MAX = 40
+_WINDOW_BYTES, _WINDOWS_MAX = 32, 8
+"""So many bytes of each line are looked at at once, not more than LITERAL_BYTES_MAX, which stand behind the last line; and how
+often. Texts that go on are searched one by one."""
 
 
 class CellWalk:
     """The lines of some records, each with its end behind it."""
 
-    def __init__(self, values: Sequence[bytes | None], refused: bytes) -> None:
-        """`refused`: records with any of these bytes are marked, and those that are not one line."""
+    def __init__(self, values: Sequence[bytes | None], refused: bytes | None) -> None:
+        """`refused`: records with any of these bytes are marked, and those that are not one line; None: none is."""
         self.walk = ByteWalk(values, b"\n")
         self.starts: Places = self.walk.at.copy()
         self.ends: Places = self.walk.ends - 1
         """Where the line's end stands."""
         self.data = self.walk.data[: int(self.walk.ends[-1])]
-        if self.walk.holds(refused) or self.walk.count(b"\n") > len(values):
+        if refused is not None and (self.walk.holds(refused) or self.walk.count(b"\n") > len(values)):
             self._refuse(is_any(self.data, refused + b"\n"))
+
+    @cached_property
+    def are_plain(self) -> bool:
+        """Whether all lines are ASCII without control characters and escapes."""
+        controls = np.count_nonzero(self.data < ord(" "))
+        return self.walk.is_ascii and not self.walk.holds(b"\\") and controls == len(self.walk)
 
     def refuse_controls(self) -> None:
         """Mark the lines with control characters."""
@@ -68,6 +78,53 @@ class CellWalk:
                 return first, expected
         first = np.searchsorted(places, self.starts)
         return first, np.searchsorted(places, self.ends) - first
+
+    def next_of(self, byte: int, starts: Places) -> Places:
+        """Where this byte comes next; in a line without it, its end."""
+        found, rows = self._near(lambda data: data == byte, starts)
+        spans = zip(found[rows].tolist(), self.ends[rows].tolist(), strict=True)
+        found[rows] = [self.walk.place_of(bytes([byte]), start, end) for start, end in spans]
+        return found
+
+    def plain_text_ends(self, starts: Places) -> Places:
+        """Where the text that begins there ends, if it is short and ASCII without control characters and escapes."""
+        return self._near(
+            lambda data: (data == ord('"')) | (data == ord("\\")) | (data.view(np.int8) < ord(" ")), starts
+        )[0]
+
+    def plain_number_ends(self, starts: Places) -> Places:
+        """Where the number that begins there ends, if it has no exponent; where none does, its begin."""
+        leads = np.minimum(starts + (self.data[starts] == ord("-")), self.ends)
+        ends = self._digit_ends(leads)
+        are_whole = (ends > leads) & ((self.data[leads] != ord("0")) | (ends - leads == 1))
+        have_point = self.data[ends] == ord(".")
+        if have_point.any():
+            fractions = np.minimum(ends + 1, self.ends)
+            ends = np.where(have_point, self._digit_ends(fractions), ends)
+            are_whole &= ~have_point | (ends > fractions)
+        return np.where(are_whole, ends, starts)
+
+    def _digit_ends(self, starts: Places) -> Places:
+        return self._near(lambda data: data - np.uint8(ord("0")) > 9, starts)[0]
+
+    def _near(self, are_it: Callable[[Bytes], Marks], starts: Places) -> tuple[Places, Places]:
+        """Where the next such byte is, in a line without one its end; and the lines that have none near by, but may have."""
+        found, go_on = self._in_window(are_it, starts, self.ends)
+        rows = np.flatnonzero(go_on)
+        for _ in range(_WINDOWS_MAX - 1):
+            if not len(rows):
+                break
+            found[rows], go_on = self._in_window(are_it, found[rows], self.ends[rows])
+            rows = rows[go_on]
+        return found, rows
+
+    def _in_window(self, are_it: Callable[[Bytes], Marks], starts: Places, ends: Places) -> tuple[Places, Marks]:
+        """Where the next such byte is, or how far it was looked for; and which lines go on behind that."""
+        marks = are_it(self.walk.numbers_at(f"V{_WINDOW_BYTES}", starts).view(np.uint8).reshape(len(starts), -1))
+        steps = marks.argmax(axis=1)
+        is_none = (steps == 0) & ~marks[:, 0]
+        found = np.minimum(starts + np.where(is_none, _WINDOW_BYTES, steps), ends)
+        return found, is_none & (found < ends)
 
     def require(self, starts: Places, literal: bytes) -> None:
         """Mark the lines in which this doesn't stand there."""
@@ -102,6 +159,16 @@ class CellWalk:
     def texts(self, starts: Places, ends: Places) -> Column:
         """The cells as texts; an empty one is a text, too."""
         return self.walk.text_at(starts, self._lengths(starts, ends), np.ones(len(self.walk), np.bool_))
+
+    def plain_texts(self, starts: Places, ends: Places) -> Column:
+        """The cells as texts; lines in which one has a control character or an escape are marked."""
+        found = self.texts(starts, ends)
+        _, offsets, data = found.values.buffers()
+        if data is not None:
+            texts = np.frombuffer(data, np.uint8)
+            unusual = np.flatnonzero((texts < ord(" ")) | (texts == ord("\\")))
+            self.walk.fits[np.searchsorted(np.frombuffer(offsets, np.int32), unusual, "right") - 1] = False
+        return found
 
     def column(
         self, field: RecordField, starts: Places, ends: Places, form: NumberForm | None = None, suffix: bytes = b""

@@ -1,5 +1,9 @@
 """JSON records with an array of objects as columns, a row for each element: those of one shape but for how many elements they
-have."""
+have.
+
+Without escapes a quote always begins or ends a text. So how many quotes a record has tells how many elements, and where they
+stand, where each value would stand if the record had the shape; then what stands between the values is compared, byte by byte.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from strandline.processing.formats.columns.byte_walk import Places
 from strandline.processing.formats.columns.cell_walk import CellWalk
 from strandline.processing.formats.columns.json_columns import (
     Paths,
-    ShapedRecords,
     can_hold,
     fields_at,
     read_cell,
@@ -146,6 +149,49 @@ class ExplodedColumns:
         field = self._own.get(cell.path)
         column = read_cell(rows, cell, field, starts, ends)
         return {} if field is None or column is None else {field.name: column}
+
+
+class ShapedRecords:
+    """Records, and where the cells of the shape stand in them; those that haven't the shape are marked."""
+
+    def __init__(self, values: Sequence[bytes | None], shape: Shape) -> None:
+        self.shape = shape
+        self.cells = CellWalk(values, b"\\")
+        self.cells.require_utf8()
+        self.cells.refuse_controls()
+        self._quotes: Places = np.flatnonzero(self.cells.data == ord('"'))
+        self.first, self.counts = self.cells.first_and_count(self._quotes, shape.quotes)
+        """The first of each record's quotes, and how many they are."""
+        if len(self._quotes) == 0:
+            self.cells.walk.fits[:] = False
+            self._quotes = np.zeros(1, np.int64)
+        self.cells.require(self.cells.starts, shape.begin)
+
+    def read(self, lines: CellWalk, first: Places, cells: Sequence[Cell], paths: Paths) -> dict[str, Column]:
+        """The columns of the fields among these cells. `first`: of each line the place of the quote that has number 0."""
+        columns: dict[str, Column] = {}
+        for cell in cells:
+            starts, ends = self.places(lines, first, cell)
+            lines.walk.fits &= starts <= ends
+            lines.require(ends, cell.literal)
+            field = paths.get(cell.path)
+            column = read_cell(lines, cell, field, starts, ends)
+            if field is not None and column is not None:
+                columns[field.name] = column
+            if cell is self.shape.cells[-1]:
+                lines.walk.fits &= ends + len(cell.literal) == lines.ends
+        return columns
+
+    def places(self, lines: CellWalk, first: Places, cell: Cell) -> tuple[Places, Places]:
+        """Where the cell begins and ends in each line of the shape."""
+        starts = self._quotes_at(first, cell.quote) + cell.after_quote
+        is_followed = cell.quote + 1 < self.shape.quotes
+        return starts, (self._quotes_at(first, cell.quote + 1) if is_followed else lines.ends) - cell.before_next
+
+    def _quotes_at(self, first: Places, number: int) -> Places:
+        if first is self.first and isinstance(self.counts, int):  # one behind the other, which is read sooner
+            return self._quotes[number :: self.counts]
+        return self._quotes[np.clip(first + number, 0, len(self._quotes) - 1)]
 
 
 def rows_of(

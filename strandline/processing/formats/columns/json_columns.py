@@ -1,12 +1,13 @@
 """JSON records of one shape as columns: those whose text is that of a model but for its values.
 
-Without escapes a quote always begins or ends a text. So where the quotes of a record stand, and how many there are, tells where
-each value would stand if the record had the shape; then what stands between the values is compared, byte by byte.
+All records are read in step, from one value to the next: where a value ends, the record must go on as the model does, byte by
+byte. Values that no field takes and that are the same in most records, such as the schema and the table's name in an event, are
+compared like what stands between values; the others are looked at, so that each record is known to be JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +17,22 @@ from strandline.core.json_paths import JsonPath
 from strandline.processing.formats.columns.byte_walk import Places
 from strandline.processing.formats.columns.cell_walk import CellWalk
 from strandline.processing.formats.columns.json_shape import Cell, Shape, shape_of
-from strandline.processing.formats.columns.read_columns import Column, ColumnsAndMarks, holds_values
+from strandline.processing.formats.columns.read_columns import Column, ColumnsAndMarks, Marks, holds_values
 from strandline.processing.formats.record_fields import RecordField
 
 _MODELS_TRIED = 4
+_REST_MIN = 64
+"""Of fewer records the texts are read sooner."""
+_SAMPLES, _SAMPLES_MIN = 16, 3
+"""In how many records, and of which at least how many must have the shape's quotes, it is seen which values stay the same."""
+_BEGIN_BYTES_MAX = 256
+"""What begins all records, and is longer, is compared in each before they are laid one behind the other."""
+_OPERATION = RecordField("$.op", "string")
+"""What is read of an event that no field takes: no field has this name."""
 _NULL, _WORDS = (b"null",), (b"null", b"true", b"false")
 
+Constants = frozenset[JsonPath]
+"""Places whose values are the same in most records."""
 Paths = Mapping[JsonPath, RecordField]
 """The fields by the places where they stand."""
 
@@ -49,11 +60,13 @@ class JsonColumns:
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
         """As QuickReader has it."""
+        return read_by_shapes(values, self._of_one_shape)
+
+    def _of_one_shape(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
         shape = model_of(values)
         if self._paths is None or shape is None or not can_hold(shape, self._paths):
             return None
-        records = ShapedRecords(values, shape)
-        return records.columns(self._paths), records.cells.walk.fits
+        return read_shaped(values, shape, self._paths, constants_of(shape, values))
 
 
 class ChangeColumns:
@@ -69,11 +82,14 @@ class ChangeColumns:
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
         """As QuickReader has it."""
+        return read_by_shapes(values, self._of_one_shape)
+
+    def _of_one_shape(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
         shape = model_of(values)
         if self._paths is None or shape is None:
             return None
         event: JsonPath = ("payload",) if ("payload",) in shape.containers else ()
-        where, operations = ("after", ["c", "r", "u"]) if (*event, "after") in shape.objects else ("before", ["d"])
+        where, operations = ("after", [b"c", b"r", b"u"]) if (*event, "after") in shape.objects else ("before", [b"d"])
         operation = next((cell for cell in shape.cells if cell.path == (*event, "op") and cell.is_text), None)
         if (
             operation is None
@@ -87,11 +103,37 @@ class ChangeColumns:
         }
         if len(paths) < len(self._paths) or not can_hold(shape, paths):
             return None
-        records = ShapedRecords(values, shape)
-        columns = records.columns(paths)
-        found = records.cells.texts(*records.places(records.cells, records.first, operation)).values
-        records.cells.walk.fits &= np.array(pc.is_in(found, pa.array(operations)))
-        return columns, records.cells.walk.fits
+        constants = constants_of(shape, values)
+        if operation.path in constants and operation.path not in paths:
+            return read_shaped(values, shape, paths, constants) if operation.value in operations else None
+        name = paths.setdefault(operation.path, _OPERATION).name
+        columns, fits = read_shaped(values, shape, paths, constants)
+        fits &= np.array(pc.is_in(columns[name].values, pa.array(operations, pa.string())))
+        return columns, fits
+
+
+def read_by_shapes(
+    values: Sequence[bytes | None], read: Callable[[Sequence[bytes | None]], ColumnsAndMarks | None]
+) -> ColumnsAndMarks | None:
+    """The records of several shapes: what `read` does not find to be of one, it is given again. It takes the shape of the first.
+
+    Ends when few are left, or when twice few had the shape, as where each record has another one.
+    """
+    if (found := read(values)) is None:
+        return None
+    columns, fits = found
+    poor = int(4 * np.count_nonzero(fits) < len(values))
+    while poor < 2 and len(rest := np.flatnonzero(~fits)) >= _REST_MIN:
+        if (found := read([values[at] for at in rest.tolist()])) is None:
+            break
+        others, are_found = found
+        for name in columns.keys() | others.keys():
+            like = columns.get(name) or others[name]
+            one = columns.get(name) or Column.without(like, len(values))
+            columns[name] = one.with_rows(rest, others.get(name) or Column.without(like, len(rest)))
+        fits[rest] = are_found
+        poor += int(4 * np.count_nonzero(are_found) < len(rest))
+    return columns, fits
 
 
 def can_hold(shape: Shape, paths: Paths) -> bool:
@@ -101,52 +143,68 @@ def can_hold(shape: Shape, paths: Paths) -> bool:
     )
 
 
-class ShapedRecords:
-    """Records, and where the cells of the shape stand in them; those that haven't the shape are marked."""
+def constants_of(shape: Shape, values: Sequence[bytes | None]) -> Constants:
+    """The cells that hold what the model has there in some other records, too, of those that may have the shape."""
+    some = [
+        one for one in values[:: len(values) // _SAMPLES + 1] if one is not None and one.count(b'"') == shape.quotes
+    ]
+    if len(some) < _SAMPLES_MIN:
+        return frozenset()
+    found, before, place = set(), shape.begin, 0
+    for cell in shape.cells:
+        text = before + cell.value + cell.literal
+        if all(value.startswith(text, place) or text in value for value in some):
+            found.add(cell.path)
+        place += len(before) + len(cell.value)
+        before = cell.literal
+    return frozenset(found)
 
-    def __init__(self, values: Sequence[bytes | None], shape: Shape) -> None:
-        self.shape = shape
-        self.cells = CellWalk(values, b"\\")
-        self.cells.require_utf8()
-        self.cells.refuse_controls()
-        self._quotes: Places = np.flatnonzero(self.cells.data == ord('"'))
-        self.first, self.counts = self.cells.first_and_count(self._quotes, shape.quotes)
-        """The first of each record's quotes, and how many they are."""
-        if len(self._quotes) == 0:
-            self.cells.walk.fits[:] = False
-            self._quotes = np.zeros(1, np.int64)
-        self.cells.require(self.cells.starts, shape.begin)
 
-    def columns(self, paths: Paths) -> dict[str, Column]:
-        """The columns of the fields, where each record has the cells of the shape once."""
-        self.cells.walk.fits &= self.counts == self.shape.quotes
-        return self.read(self.cells, self.first, self.shape.cells, paths)
+def read_shaped(
+    values: Sequence[bytes | None], shape: Shape, paths: Paths, constants: Constants
+) -> tuple[dict[str, Column], Marks]:
+    """The columns of the fields, and which records have the shape. `constants`: cells that hold what the model has there, as far
+    as no field takes them."""
+    literals, read = [shape.begin], list[Cell]()
+    for cell in shape.cells:
+        if cell.path in constants and cell.path not in paths:
+            literals[-1] += cell.value + cell.literal
+        else:
+            read.append(cell)
+            literals.append(cell.literal)
+    begin = literals[0]
+    if len(begin) > _BEGIN_BYTES_MAX:  # as with a schema: no byte of it is looked at twice
+        size = len(begin)
+        values = [value[size:] if value is not None and value.startswith(begin) else None for value in values]
+        begin = b""
+    cells = CellWalk(values, None)
+    cells.require(cells.starts, begin)
+    columns: dict[str, Column] = {}
+    at = np.minimum(cells.starts + len(begin), cells.ends)
+    for cell, literal in zip(read, literals[1:], strict=True):
+        field = paths.get(cell.path)
+        if field is None and (plain := _plain_ends(cells, cell, at, literal)) is not None:
+            at = np.minimum(plain + len(literal), cells.ends)
+            continue
+        ends = cells.next_of(literal[0], at)
+        cells.require(ends, literal)
+        column = None
+        if not cell.is_text or (field is not None and field.type != "string"):
+            column = read_cell(cells, cell, field, at, ends)
+        elif field is not None or not cells.are_plain:
+            column = cells.plain_texts(at, ends)
+        if field is not None and column is not None:
+            columns[field.name] = column
+        at = np.minimum(ends + len(literal), cells.ends)
+    cells.walk.fits &= at == cells.ends
+    return columns, cells.walk.fits
 
-    def read(self, lines: CellWalk, first: Places, cells: Sequence[Cell], paths: Paths) -> dict[str, Column]:
-        """The columns of the fields among these cells. `first`: of each line the place of the quote that has number 0."""
-        columns: dict[str, Column] = {}
-        for cell in cells:
-            starts, ends = self.places(lines, first, cell)
-            lines.walk.fits &= starts <= ends
-            lines.require(ends, cell.literal)
-            field = paths.get(cell.path)
-            column = read_cell(lines, cell, field, starts, ends)
-            if field is not None and column is not None:
-                columns[field.name] = column
-            if cell is self.shape.cells[-1]:
-                lines.walk.fits &= ends + len(cell.literal) == lines.ends
-        return columns
 
-    def places(self, lines: CellWalk, first: Places, cell: Cell) -> tuple[Places, Places]:
-        """Where the cell begins and ends in each line of the shape."""
-        starts = self._quotes_at(first, cell.quote) + cell.after_quote
-        is_followed = cell.quote + 1 < self.shape.quotes
-        return starts, (self._quotes_at(first, cell.quote + 1) if is_followed else lines.ends) - cell.before_next
-
-    def _quotes_at(self, first: Places, number: int) -> Places:
-        if first is self.first and isinstance(self.counts, int):  # one behind the other, which is read sooner
-            return self._quotes[number :: self.counts]
-        return self._quotes[np.clip(first + number, 0, len(self._quotes) - 1)]
+def _plain_ends(cells: CellWalk, cell: Cell, starts: Places, literal: bytes) -> Places | None:
+    """Where the cell ends, if it needs no closer look in any record; else None."""
+    ends = cells.plain_text_ends(starts) if cell.is_text else cells.plain_number_ends(starts)
+    marks = cells.are(ends, literal) & (cell.is_text | (ends > starts))
+    return ends if (marks | ~cells.walk.fits).all() else None
 
 
 def read_cell(cells: CellWalk, cell: Cell, field: RecordField | None, starts: Places, ends: Places) -> Column | None:

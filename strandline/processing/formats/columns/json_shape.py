@@ -24,6 +24,8 @@ class Cell:
 
     path: JsonPath
     is_text: bool
+    value: bytes
+    """What the model has there."""
     quote: int
     """Of the record's quotes the number of the last one before the cell."""
     after_quote: int
@@ -67,6 +69,7 @@ def shape_of(text: bytes, cells_max: int = CELLS_MAX) -> Shape | None:
         Cell(
             path=path,
             is_text=text[begin - 1 : begin] == b'"',
+            value=text[begin:end],
             quote=quotes[at] - 1,
             after_quote=len(literals[at]) - literals[at].rindex(b'"'),
             before_next=literals[at + 1].find(b'"') if b'"' in literals[at + 1] else len(literals[at + 1]),

@@ -39,6 +39,21 @@ class Column:
         values = self.values.take(pa.array(rows)) if isinstance(self.values, pa.Array) else self.values[rows]
         return Column(values, self.present[rows])
 
+    def with_rows(self, rows: npt.NDArray[np.int64], other: Column) -> Column:
+        """With the values of the other column at these places."""
+        origin = np.arange(len(self.present))
+        origin[rows] = len(origin) + np.arange(len(rows))
+        is_array = isinstance(self.values, pa.Array)
+        both = (pa.concat_arrays if is_array else np.concatenate)([self.values, other.values])
+        return Column(both, np.concatenate([self.present, other.present])).of(origin)
+
+    @classmethod
+    def without(cls, like: Column, count: int) -> Column:
+        """So many records without the field whose values these are."""
+        is_array = isinstance(like.values, pa.Array)
+        values = pa.nulls(count, like.values.type) if is_array else np.zeros(count, like.values.dtype)
+        return cls(values, np.zeros(count, np.bool_))
+
 
 class ReadColumns(Sequence[JsonText]):
     """The texts of records, each made when it is asked for, and the columns that stand for them."""
