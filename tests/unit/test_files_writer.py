@@ -1,13 +1,20 @@
-"""Files of results where Arrow has no local disk; the contract is in the contract tests."""
+"""Files of results: large slices, and stores that are no local disk; the contract is in the contract tests."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 
-from strandline.results.sinks.files_writer import _Store
+from strandline.results import document
+from strandline.results.document import DocumentShape
+from strandline.results.sinks import contract, files_writer, typed_rows
+from strandline.results.sinks.files_writer import FilesWriter, _Store, committed_files
+from strandline.results.text_columns import join_texts
 
 MANIFEST = "_manifests/job/windows/000000000001.json"
 
@@ -42,3 +49,35 @@ def test_a_manifest_that_a_killed_run_had_begun_is_written_by_the_next_one() -> 
     assert (store.list("_manifests"), store.read(MANIFEST)) == ([MANIFEST], b"whole")
     assert not store.create(MANIFEST, b"other"), "it is there"
     assert store.read(MANIFEST) == b"whole"
+
+
+SHAPE = DocumentShape("", "job", "windows", 1, contract._FIELDS[:1], contract._FIELDS[1:], is_elsewhere=True)
+
+
+def written(directory: Path, batch: pa.RecordBatch) -> tuple[list[str], list[pa.Table]]:
+    """What a commit must be told of the files, and what they hold."""
+    writer = FilesWriter(str(directory), SHAPE)
+    writer.prepare(None)
+    report = writer.write_batches([batch], 1, 1)
+    assert (report.created, len(report.refused)) == (6, 1)
+    writer.commit(1, 1, report.parts)
+    return report.parts, [pq.ParquetFile(file).read() for file in committed_files(str(directory))]
+
+
+def test_a_large_batch_is_made_into_rows_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow holds at most 2 GiB of text in one array. The files are the same, so a slice of an earlier release finds its own."""
+    good, bad = contract.batch_of(SHAPE, [1, 2, 3, 4, 5, 6]), contract.batch_of(SHAPE, [7], load=float("nan"))
+    batch = pa.concat_batches([good.slice(0, 3), bad, good.slice(3)])
+    whole = written(tmp_path / "whole", batch)
+    joined: list[int] = []
+
+    def counting(parts: Any) -> pa.BinaryArray:
+        texts = join_texts(parts)
+        joined.append(len(texts))
+        return texts
+
+    monkeypatch.setattr(document, "join_texts", counting)
+    monkeypatch.setattr(typed_rows, "join_texts", counting)
+    monkeypatch.setattr(files_writer, "_ROWS_AT_ONCE", 2, raising=False)
+    assert written(tmp_path / "pieces", batch) == whole
+    assert max(joined) == 2

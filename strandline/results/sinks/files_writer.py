@@ -14,6 +14,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,9 @@ from strandline.results.writer import WriteReport
 
 MANIFESTS = "_manifests"
 _DIGEST_MODULUS = 1 << 128
+_ROWS_AT_ONCE = 5_000
+"""So many rows are documents at a time: each names all fields, so they take far more room than the rows, and Arrow holds at most
+2 GiB of text in one array."""
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 """As Arrow names them: a file is there once it is whole, and a rename would be a copy."""
 
@@ -80,18 +84,21 @@ class FilesWriter:
         """Write one file for each day. The report's `parts` name them: they count when `commit` has been told of them."""
         report, store = WriteReport(), _Store.of(self.path)
         for batch in batches:
-            rows = typed_rows(self.shape, batch, epoch, emission)
-            report.refused += rows.refused
-            days = rows.table.column(TIME).cast(pa.date32())
-            for day in sorted(days.unique().to_pylist()):
-                places = pc.indices_nonzero(pc.equal(days, pa.scalar(day, pa.date32()))).to_pylist()
-                part = rows if len(places) == len(days) else rows_of(rows, places)
-                digest = f"{part.digest():032x}"
-                name = f"{self.shape.job}.{self.shape.stage}.{emission}-{_short(digest, part.table.num_rows)}.parquet"
+            tables: dict[date, list[pa.RecordBatch]] = {}
+            digests: dict[date, list[str]] = {}
+            for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                rows = typed_rows(self.shape, batch.slice(first, _ROWS_AT_ONCE), epoch, emission)
+                report.refused += rows.refused
+                for day, part in _by_day(rows):
+                    tables.setdefault(day, []).append(part.table)
+                    digests.setdefault(day, []).append(f"{part.digest():032x}")
+            for day in sorted(tables):
+                table, digest = pa.Table.from_batches(tables[day]), _sum(digests[day])
+                name = f"{self.shape.job}.{self.shape.stage}.{emission}-{_short(digest, table.num_rows)}.parquet"
                 place = f"day={day.isoformat()}/{name}"
-                store.write(place, _parquet(part.table))
-                report.parts.append(msgspec.json.encode(WrittenFile(place, part.table.num_rows, digest)).decode())
-                report.created += part.table.num_rows
+                store.write(place, _parquet(table))
+                report.parts.append(msgspec.json.encode(WrittenFile(place, table.num_rows, digest)).decode())
+                report.created += table.num_rows
         return report
 
     def commit(self, emission: int, epoch: int, parts: Sequence[str]) -> None:
@@ -119,9 +126,15 @@ class FilesWriter:
         return f"{MANIFESTS}/{self.shape.job}/{self.shape.stage}"
 
 
-def rows_of(rows: TypedRows, places: list[int]) -> TypedRows:
-    """These rows alone."""
-    return TypedRows(rows.table.take(pa.array(places)), rows.documents.taken(places), [])
+def _by_day(rows: TypedRows) -> Iterator[tuple[date, TypedRows]]:
+    """Each day of these rows, with its rows."""
+    days = rows.table.column(TIME).cast(pa.date32())
+    for day in days.unique().to_pylist():
+        places = pc.indices_nonzero(pc.equal(days, pa.scalar(day, pa.date32()))).to_pylist()
+        if len(places) == len(days):
+            yield day, rows
+        else:
+            yield day, TypedRows(rows.table.take(pa.array(places)), rows.documents.taken(places), [])
 
 
 def committed_files(path: str, job: str | None = None, stage: str | None = None) -> Iterator[str]:
@@ -163,9 +176,9 @@ def open_file(path: str, place: str) -> pa.NativeFile | None:
     return store.open(place) if store.holds(place) else None
 
 
-def _parquet(table: pa.RecordBatch) -> pa.Buffer:
+def _parquet(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_batches([table]), sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd")
     return sink.getvalue()
 
 
