@@ -14,7 +14,7 @@ from strandline.log.batch_checksums import BatchChecksums
 
 _TIMEOUT_S = 15.0
 PARTITIONS_AGE_MAX_S = 2.0
-"""Partitions that are added to a topic are seen after so long, at the latest."""
+"""Partitions that are added to a topic are seen after so long, at the latest; `refresh` and `settled_ends` see them at once."""
 _SETTLED_TIMEOUT_S = 60.0
 _SETTLED_POLL_S = 0.01
 
@@ -61,6 +61,11 @@ class LogIndex:
             self._describe(stream)
         return list(range(self._topics[stream].partitions))
 
+    def refresh(self, stream: str) -> None:
+        """Ask for the partitions now. For whoever looks for what was just written: a new producer uses an added partition at
+        once."""
+        self._describe(stream)
+
     def _describe(self, stream: str) -> TopicDescription:
         known, found = self._topics.get(stream), self._admin.describe(stream)
         # A topic never loses partitions: a broker that knows of fewer is behind.
@@ -88,11 +93,12 @@ class LogIndex:
         return max(self._admin.newest_log_times(stream, self.partitions(stream)).values(), default=0)
 
     def settled_ends(self, stream: str) -> dict[int, int]:
-        """As `ends`, once every transaction that is in the stream now is over.
+        """As `ends`, of all partitions that there are now, once every transaction that is in the stream now is over.
 
         The wait is needed even after a commit: Kafka confirms a commit before each partition knows of it. Raises
         LogUnavailable when some producer's transaction stays open.
         """
+        self.refresh(stream)
         written = self.ends_with_open(stream)
         deadline = time.monotonic() + _SETTLED_TIMEOUT_S
         while True:

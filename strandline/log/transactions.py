@@ -129,6 +129,7 @@ class TransactionSlot:
         """
         config = self._config
         index, reader = _readers(config.bootstrap, config.epoch)
+        index.refresh(config.topic)  # an earlier attempt may have written to a partition that was just added
         starts, ends = index.starts(config.topic), index.ends_with_open(config.topic)
         there: dict[str, tuple[int, int]] = {}
         for partition, end in ends.items():

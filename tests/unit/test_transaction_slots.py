@@ -20,6 +20,8 @@ class Topic:
     def __init__(self, *values: str) -> None:
         self.values = list(values)
 
+    def refresh(self, topic: str) -> None: ...
+
     def starts(self, topic: str) -> dict[int, int]:
         return {0: 0}
 
