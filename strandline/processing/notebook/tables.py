@@ -23,7 +23,13 @@ from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.range_reader import FetchedRecords
 from strandline.log.reader import OffsetRange
-from strandline.processing.audit.index_reader import EndRange, close_snapshot, open_snapshot, read_documents
+from strandline.processing.audit.index_reader import (
+    EndRange,
+    StoredDocument,
+    close_snapshot,
+    open_snapshot,
+    read_documents,
+)
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
@@ -408,10 +414,11 @@ def _of_index(asked: Request, alias: str, stage: Stage | RecordStage, ledger: Le
         "", RecordFormat("json", tuple(fields), {}), tuple(f.name for f in fields), EventTimeSource(None)
     )
     committed = checkpoint.slice if checkpoint else 0
+    emitted_ms = checkpoint.emitted.get(stage.name) if checkpoint else None
     return Table(
         schema,
         [
-            IndexPart(url, name, shown, pipeline_job, ends, committed, decoding)
+            IndexPart(url, name, shown, pipeline_job, ends, committed, emitted_ms, decoding)
             for name, shown in _indices(url, alias).items()
         ],
     )
@@ -439,6 +446,8 @@ class IndexPart:
     job: str
     ends: EndRange
     slice_last: int
+    emitted_ms: int | None
+    """The windows that end at or before it were emitted by then; what late records revise later has a later emission."""
     decoding: DecodingConfig
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -447,13 +456,18 @@ class IndexPart:
         snapshot = open_snapshot(url, self.index)
         try:
             for page in read_documents(url, snapshot, self.ends, 0, 1, self.shown):
-                held = [one for one in page if one.emission is None or one.emission <= self.slice_last]
+                held = [one for one in page if self._counts(one)]
                 if held:
                     columns = _decoded_documents(rows, decoder, [one.body for one in held], self.index)
                     own = pa.array([one.id for one in held]), pa.array([one.emission for one in held], pa.int64())
                     yield pa.RecordBatch.from_arrays([*own, *columns], schema=schema)
         finally:
             close_snapshot(url, snapshot)
+
+    def _counts(self, one: StoredDocument) -> bool:
+        if one.emission is None or one.emission <= self.slice_last:
+            return True
+        return self.emitted_ms is not None and one.end_ms is not None and one.end_ms <= self.emitted_ms
 
 
 def _decoded_documents(rows: RowReader, decoder: Decoder, bodies: list[bytes], index: str) -> list[pa.Array]:
