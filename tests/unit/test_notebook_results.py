@@ -111,3 +111,9 @@ def read(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[
 def test_a_window_that_is_revised_after_the_plan_is_there_once(read: Callable[..., list[tuple[str, int]]]) -> None:
     """The index holds the revised result alone. What later slices emit of windows that were open then is not in the DataFrame."""
     assert read(document(1, 1), document(2, 3), document(3, 3)) == [("t-1", 1), ("t-1", 3)]
+
+
+def test_results_of_another_job_that_emitted_to_the_alias_are_not_read(
+    read: Callable[..., list[tuple[str, int]]],
+) -> None:
+    assert read(document(1, 1), document(1, 2, job="other")) == [("t-1", 1)]

@@ -437,7 +437,7 @@ def _indices(url: str, alias: str) -> dict[str, dict[str, Any] | None]:
 
 @dataclass(frozen=True)
 class IndexPart:
-    """The results of the month of one index, of committed slices."""
+    """A job's results of the month of one index, of committed slices."""
 
     url: str
     index: str
@@ -465,6 +465,8 @@ class IndexPart:
             close_snapshot(url, snapshot)
 
     def _counts(self, one: StoredDocument) -> bool:
+        if one.job not in (self.job, None):
+            return False  # another job may have emitted to the alias before, or may do so now
         if one.emission is None or one.emission <= self.slice_last:
             return True
         return self.emitted_ms is not None and one.end_ms is not None and one.end_ms <= self.emitted_ms
