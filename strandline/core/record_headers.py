@@ -78,6 +78,10 @@ HEADER_REPLAY_REPAIRED = "strandline-replay-repaired"
 """Likewise: `1` where its payload is not the sender's."""
 
 
+DEAD_LETTER_PARTITION = 0
+"""The only partition of a dead-letter stream that is used, also where its topic has more: an offset there numbers a letter."""
+
+
 def dead_letter_topic(job: str) -> str:
     """The dead-letter stream of a job."""
     return f"{job}.dead-letter"

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from confluent_kafka import Message
 
 from strandline.core.errors import NotFound
-from strandline.core.record_headers import dead_letter_topic
+from strandline.core.record_headers import DEAD_LETTER_PARTITION, dead_letter_topic
 from strandline.log.admin import KafkaAdmin
 from strandline.log.reader import LogReader, OffsetRange, offset_of
 
 _QUESTION_S_MIN = 0.05
 """The last question of several gets so long where those before took all the time."""
-_DEAD_LETTER_PARTITION = 0
 _LETTERS_A_FETCH = 100
 _LETTERS_QUEUE_KB = 8_192
 """Each dead letter may be as large as the largest record."""
@@ -191,7 +190,7 @@ class KafkaStatus:
 
     def dead_letter_range(self, job: str, since_ms: int = 0) -> DeadLetterRange | None:
         """Where the dead letters of a job stand that were written at `since_ms` or later; None where it has no such topic."""
-        topic, partition = dead_letter_topic(job), _DEAD_LETTER_PARTITION
+        topic, partition = dead_letter_topic(job), DEAD_LETTER_PARTITION
         try:
             topic_id = self._admin.describe(topic).topic_id
         except NotFound:
@@ -214,7 +213,7 @@ class KafkaStatus:
             self._admin.bootstrap, self._admin.timeout_s, messages_a_fetch=_LETTERS_A_FETCH, queue_kb=_LETTERS_QUEUE_KB
         )
         try:
-            letters = OffsetRange(dead_letter_topic(job), _DEAD_LETTER_PARTITION, offset_first, offset_next)
+            letters = OffsetRange(dead_letter_topic(job), DEAD_LETTER_PARTITION, offset_first, offset_next)
             for messages in reader.read(letters):
                 yield [_dead_letter(message) for message in messages]
         finally:

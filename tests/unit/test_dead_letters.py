@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import LogUnavailable, RecordTooLarge, StrandlineError
+from strandline.core.record_headers import DEAD_LETTER_PARTITION
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, is_too_large, record_batch_bytes_max
 from strandline.log.transactions import Entry, _failure
 from strandline.processing.emission import dead_letters
@@ -33,6 +34,12 @@ def test_the_largest_record_fits_with_the_longest_headers(record_bytes_max: int)
         bytes_max = record_batch_bytes_max(record_bytes_max) - RECORD_BATCH_HEAD_BYTES
         assert one.entry.size_bytes <= bytes_max
         assert one.within(bytes_max) is one
+
+
+def test_letters_stand_in_the_partition_that_their_readers_look_at() -> None:
+    """A topic that an operator made may have several."""
+    of_document = DeadLetter.of_document("minutes-2026.09", "d-1", b"{}", "result", "no place", "emit minutes")
+    assert [one.entry.partition for one in (letter(1, b""), of_document)] == [DEAD_LETTER_PARTITION] * 2 == [0, 0]
 
 
 def test_a_message_that_is_cut_is_still_text() -> None:

@@ -19,6 +19,7 @@ from confluent_kafka import Message
 
 from strandline.core.errors import RecordTooLarge
 from strandline.core.record_headers import (
+    DEAD_LETTER_PARTITION,
     HEADER_PAYLOAD_BYTES,
     HEADER_PAYLOAD_SHA256,
     HEADER_TAKEN_BY,
@@ -85,7 +86,7 @@ class DeadLetter(NamedTuple):
     @property
     def entry(self) -> Entry:
         """As a record of the dead-letter stream. Beside the value it has no more than a bounded number of bytes."""
-        return Entry(self.identity, self.value, self.identity.encode(), self.headers)
+        return Entry(self.identity, self.value, self.identity.encode(), self.headers, DEAD_LETTER_PARTITION)
 
     def within(self, bytes_max: int) -> DeadLetter:
         """This dead letter, without the payload's bytes if it is larger with them."""

@@ -16,7 +16,7 @@ import structlog
 
 from strandline.core.errors import Conflict, Fenced, IndexUnavailable, NotFound
 from strandline.core.failpoints import failpoint
-from strandline.core.record_headers import dead_letter_topic
+from strandline.core.record_headers import DEAD_LETTER_PARTITION, dead_letter_topic
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
 from strandline.ledger.states import JobRow, Offsets, RunRow
@@ -35,8 +35,6 @@ log = structlog.get_logger()
 Place = Literal["earliest", "latest"] | int
 """A place of the log: an end of it, or a log time (ms)."""
 _TIMEOUT_S = 60.0
-_LETTERS = 0
-"""The partition of dead letters."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class JobLives:
     def _letters_end(self, job: str) -> dict[int, int]:
         """Where the dead letters end; no run of the job can write another."""
         try:
-            return self._admin.ends_with_open(dead_letter_topic(job), [_LETTERS])
+            return self._admin.ends_with_open(dead_letter_topic(job), [DEAD_LETTER_PARTITION])
         except NotFound:
             return {}
 
