@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,45 @@ def test_a_manifest_that_a_killed_run_had_begun_is_written_by_the_next_one() -> 
     assert (store.list("_manifests"), store.read(MANIFEST)) == ([MANIFEST], b"whole")
     assert not store.create(MANIFEST, b"other"), "it is there"
     assert store.read(MANIFEST) == b"whole"
+
+
+FILE = "day=2026-11-01/rows.parquet"
+WHOLE = b"PAR1 rows PAR1"
+
+
+@pytest.fixture
+def filesystem() -> pafs.FileSystem:
+    """With the day's directory, which HDFS would make with the file."""
+    made = pafs._MockFileSystem()
+    made.create_dir("results/day=2026-11-01")
+    return made
+
+
+def test_a_file_that_is_written_again_stays_as_it_is(filesystem: pafs.FileSystem) -> None:
+    """A manifest may name it already: its readers find it whole whenever the second run dies."""
+    _Store(filesystem, "results", is_local=False).write(FILE, WHOLE)
+    broken: Any = Broken(filesystem)
+    store = _Store(broken, "results", is_local=False)
+    with contextlib.suppress(Killed):
+        store.write(FILE, WHOLE)
+    assert store.read(FILE) == WHOLE
+
+
+@pytest.mark.parametrize("begun", [None, b"", b"PAR1 ro"])
+def test_a_file_that_a_killed_run_had_begun_is_written_by_the_next_one(
+    filesystem: pafs.FileSystem, begun: bytes | None
+) -> None:
+    """Also one that a run of an earlier release had begun under its name."""
+    broken: Any = Broken(filesystem)
+    with pytest.raises(Killed):
+        _Store(broken, "results", is_local=False).write(FILE, WHOLE)
+    store = _Store(filesystem, "results", is_local=False)
+    assert not store.holds(FILE), "a reader of the directory would take it for a file of rows"
+    if begun is not None:
+        with filesystem.open_output_stream(f"results/{FILE}") as stream:
+            stream.write(begun)
+    store.write(FILE, WHOLE)
+    assert store.read(FILE) == WHOLE
 
 
 SHAPE = DocumentShape("", "job", "windows", 1, contract._FIELDS[:1], contract._FIELDS[1:], is_elsewhere=True)

@@ -33,6 +33,7 @@ _DIGEST_MODULUS = 1 << 128
 _ROWS_AT_ONCE = 5_000
 """So many rows are documents at a time: each names all fields, so they take far more room than the rows, and Arrow holds at most
 2 GiB of text in one array."""
+_PARQUET_END = b"PAR1"
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 """As Arrow names them: a file is there once it is whole, and a rename would be a copy."""
 
@@ -213,15 +214,27 @@ class _Store:
             self.filesystem.create_dir(f"{self.root}/{place}", recursive=True)
 
     def write(self, place: str, content: pa.Buffer | bytes) -> None:
-        """Write a file whose name says what is in it: one that is there stays, or is replaced by its like."""
+        """Write a Parquet file whose name says what is in it: one that is there stays, or is replaced by its like."""
         with _told(self.root):
             if self.is_local:
                 unnamed = self._write_unnamed(place, content)
                 os.replace(unnamed, f"{self.root}/{place}")
                 _sync_directory(Path(f"{self.root}/{place}").parent)
                 return
-            with self.filesystem.open_output_stream(f"{self.root}/{place}") as stream:
+            named = f"{self.root}/{place}"
+            if self.filesystem.type_name in _OBJECT_STORES:
+                with self.filesystem.open_output_stream(named) as stream:
+                    stream.write(content)
+                return
+            # On HDFS a file is there from its first byte on, and a manifest may name it: what is whole is never opened to write.
+            if self.holds(place):
+                if self._is_whole(place):
+                    return
+                self.filesystem.delete_file(named)  # earlier releases began files under their names
+            unnamed = f"{named.rpartition('/')[0]}/.{uuid.uuid4().hex}.tmp"
+            with self.filesystem.open_output_stream(unnamed) as stream:
                 stream.write(content)
+            self.filesystem.move(unnamed, named)
 
     def create(self, place: str, content: bytes) -> bool:
         """Write a file unless one of this name is there; return whether it was written."""
@@ -272,6 +285,12 @@ class _Store:
             found = self.filesystem.get_file_info(selector)
         names = [one.path.removeprefix(f"{self.root}/") for one in found if one.type is pafs.FileType.File]
         return sorted(name for name in names if name.endswith(".json"))
+
+    def _is_whole(self, place: str) -> bool:
+        """Whether a Parquet file has its end."""
+        with self.open(place) as file:
+            file.seek(max(0, file.size() - len(_PARQUET_END)))
+            return bytes(file.read()) == _PARQUET_END
 
     def _write_unnamed(self, place: str, content: pa.Buffer | bytes) -> str:
         path = Path(f"{self.root}/{place}")
