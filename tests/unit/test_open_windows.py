@@ -306,6 +306,26 @@ def test_a_sweep_of_all_asks_for_the_job_alone(monkeypatch: pytest.MonkeyPatch) 
     assert bodies[-1]["query"] == {"bool": {"filter": [{"term": {"strandline.job": "farm"}}]}}
 
 
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_store_that_takes_no_deletes_is_asked_once_a_look(monkeypatch: pytest.MonkeyPatch, is_dropped: bool) -> None:
+    """A disk above its flood stage, a block, a missing right: each delete is refused alone, in an answer that is no error."""
+    rounds: list[Any] = []
+
+    def ask(_url: str, _method: str, path: str, **_: Any) -> Any:
+        if path == "/_bulk":
+            rounds.append(path)
+            assert len(rounds) < 9, "it is asked for ever"
+            return {"errors": True, "items": [{"delete": {"status": status}} for status in (429, 403)]}
+        return {"hits": {"hits": [{"_id": "x"}, {"_id": "y"}]}}
+
+    monkeypatch.setattr(index_module, "request", ask)
+    old = OpenIndex("http://nowhere", "old")
+    sweep = ClosedWindowsSweep("farm", [], [old]) if is_dropped else ClosedWindowsSweep("farm", [emission()])
+    sweep._closes_ms = MINUTE_MS
+    sweep.look()
+    assert len(rounds) == 1
+
+
 def test_more_open_windows_than_are_shown_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_by, "OPEN_WINDOWS_MAX", 2)
     one = emission()
@@ -486,6 +506,7 @@ def test_an_update_is_a_versioned_write_and_what_has_closed_is_deleted(asked: di
         {"delete": {"_index": "load.open.write", "_id": "y"}},
     ]
     asked["POST /load.open/_search"] = {"hits": {"hits": [{"_id": "x"}]}}
+    asked["POST /_bulk"] = {"items": [{"delete": {"status": 200}}]}
     assert index.forget_closed("farm", MAY_1_NOON_MS + MINUTE_MS) == 1
     query = asked["sent"][-2][2]["query"]["bool"]["filter"]
     assert query[1]["range"]["@timestamp"]["lte"] == MAY_1_NOON_MS + MINUTE_MS
