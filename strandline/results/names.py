@@ -20,6 +20,8 @@ WINDOW_FIELDS = ("window_start", "window_end")
 """Where a document in a stream holds the window's times once more: a stream's schema is flat."""
 OWN_PREFIX = "strandline_"
 """Before the names of the platform's own columns in files and tables."""
+COLUMN_NAME_LENGTH_MAX = 63
+"""Of a field in a table: PostgreSQL cuts longer names. Field names are ASCII, so characters are bytes."""
 EVENT_TIME_FIELD = "event_time"
 """The same of a record's event time."""
 ROWS_JOINED = "@rows_joined"

@@ -413,6 +413,35 @@ def test_no_field_of_a_table_is_called_like_a_column_of_the_platform() -> None:
         pipeline_of([{"derive": {"strandline_id": "power"}}, {"emit": [{"sql": {"table": "farm"}}]}])
 
 
+LONG = "p" * 64
+COUNTED = {"name": "minutes", "tumbling": "1m", "by": ["device"], "aggregate": {LONG: "max(power)"}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "path"),
+    [
+        (
+            [{"derive": {LONG: "power"}}, {"emit": [{"stream": "s"}, {"sql": {"table": "farm"}}]}],
+            "steps[1].emit[1].sql",
+        ),
+        ([{"window": COUNTED, "emit": [{"sql": {"table": "farm"}}]}], "steps[0].emit[0].sql"),
+    ],
+    ids=["records", "a window"],
+)
+def test_a_field_of_a_table_has_a_name_that_postgresql_does_not_cut(steps: list[dict[str, Any]], path: str) -> None:
+    """It cuts names to 63 bytes: the table was made, and then its column not found."""
+    with pytest.raises(InvalidDocument) as refused:
+        pipeline_of(steps)
+    (problem,) = refused.value.problems
+    assert (problem.path, problem.message) == (
+        path,
+        f"'{LONG}' has 64 characters, and the name of a table's column at most 63; give it a shorter name, with 'derive' "
+        "and 'drop' if it is a field of the stream",
+    )
+    spelled = json.loads(json.dumps(steps).replace(LONG, LONG[1:]))
+    assert pipeline_of(spelled).all_stages
+
+
 def test_kibana_is_told_of_records_by_their_event_time() -> None:
     """Texts make the series, numbers are drawn; no chart looks for a window."""
     objects = kibana_objects(PIPELINE)

@@ -15,7 +15,7 @@ from strandline.processing.pipelines.model.emissions import EmitSpec
 from strandline.processing.pipelines.model.steps import StepSpec
 from strandline.processing.pipelines.model.windows import WindowSpec
 from strandline.processing.pipelines.stages import LEFT, RIGHT, Emit, JoinStage, MapRows, RecordStage, Stage
-from strandline.results.names import OWN_PREFIX, WINDOW_FIELDS
+from strandline.results.names import COLUMN_NAME_LENGTH_MAX, OWN_PREFIX, WINDOW_FIELDS
 
 
 def check_emission(walk: Walk, path: Path, step: StepSpec) -> None:
@@ -44,6 +44,7 @@ def check_emission(walk: Walk, path: Path, step: StepSpec) -> None:
                     "records of a pipeline's first stream only; emit results of windows, or to another kind of place",
                 )
         _own_names_free(walk, path, step.emit or [], walk.columns)
+        _names_fit_tables(walk, path, step.emit or [], walk.columns)
         return
     window = walk.stages[walk.stage]
     if step.name is not None:
@@ -170,6 +171,18 @@ def _own_names_free(walk: Walk, path: Path, emits: list[EmitSpec], names: Iterab
                 walk.add((*path, "emit"), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it")
 
 
+def _names_fit_tables(walk: Walk, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
+    """PostgreSQL cuts longer names, and two could become one."""
+    for position, emit in enumerate(emits):
+        for name in names if emit.sql is not None else ():
+            if len(name) > COLUMN_NAME_LENGTH_MAX:
+                walk.add(
+                    (*path, "emit", position, "sql"),
+                    f"'{name}' has {len(name)} characters, and the name of a table's column at most {COLUMN_NAME_LENGTH_MAX}; "
+                    "give it a shorter name, with 'derive' and 'drop' if it is a field of the stream",
+                )
+
+
 def _no_updates(walk: Walk, path: Path, emits: list[EmitSpec], why: str) -> None:
     """These places can't show open windows."""
     for position, emit in enumerate(emits):
@@ -195,6 +208,7 @@ def _emits(walk: Walk, path: Path, emits: list[EmitSpec], places: list[tuple[str
         _no_updates(walk, path, emits, "shows windows in a thread of its own, where no function of a package is called")
     _not_to_its_input(walk, path, emits)
     _own_names_free(walk, path, emits, [name for name, _ in places])
+    _names_fit_tables(walk, path, emits, [name for name, _ in places])
     if not any(emit.stream is not None for emit in emits):
         return
     for name, inner in places:
