@@ -300,6 +300,26 @@ def test_a_refusal_is_an_error_of_its_class_and_refused_records_keep_their_place
     assert sent.accepted == REQUEST_RECORDS_MAX + 4 and sent.refused[0]["index"] == REQUEST_RECORDS_MAX + 2
 
 
+def test_a_record_that_is_too_large_is_refused_also_where_it_is_alone_in_its_request() -> None:
+    sending, requests, _ = sender(all_accepted, problem(413, "too_large"), all_accepted)
+    sent = sending.send("s", [b"a", b"x" * 99, b"b"], None)
+    assert sent.accepted == 2 and len(requests) == 3
+    assert sent.refused == [{"index": 1, "reason": "too_large", "detail": "because of too_large"}]
+    sending, _, _ = sender(problem(413, "too_large"), raising(httpx.ReadTimeout("slow")))
+    with pytest.raises(SendFailed) as failed:
+        sending.send("s", [b"x" * 99, b"b"], None)
+    assert [one["index"] for one in failed.value.refused] == [0]
+
+
+@pytest.mark.parametrize("code", ["too_large", "record_too_large"])
+def test_an_error_after_the_first_request_says_what_is_in_the_log(code: str) -> None:
+    """Of several records at once a 413 doesn't say whether the body or each of them is too large."""
+    sending, _, _ = sender(all_accepted, problem(413, code))
+    with pytest.raises(PermanentError, match=f"because of {code}") as failed:
+        sending.send("s", [b"a", "b", "c"], None)
+    assert failed.value.__notes__ == ["the 1 records before are in the log"]
+
+
 def test_a_client_without_a_gateway_says_so() -> None:
     with Client() as client, pytest.raises(InvalidSettings, match="ingest_url="):
         client.send("s", {"n": 1})

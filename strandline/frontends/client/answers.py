@@ -140,8 +140,9 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Sent:
-    """Records that are in the log."""
+    """What became of the records that were sent."""
 
     accepted: int
+    """So many are in the log."""
     refused: list[Data]
     """Records that are too large: `{index, reason, detail}`, by their place among all that were sent."""

@@ -181,12 +181,14 @@ class Client:
         self._control.delete_stream(name, keep_topic=keep_topic)
 
     def send(self, stream: str, records: Record | Iterable[Record], *, key: str | None = None) -> Sent:
-        """Send records to the HTTP gateway, in requests of up to 10,000; they are in the log when this returns.
+        """Send records to the HTTP gateway, in requests of up to 10,000. When this returns they are in the log, except those
+        in the answer's `refused`, which are too large.
 
         A record is an object, which becomes JSON, a text, or bytes. `key`: kept with each record as its message id (`KEY-0/0`,
         `KEY-0/1`, ...), so that a reader of the stream can tell a record that came twice. With a key, a request whose fate is
         unknown is repeated; without, it ends with SendFailed, whose `accepted` and `unknown` say how far it came. What was
-        refused because the gateway is busy or Kafka is away is repeated in any case, up to `timeout_s`.
+        refused because the gateway is busy or Kafka is away is repeated in any case, up to `timeout_s`. Raises also the error
+        that the gateway answered, as NotFound, with a note of how many records are in the log if some are.
         """
         if self._gateway is None:
             raise InvalidSettings("no gateway is known to send to; make the client with ingest_url='http://HOST:8081'")

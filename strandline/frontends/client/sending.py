@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from strandline.core.errors import TransientError
-from strandline.frontends.client.answers import Sent
+from strandline.core.errors import PermanentError, TransientError
+from strandline.frontends.client.answers import Data, Sent
 from strandline.frontends.python.pipeline import Record, record_bytes
 from strandline.services.client import error_of
 
@@ -19,19 +19,22 @@ REQUEST_RECORDS_MAX = 10_000
 RETRY_AFTER_S_MAX = 30.0
 _LINES = "application/x-ndjson"
 _BYTES = "application/octet-stream"
+_TOO_LARGE = "too_large"
 _NOTHING_IN_THE_LOG = ("log_away", "spool_full", "ledger_unavailable", "tokens_unavailable", "too_many_requests")
 """Codes of 503 and 429: none of the request's records is in the log."""
 
 
 class SendFailed(TransientError):
-    """Not all records are in the log. The first `accepted` of them are; of the next `unknown` some may be; the rest is not."""
+    """Not all records are in the log. The first `accepted` of them are, except those in `refused`, which are too large; of the
+    next `unknown` some may be; the rest is not."""
 
     code = "send_failed"
 
-    def __init__(self, message: str, accepted: int, unknown: int) -> None:
+    def __init__(self, message: str, accepted: int, unknown: int, refused: Sequence[Data] = ()) -> None:
         super().__init__(message)
         self.accepted = accepted
         self.unknown = unknown
+        self.refused = list(refused)
 
 
 class Sender:
@@ -44,26 +47,32 @@ class Sender:
         self._sleep = sleep
 
     def send(self, stream: str, records: Iterable[Record], key: str | None) -> Sent:
-        """Send the records in their order. Raises SendFailed, or the error that the gateway answered."""
-        accepted, sent, refused = 0, 0, []
+        """Send the records in their order. Raises SendFailed, or the error that the gateway answered, with a note of how many
+        records are in the log if some are."""
+        accepted, sent, refused = 0, 0, list[Data]()
         for number, (body, count, content_type) in enumerate(_requests(records)):
             headers = {"Content-Type": content_type} | ({} if key is None else {"Idempotency-Key": f"{key}-{number}"})
             try:
-                answer = self._confirmed(f"/v1/streams/{quote(stream, safe='')}/records", body, headers)
+                answer = self._confirmed(f"/v1/streams/{quote(stream, safe='')}/records", body, headers, count)
             except _Unconfirmed as error:
                 raise SendFailed(
                     f"{sent} records are confirmed, of the next {count} {error.state}: {error.reason}",
                     sent,
                     count if error.is_unknown else 0,
+                    refused,
                 ) from error.__cause__
+            except PermanentError as error:
+                if accepted:
+                    error.add_note(f"the {accepted} records before are in the log")
+                raise
             accepted += int(answer["accepted"])
             refused += [{**one, "index": one["index"] + sent} for one in answer.get("refused", ())]
             sent += count
         return Sent(accepted, refused)
 
-    def _confirmed(self, path: str, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
-        """Send one request until it is confirmed: again where none of it is in the log, and with a key, by which a reader of
-        the stream can tell, also where some of it may be."""
+    def _confirmed(self, path: str, body: bytes, headers: dict[str, str], count: int) -> dict[str, Any]:
+        """Send one request of `count` records until it is confirmed: again where none of it is in the log, and with a key, by
+        which a reader of the stream can tell, also where some of it may be."""
         deadline = time.monotonic() + self._timeout_s
         has_key = "Idempotency-Key" in headers
         may_be_there = False
@@ -83,6 +92,10 @@ class Sender:
                     return found
                 problem = _problem(response)
                 failed = error_of(response.status_code, problem)
+                if (
+                    count == 1 and response.status_code == 413 and failed.code == _TOO_LARGE
+                ):  # as it answers for one of many
+                    return {"accepted": 0, "refused": [{"index": 0, "reason": _TOO_LARGE, "detail": str(failed)}]}
                 if not isinstance(failed, TransientError) and response.status_code < 500:
                     raise failed
                 may_be_there |= problem.get("code") not in _NOTHING_IN_THE_LOG and response.status_code != 429
