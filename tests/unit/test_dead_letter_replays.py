@@ -12,6 +12,7 @@ import pytest
 
 from strandline.core import record_headers
 from strandline.core.documents import read_documents
+from strandline.core.errors import Conflict
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
@@ -189,14 +190,49 @@ def test_why_a_letter_is_not_put_back() -> None:
     assert why(StoredDeadLetter(1, 0, {"reason": "result", "index": "x-2026.01", "document": "id"}, b"")) == "result"
 
 
+BESIDE = """
+pipeline: beside
+inputs:
+  - {stream: turbines, event_time: {field: ts, delay: 10s}}
+  - {stream: turbine-minute, event_time: {field: window_end, delay: 0s}}
+steps:
+  - join:
+      name: beside
+      left: turbines
+      right: turbine-minute
+      on: [turbine]
+      within: {before: 5m}
+      latest: true
+      type: inner
+      add: {power: left.power, usual: right.n}
+    emit: [{elasticsearch: beside}]
+"""
+
+
+def test_only_letters_of_another_jobs_results_are_never_put_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may read such results beside a stream of records, which can be put back."""
+    monkeypatch.setattr(DeadLetters, "_originals", lambda *_: {})
+    emits = PIPELINE.replace("minute}]", "minute}, {stream: turbine-minute}]")
+    applied = api.apply("---".join((STREAM.replace("explode: $.items\n", ""), emits, BESIDE)))
+    assert applied.status_code == 200, applied.text
+    api.log.letters = [letter(0), letter(1, stream="turbine-minute"), letter(2, "late", stream="turbine-minute")]
+    letters = DeadLetters(api.ledger, api.log, "127.0.0.1:1", 1_000_000)
+    report = letters.replay("beside", LetterFilter(), -1, None, again=False, dry_run=True)
+    assert (report.put_back, report.left_out) == (1, {"result_stream": 2})
+    assert letters.repair("beside", "0", record(ts=1), anyway=False, dry_run=True).prospect.outcome == "accepted"
+    with pytest.raises(Conflict, match="holds the results of job power"):
+        letters.repair("beside", "1", record(), anyway=True, dry_run=True)
+
+
 def test_records_that_stand_near_each_other_are_read_together() -> None:
     assert list(_runs([])) == []
     assert list(_runs([0, 5, 2_005, 9_000])) == [(0, 2_005), (9_000, 9_000)]
 
 
 def test_what_a_replay_cannot_help_is_said_with_what_can() -> None:
-    report = {"left_out": {"late": 2, "result": 1}, "outcomes": {"late": 3}, "unknown": 0}
+    report = {"left_out": {"late": 2, "result": 1, "result_stream": 4}, "outcomes": {"late": 3}, "unknown": 0}
     notes = replay_notes("power", report)
+    assert any("4 are of results of another job" in note for note in notes)
     assert any("strandline job backfill power" in note for note in notes)
     assert any("5" in note and "strandline job reset power" in note for note in notes)
     one = {"number": 7, "already": False, "outcome": "late", "message": "why", "dry_run": True}

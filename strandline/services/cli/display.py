@@ -305,6 +305,7 @@ _LEFT_OUT = {
     "failed_again": "were put back before and failed again: --again puts them back once more",
     "taken": "came to other branches of the pipeline, and would count there twice: --again puts them back all the same",
     "result": "are of results, not of records: compute their windows again with strandline job backfill {job}",
+    "result_stream": "are of results of another job, which has to compute them again: strandline job backfill OTHER-JOB",
     "no_bytes": "have lost their bytes: they had no room in the letter, and the log no longer holds them",
     "other_stream": "are of a stream that the job doesn't read any more",
     "counted": "are of records that a later version of the pipeline has read again, and taken: put back, they would count twice",

@@ -532,8 +532,8 @@ class ReplayView(View):
     left_out: dict[str, int]
     """Why -> how many: `late` (they stay late; unless they are asked for), `failed_again` (put back before; unless `again`),
     `taken` (came to other branches of the pipeline; unless `again`),
-    `result` (of a result, not of a record), `no_bytes` (neither letter nor log hold them), `other_stream`, `counted` (a later
-    version has read the record again, and taken it)."""
+    `result` (of a result, not of a record), `result_stream` (its stream holds another job's results), `no_bytes` (neither letter
+    nor log hold them), `other_stream`, `counted` (a later version has read the record again, and taken it)."""
     outcomes: dict[str, int]
     """What the present version makes of those put back: `accepted`, or the reason for which it rejects them again."""
     next: str | None = None

@@ -54,6 +54,7 @@ LEFT_LATE = "late"
 LEFT_FAILED_AGAIN = "failed_again"
 LEFT_TAKEN = "taken"
 LEFT_RESULT = "result"
+LEFT_RESULT_STREAM = "result_stream"
 LEFT_NO_BYTES = "no_bytes"
 LEFT_OTHER_STREAM = "other_stream"
 LEFT_COUNTED = "counted"
@@ -194,8 +195,8 @@ class DeadLetters:
         `principal`. `before`: of an earlier answer; None: all that are there now.
 
         Late ones only where `wanted` asks for them; records that were put back and failed again, and those that came to other
-        branches of the pipeline, only with `again`; never those that a later version has read again, and taken. Raises Conflict,
-        NotFound, Fenced, LogUnavailable, LedgerUnavailable.
+        branches of the pipeline, only with `again`; never those that a later version has read again, and taken, nor into a stream
+        of another job's results. Raises Conflict, NotFound, Fenced, LogUnavailable, LedgerUnavailable.
         """
         row, pipeline = self._job(job)
         held = self._log.dead_letter_range(job)
@@ -236,7 +237,7 @@ class DeadLetters:
         for `principal`.
 
         Raises Conflict when the present version would reject it, or a later version has taken the record itself, unless `anyway`;
-        NotFound, and as `replay` does.
+        Conflict when its stream holds another job's results; NotFound, and as `replay` does.
         """
         row, pipeline = self._job(job)
         found = self._find(row, letter)
@@ -245,6 +246,11 @@ class DeadLetters:
             raise Conflict(
                 f"dead letter {found.offset} of job {job} is of a result, not of a record of stream {streams}: it "
                 f"can't be put back; compute its window again: strandline job backfill {job}"
+            )
+        if emitter := emitter_of(self._ledger, found.headers["stream"]):
+            raise Conflict(
+                f"stream {found.headers['stream']} holds the results of job {emitter}, and nothing else may get into it; mend "
+                f"what job {emitter} computes, and compute it again: strandline job backfill {emitter}"
             )
         if HEADER_TAKEN_BY in found.headers and not anyway:
             raise Conflict(
@@ -295,14 +301,7 @@ class DeadLetters:
     def _job(self, job: str) -> tuple[JobRow, CheckedPipeline]:
         row = self._ledger.job(job)
         # A record that is put back is in a slice to come, so the stream's present document counts.
-        pipeline = load_pipeline(self._ledger, job, row.version, self._present_versions(job, row.version))
-        for stream in pipeline.streams:
-            if emitter := emitter_of(self._ledger, stream):
-                raise Conflict(
-                    f"stream {stream} holds the results of job {emitter}, and nothing else may get into it; mend what job "
-                    f"{emitter} computes, and compute it again: strandline job backfill {emitter}"
-                )
-        return row, pipeline
+        return row, load_pipeline(self._ledger, job, row.version, self._present_versions(job, row.version))
 
     def _present_versions(self, job: str, version: int) -> dict[str, int]:
         return {stream: self._ledger.stream_version(stream) for stream in inputs_of(self._ledger, job, version)}
@@ -349,9 +348,12 @@ class DeadLetters:
         records = dict[str, PutBackRecord]()
         originals = self._originals(stream, [one for one in letters if _is_of_record(one)])
         counted = self._counted(pipeline, stream, letters, originals)
+        holds_results = emitter_of(self._ledger, stream) is not None
         for letter in letters:
             why, record = _judge(letter, stream, pipeline.job, originals, wanted, again=again)
-            if record is not None and letter.offset in counted:
+            if holds_results and why not in (LEFT_RESULT, LEFT_OTHER_STREAM):
+                why, record = LEFT_RESULT_STREAM, None
+            elif record is not None and letter.offset in counted:
                 why, record = LEFT_COUNTED, None
             if record is None:
                 report.left_out[why] += 1
