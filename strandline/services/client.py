@@ -154,7 +154,7 @@ class ControlClient:
         return self._ask("DELETE", job_path(name), params=asked)
 
     def reset_job(self, name: str, to: str) -> Answer:
-        """Let a stopped job begin anew at `earliest`, `latest` or a log time in ms. Raises NotFound, Conflict."""
+        """Let a stopped job begin anew at `start`, `earliest`, `latest` or a log time in ms. Raises NotFound, Conflict."""
         return self._ask("POST", f"{job_path(name)}/reset", params={"to": to})
 
     def delete_stream(self, name: str, *, keep_topic: bool = False) -> Answer:

@@ -209,6 +209,7 @@ def test_the_status_says_how_far_a_batch_is_and_then_that_it_has_completed(ledge
     for verb in ("start", "restart", "drain"):
         answer = api.ask("POST", f"/v1/jobs/power/{verb}")
         assert answer.status_code == 409 and "has completed" in answer.json()["detail"]
+        assert "strandline job reset power --to start" in answer.json()["detail"]
     assert api.ask("POST", "/v1/jobs/power/stop").json()["state"] == "completed"
 
 
@@ -219,6 +220,7 @@ def test_applying_a_completed_batch_again_changes_nothing_and_another_document_i
     assert api.outcomes(BATCH) == ["unchanged"]
     other = api.apply(BATCH.replace("max(power)", "min(power)"))
     assert other.status_code == 409 and "has completed by another version" in other.json()["detail"]
+    assert "strandline job reset power --to start" in other.json()["detail"]
     assert ledger.job("power").state is JobState.DRAINED
 
 

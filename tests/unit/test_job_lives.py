@@ -91,6 +91,15 @@ def test_a_reset_to_a_time_begins_at_the_first_record_that_arrived_then(api: Api
     assert origin is not None and origin.offsets == {"turbines": {0: 100, 1: 150}}
 
 
+def test_a_reset_to_the_start_begins_where_the_document_says(api: Api) -> None:
+    """As the range of a batch: a reset to `earliest` would compute what is before it, too."""
+    api.apply(BOTH.replace("{stream: turbines}", "{stream: turbines, start: 1970-01-01T00:00:00.150Z, end: latest}"))
+    run_and_stop(api)
+    assert api.ask("POST", "/v1/jobs/power/reset?to=start").status_code == 200
+    origin = api.ledger.last_slice("power")
+    assert origin is not None and origin.offsets == {"turbines": {0: 100, 1: 150}}
+
+
 def test_where_the_dead_letters_of_earlier_lives_end_stands_in_the_origin(api: Api) -> None:
     api.apply(BOTH)
     run_and_stop(api)

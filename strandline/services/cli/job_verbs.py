@@ -178,14 +178,20 @@ def delete_job(
 @job_app.command("reset", epilog="Example: strandline job reset nab --to earliest")
 def reset_job(
     name: Name,
-    to: Annotated[str, typer.Option(help="earliest, latest, or a time of arrival: ISO 8601, UTC unless it says.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="start (where the document says that it starts), earliest, latest, or a time of arrival: ISO 8601, UTC unless "
+            "it says."
+        ),
+    ],
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Let a stopped job begin anew at a place of its stream, under a new generation of results. Start it afterwards."""
-    place = to if to in ("earliest", "latest") else str(max(0, parse_time(to, "--to") or 0))
+    place = to if to in ("start", "earliest", "latest") else str(max(0, parse_time(to, "--to") or 0))
     with connect(data_dir, url, token_file) as client:
         answer = client.reset_job(name, place)
     show(

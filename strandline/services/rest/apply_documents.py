@@ -454,7 +454,7 @@ class Applier:
         if job is not None and job.has_completed and plan.outcome != "unchanged":
             raise Conflict(
                 f"batch {job.name} has completed by another version of its document, which would compute nothing more; apply the "
-                f"pipeline under another name, or first: strandline job reset {job.name} --to earliest"
+                f"pipeline under another name, or first: strandline job reset {job.name} --to start"
             )
         if job is None:
             _refuse_future(pipeline.spec)

@@ -32,8 +32,8 @@ from strandline.results.names import dead_letter_index, generation_of
 
 log = structlog.get_logger()
 
-Place = Literal["earliest", "latest"] | int
-"""A place of the log: an end of it, or a log time (ms)."""
+Place = Literal["start", "earliest", "latest"] | int
+"""A place of the log: where the job's document says that it starts, an end of the log, or a log time (ms)."""
 _TIMEOUT_S = 60.0
 
 
@@ -165,12 +165,12 @@ class JobLives:
         except NotFound:
             return False
 
-    def origin(self, spec: PipelineSpec, to: Place | None = None) -> Offsets:
-        """The offsets of a place in each stream that the pipeline reads; without `to`, of the place where it says that it begins.
+    def origin(self, spec: PipelineSpec, to: Place = "start") -> Offsets:
+        """The offsets of a place in each stream that the pipeline reads.
 
         Raises Conflict for a time in a stream of results, which is read by whole emissions; NotFound, LogUnavailable.
         """
-        return {read.stream: self._origin(read.stream, read.start if to is None else to) for read in spec.reads}
+        return {read.stream: self._origin(read.stream, read.start if to == "start" else to) for read in spec.reads}
 
     def _origin(self, stream: str, to: Place) -> dict[int, int]:
         partitions = range(self._admin.describe(stream).partitions)

@@ -5,7 +5,7 @@ A verb answers 202 at once: it writes what is desired into the ledger, and the s
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Response
 
@@ -150,12 +150,16 @@ def reset_job(
     caller: Caller,
     name: str,
     to: Annotated[
-        str, Query(pattern=r"^(earliest|latest|\d{1,15})$", description="An end of the log, or a log time (ms).")
+        str,
+        Query(
+            pattern=r"^(start|earliest|latest|\d{1,15})$",
+            description="Where the document says that the job starts, an end of the log, or a log time (ms).",
+        ),
     ],
 ) -> JobView:
     """Let a stopped job begin anew at a place of its stream, under a new generation of results: its aliases show no older
     ones."""
-    place: Place = int(to) if to.isdecimal() else "earliest" if to == "earliest" else "latest"
+    place = int(to) if to.isdecimal() else cast(Place, to)  # as the pattern says
     job = control.lives.reset(name, place, caller)
     control.supervisor.wake()
     return job_view(control.ledger, StreamRanges(control.log), job)
@@ -178,7 +182,7 @@ def _order(control: Control, name: str, desired: Desired, response: Response, ve
     if job.has_completed and desired is not Desired.STOPPED:
         raise Conflict(
             f"batch {name} has completed, and its results are there: nothing is left to {verb}. To compute them again, under a "
-            f"new generation: strandline job reset {name} --to earliest; for another range, run it under another name"
+            f"new generation: strandline job reset {name} --to start; for another range, run it under another name"
         )
     job = control.ledger.set_desired(name, desired)
     if caller is not None:
