@@ -85,6 +85,8 @@ def test_a_line_longer_than_a_record_costs_no_memory_and_no_neighbour(tmp_path: 
     assert rows(path) == [b"1", TOO_LONG, b"2"]
 
 
+AVRO = StreamSpec.model_construct(stream="s", format="avro")
+SPARKPLUG = StreamSpec.model_construct(stream="s", format="sparkplug")
 CSV = {"format": "csv", "csv": {"delimiter": ";", "columns": ["b", "a"]}}
 
 
@@ -155,6 +157,8 @@ def test_each_line_of_a_long_row_is_looked_at_no_more_than_twice(
         ("f.parquet", b"PAR1", spec(), "can't be read as Parquet"),
         ("f.parquet", b"PAR1", spec(**CSV), "become JSON objects"),
         ("f.bin", b"\x81", spec(format="cbor"), "send them by HTTP"),
+        ("f.avro", b"Obj\x01", AVRO, "send them by HTTP"),
+        ("f.bin", b"\x0a", SPARKPLUG, "send them by MQTT"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(

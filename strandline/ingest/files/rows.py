@@ -42,6 +42,8 @@ _READ_BYTES = 1 << 18
 _PARQUET_ROWS = 1_000
 COMPRESSIONS = (".gz", ".zst", ".zstd")
 PARQUET = (".parquet", ".pq")
+ONE_A_LINE = ("json", "value", "raw", "csv", "influx", "debezium")
+"""The formats whose records stand one a line. In others a byte that ends a line may be a part of any value."""
 
 
 def rows_of(
@@ -64,8 +66,9 @@ def rows_of(
         rows = _parquet_rows(path, spec, record_bytes_max, on_read, compression)
         yield from islice(((row, row_next) for row_next, row in enumerate(rows, 1)), line_first, None)
         return
-    if spec.format in ("msgpack", "cbor", "otlp", "prometheus"):
-        raise UnreadableFile(f"{path}: records of format {spec.format} don't stand one a line; send them by HTTP")
+    if spec.format not in ONE_A_LINE:
+        way = "MQTT" if spec.format == "sparkplug" else "HTTP"
+        raise UnreadableFile(f"{path}: records of format {spec.format} don't stand one a line; send them by {way}")
     if kind == ".csv" and spec.format != "csv":
         raise UnreadableFile(f"{path} holds CSV, and stream {spec.stream} has the format {spec.format}, not csv")
     with path.open("rb") as file:
