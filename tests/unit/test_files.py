@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from strandline.core.errors import LogUnavailable, StackError
+from strandline.core.errors import LogUnavailable, RecordTooLarge, StackError
 from strandline.core.files import text_rows
 from strandline.core.files.text_rows import TOO_LONG, UnreadableFile
 from strandline.core.settings import Settings
@@ -34,7 +34,7 @@ from strandline.ingest.files.file_ingest import FileIngest, Taken
 from strandline.ingest.files.journal import FileAttempt, Journal
 from strandline.ingest.files.rows import rows_of
 from strandline.services.cli import ingest_verbs
-from strandline.services.cli.ingest_verbs import _paths
+from strandline.services.cli.ingest_verbs import Failure, _paths
 from tests.support.examples import examples
 
 SCHEMA = {"a": "string?", "b": "double?"}
@@ -311,6 +311,99 @@ def test_a_watched_file_that_the_disk_does_not_give_is_told_at_once_and_tried_ag
     ], "each failure is told before the next try, and a second time only when it is another"
     assert str(ended.value) == broken, "what was taken in the end has not failed"
     assert capsys.readouterr().out == f"{folder / 'stale.ndjson'}: 1 records\n"
+
+
+class AwayIngest:
+    """Stands for FileIngest. Kafka is away at the first file, and when the second writer is opened; a topic takes no row of
+    `large`. After either error the writer takes nothing more."""
+
+    def __init__(self) -> None:
+        self.tries: list[tuple[str, str | None]] = []
+        self.epochs: list[int] = []
+        self._is_broken = False
+
+    def __call__(self, _: object, spec: object, identity: WriterIdentity, *__: object, **___: object) -> AwayIngest:
+        self.epochs.append(identity.epoch)
+        self._is_broken = False
+        return self
+
+    async def __aenter__(self) -> AwayIngest:
+        if len(self.epochs) == 2:
+            raise LogUnavailable("Kafka takes no transactions")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    async def take(self, path: Path, on_progress: object, *, again: str | None) -> Taken:
+        assert not self._is_broken
+        self.tries.append((path.name, again))
+        self._is_broken = True
+        if path.name == "large.ndjson":
+            raise RecordTooLarge("topic s takes smaller records")
+        if len(self.epochs) == 1:
+            raise LogUnavailable("Kafka did not commit")
+        self._is_broken = False
+        return Taken(1, 0, 0)
+
+
+def run_of(
+    tmp_path: Path, paths: list[Path | None], monkeypatch: pytest.MonkeyPatch, *, is_watching: bool
+) -> tuple[AwayIngest, list[str], dict[Path, Failure], list[float]]:
+    """The ingest, the files that were taken, the failures, and how long it rested in between."""
+    double, taken, failures, rests = AwayIngest(), list[dict[str, object]](), dict[Path, Failure](), list[float]()
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    for path in paths:
+        if path is not None:
+            path.write_bytes(b"1")
+    monkeypatch.setattr(file_ingest, "FileIngest", double)
+    monkeypatch.setattr(ingest_verbs.asyncio, "sleep", rest)
+    asyncio.run(
+        ingest_verbs._run(
+            Settings(data_dir=tmp_path / "data"), spec(), paths, True, lambda *_: None, taken, failures,
+            is_watching=is_watching,
+        )
+    )  # fmt: skip
+    return double, [Path(str(one["file"])).name for one in taken], failures, rests
+
+
+def test_a_watch_waits_for_kafka_and_goes_on_behind_a_file_that_its_topic_does_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a new writer each time, which fences the one before and looks for what that left in doubt."""
+    names = "away.ndjson", "large.ndjson", "other.ndjson"
+    paths = [tmp_path / name for name in names]
+    double, taken, failures, rests = run_of(tmp_path, [*paths, None], monkeypatch, is_watching=True)
+    assert taken == ["away.ndjson", "other.ndjson"]
+    assert [*failures] == [paths[1]] and failures[paths[1]].may_pass
+    assert [name for name, _ in double.tries] == ["away.ndjson", "away.ndjson", "large.ndjson", "other.ndjson"]
+    assert len(double.epochs) == 4 and sorted({*double.epochs}) == double.epochs
+    assert {again for _, again in double.tries} == {str(double.epochs[0])}, (
+        "a file is taken again once, not at each try"
+    )
+    assert rests == [ingest_verbs.TRY_AGAIN_AFTER_S] * 2 + [ingest_verbs.LOOK_EVERY_S]
+    assert capsys.readouterr().err.splitlines() == [
+        f"{paths[0]}: Kafka did not commit",
+        f"{paths[1]}: topic s takes smaller records",
+    ]
+
+
+def test_without_a_watch_an_outage_ends_it_and_a_file_that_the_topic_does_not_take_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, large, other = (tmp_path / name for name in ("away.ndjson", "large.ndjson", "other.ndjson"))
+    double, taken, failures, _ = run_of(tmp_path, [away, other], monkeypatch, is_watching=False)
+    assert (taken, [*failures]) == ([], [away]) and len(double.epochs) == 1
+    monkeypatch.setattr(AwayIngest, "__aenter__", _itself)
+    _, taken, failures, rests = run_of(tmp_path, [large, other], monkeypatch, is_watching=False)
+    assert (taken, [*failures], rests) == (["other.ndjson"], [large], [])
+
+
+async def _itself(self: AwayIngest) -> AwayIngest:
+    return self
 
 
 def test_a_watched_file_that_gives_no_status_is_left_to_the_one_who_takes_it(

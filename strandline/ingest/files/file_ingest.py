@@ -142,12 +142,13 @@ class FileIngest:
         self._writer.drop()
         self._thread.close()
 
-    async def take(self, path: Path, on_progress: Progress, *, again: bool = False) -> Taken:
-        """Write what is not in the log of a file. What was written before an error stays, and is known the next time.
+    async def take(self, path: Path, on_progress: Progress, *, again: str | None = None) -> Taken:
+        """Write what is not in the log of a file. What was written before an error stays, and is known the next time. `again`:
+        take it once more, under an identity of its own that ends so.
 
-        Raises UnreadableFile, OSError, LogUnavailable and RecordTooLarge.
+        Raises UnreadableFile, OSError; LogUnavailable and RecordTooLarge, after which it takes nothing more.
         """
-        file = await asyncio.to_thread(self._journal.file, path, again=str(self._identity.epoch) if again else None)
+        file = await asyncio.to_thread(self._journal.file, path, again=again)
         written = refused = read_bytes = 0
 
         def note_read(count: int) -> None:

@@ -11,18 +11,20 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.core.errors import StackError, StrandlineError
+from strandline.core.errors import LogUnavailable, RecordTooLarge, StackError, StrandlineError
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import Tell, print_json, printable, waiting
 
 if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every verb comes by here
     from strandline.core.settings import Settings
     from strandline.core.streams.stream import StreamSpec
+    from strandline.ingest.files.file_ingest import FileIngest
 
 ingest_app = typer.Typer()
 SUFFIXES = (".ndjson", ".jsonl", ".json", ".csv", ".txt", ".lp", ".log", ".parquet", ".pq")
@@ -31,7 +33,8 @@ CONFIRM_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
 """How often a watched folder is looked at."""
 TRY_AGAIN_AFTER_S = 5.0
-"""How long a watched file rests that could not be read: each try reads it from its beginning."""
+"""How long a watched file rests that could not be taken, and a watch while Kafka is away: each try reads the file from its
+beginning."""
 _JOURNAL_FILE = "files.sqlite"
 
 
@@ -41,7 +44,7 @@ class Failure:
 
     sentence: str
     may_pass: bool
-    """Another try may succeed though the file is the same: its disk or a permission was in the way, not what it holds."""
+    """Another try may succeed though the file is the same: its disk, a permission, Kafka or its topic's limit was in the way."""
 
 
 @ingest_app.command("ingest", epilog="Example: strandline ingest readings yesterday.ndjson.gz")
@@ -128,50 +131,90 @@ async def _run(
     is_watching: bool = False,
 ) -> None:
     """Take each file: add what became of it to `taken`, or to `failures`; the others are taken. One that is taken at a later try
-    has not failed. None among the paths stands for a moment's rest."""
+    has not failed. None among the paths stands for a moment's rest.
+
+    After an error of Kafka a writer takes nothing more, and only the log says what of its last records has arrived. So a new
+    writer fences it, and looks there. Then the next file follows, or, after an outage, the same one: a watch waits for its end.
+    Without a watch an outage ends it all.
+    """
     from strandline.ingest.append.writer_identity import WriterIdentity
     from strandline.ingest.files.file_ingest import FileIngest
     from strandline.ingest.files.journal import Journal
 
     writer_id = f"files-{socket.gethostname()}-{spec.stream}"
-    with contextlib.closing(WriterIdentity.take(settings.data_dir, writer_id)) as identity:
-        with contextlib.closing(Journal(identity.directory / _JOURNAL_FILE)) as journal:
-            ingesting = FileIngest(
-                settings.kafka_bootstrap,
-                spec,
-                identity,
-                journal,
-                record_bytes_max=settings.record_bytes_max,
-                confirm_timeout_s=max(CONFIRM_TIMEOUT_S, settings.confirm_timeout_s),
-            )
-            async with ingesting:
-                for path in paths:
-                    if path is None:
-                        await asyncio.sleep(LOOK_EVERY_S)
-                        continue
-                    try:
-                        size = path.stat().st_size
+    left: Iterator[Path | None] | None = iter(paths)
+    mark: str | None = None
+    has_begun = False
+    while left is not None:
+        with contextlib.closing(WriterIdentity.take(settings.data_dir, writer_id)) as identity:
+            with contextlib.closing(Journal(identity.directory / _JOURNAL_FILE)) as journal:
+                ingesting = FileIngest(
+                    settings.kafka_bootstrap,
+                    spec,
+                    identity,
+                    journal,
+                    record_bytes_max=settings.record_bytes_max,
+                    confirm_timeout_s=max(CONFIRM_TIMEOUT_S, settings.confirm_timeout_s),
+                )
+                if again and mark is None:
+                    mark = str(identity.epoch)
+                try:
+                    async with ingesting:
+                        has_begun = True
+                        left = await _take_each(ingesting, left, mark, tell, taken, failures, is_watching=is_watching)
+                except LogUnavailable:
+                    if not (has_begun and is_watching):
+                        raise
+                    await asyncio.sleep(TRY_AGAIN_AFTER_S)
 
-                        def show(read_bytes: int, records: int, path: Path = path, size: int = size) -> None:
-                            tell(f"{path.name}: ", f"{records:,} records", read_bytes, size)
 
-                        found = await ingesting.take(path, show, again=again)
-                    except OSError as error:
-                        failure = Failure(f"{path} can't be read: {error.strerror or error}", may_pass=True)
-                    except StrandlineError as error:
-                        failure = Failure(str(error), may_pass=False)
-                        if error.code in ("log_unavailable", "record_too_large"):
-                            failures[path] = failure
-                            break  # what it left in doubt is resolved at the next start
-                    else:
-                        failures.pop(path, None)
-                        one = {"file": str(path), **vars(found)}
-                        taken.append(one)
-                        tell(_sentence(one))
-                        continue
-                    if is_watching and failures.get(path) != failure:
-                        print(printable(failure.sentence), file=sys.stderr)
-                    failures[path] = failure
+async def _take_each(
+    ingesting: FileIngest,
+    left: Iterator[Path | None],
+    mark: str | None,
+    tell: Tell,
+    taken: list[dict[str, object]],
+    failures: dict[Path, Failure],
+    *,
+    is_watching: bool,
+) -> Iterator[Path | None] | None:
+    """Take the files as `_run` says; return what is left for another writer, if this one can take nothing more. `mark`: take them
+    again, under identities that end so."""
+    for path in left:
+        if path is None:
+            await asyncio.sleep(LOOK_EVERY_S)
+            continue
+        broken: StrandlineError | None = None
+        try:
+            size = path.stat().st_size
+
+            def show(read_bytes: int, records: int, path: Path = path, size: int = size) -> None:
+                tell(f"{path.name}: ", f"{records:,} records", read_bytes, size)
+
+            found = await ingesting.take(path, show, again=mark)
+        except OSError as error:
+            failure = Failure(f"{path} can't be read: {error.strerror or error}", may_pass=True)
+        except (LogUnavailable, RecordTooLarge) as error:
+            failure, broken = Failure(f"{path}: {error}", may_pass=True), error
+        except StrandlineError as error:
+            failure = Failure(str(error), may_pass=False)
+        else:
+            failures.pop(path, None)
+            one = {"file": str(path), **vars(found)}
+            taken.append(one)
+            tell(_sentence(one))
+            continue
+        if is_watching and failures.get(path) != failure:
+            print(printable(failure.sentence), file=sys.stderr)
+        failures[path] = failure
+        if isinstance(broken, RecordTooLarge):
+            return left
+        if broken is not None:
+            if not is_watching:
+                return None
+            await asyncio.sleep(TRY_AGAIN_AFTER_S)
+            return chain([path], left)
+    return None
 
 
 def _paths(
@@ -186,7 +229,7 @@ def _paths(
     seen: dict[Path, tuple[int, int] | None] = {}
     """File -> size and time of change when it was last looked at; None: they could not be read."""
     due_s: dict[Path, float] = {}
-    """File that could not be read -> when to try it again."""
+    """File that could not be taken -> when to try it again."""
     while watch is not None:
         found = False
         for path in sorted(watch.iterdir()):
