@@ -37,7 +37,7 @@ def test_the_programs_of_the_python_page_do_what_they_say(
         said.append(capsys.readouterr().out)
     *_, applied, sent, ended = said
     assert applied == "stream turbines created\npipeline turbine-health created\n"
-    assert sent == "91\n"
+    assert sent == "91 []\n"
     state, letters, outcomes, sentence = ended.splitlines()
     assert state.startswith("drained {'per_minute': ")
     assert letters.startswith("[('decode', ") and letters.count("decode") == 1

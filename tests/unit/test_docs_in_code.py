@@ -110,6 +110,6 @@ def test_the_programs_with_a_client_run_against_the_api_without_servers(tmp_path
             said.append(capsys.readouterr().out)
     *_, applied, sent, ended = said
     assert applied == "stream turbines created\npipeline turbine-health created\n"
-    assert sent == "91\n"
+    assert sent == "91 []\n"
     state, letters, sentence = ended.splitlines()
     assert state.startswith("drained ") and letters == "[('decode', 90)]" and sentence
