@@ -42,7 +42,8 @@ def run_batch(
         str | None, typer.Option(help="latest, or a time of arrival; default: as the document says, else latest.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="The batch's name; default: the document's. Its places are its own, too.")
+        str | None,
+        typer.Option(help="The batch's name; default: the document's. It emits to the document's places all the same."),
     ] = None,
     records: Annotated[
         list[Path] | None,
