@@ -25,6 +25,7 @@ from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.cli import commands as command_line
+from strandline.services.rest.checking import check_without_stack
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +46,14 @@ def documents_of_the_docs() -> dict[str, str]:
                 continue  # a part of a document, or one that names a file
             found[f"{page.name}-{number}"] = block
     return found
+
+
+def test_whole_documents_of_the_docs_are_taken() -> None:
+    """Also by the rules that hold between documents."""
+    judged = {name: check_without_stack(text.encode(), name) for name, text in documents_of_the_docs().items()}
+    whole = {name: one for name, one in judged.items() if one is not None}  # others name a stream of another block
+    assert len(whole) > 30
+    assert {name: one.problems for name, one in whole.items() if not one.valid} == {}
 
 
 def canonical(documents: list[YamlDocument]) -> list[dict[str, object]]:
