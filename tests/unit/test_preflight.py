@@ -36,7 +36,14 @@ def fake_java(home: Path, output: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["KAFKA_PASSWORD_FILE", "KAFKA_PROPERTIES", "ELASTICSEARCH_API_KEY", "http_tls_certificate", "LEDGER_PASSWORD"],
+    [
+        "KAFKA_PASSWORD_FILE",
+        "KAFKA_PROPERTIES",
+        "ELASTICSEARCH_API_KEY",
+        "http_tls_certificate",
+        "LEDGER_PASSWORD",
+        "MQTT_LISTENER_TLS_KEY",
+    ],
 )
 def test_logins_and_certificates_are_refused_that_the_stacks_own_servers_have_not(name, tmp_path):
     with pytest.raises(InvalidSettings, match=f"STRANDLINE_{name} is set, but `strandline up`") as refused:

@@ -37,7 +37,7 @@ _SECURED = {
     "kafka": ("STRANDLINE_KAFKA_",),
     "elasticsearch": ("STRANDLINE_ELASTICSEARCH_",),
     "ledger": ("STRANDLINE_LEDGER_PASSWORD",),
-    "doors": ("STRANDLINE_CONTROL_TLS_", "STRANDLINE_HTTP_TLS_", "STRANDLINE_TCP_TLS_", "STRANDLINE_PAGES_TLS_"),
+    "doors": tuple(f"STRANDLINE_{door}_TLS_" for door in ("CONTROL", "HTTP", "MQTT_LISTENER", "TCP", "PAGES")),
 }
 """Part of the stack -> the beginnings of the settings that its own kind does without."""
 _NO_LOGIN = ("STRANDLINE_KAFKA_BOOTSTRAP", "STRANDLINE_ELASTICSEARCH_URL")
