@@ -281,7 +281,14 @@ class _SecretFiles(PydanticBaseSettingsSource):
     def __call__(self) -> dict[str, Any]:
         environment = {name.upper(): value for name, value in os.environ.items() if name.upper().startswith(_PREFIX)}
         found: dict[str, Any] = {}
-        for name in secret_names(self.settings_cls):
+        secrets = secret_names(self.settings_cls)
+        for name in self.settings_cls.model_fields:
+            variable = f"{_PREFIX}{name.upper()}"
+            if name not in secrets and f"{variable}_FILE" in environment:
+                raise InvalidSettings(
+                    f"{variable}_FILE is set, but only a secret may stand in a file; set {variable} instead"
+                )
+        for name in secrets:
             variable = f"{_PREFIX}{name.upper()}"
             path = environment.get(f"{variable}_FILE")
             if path is None:

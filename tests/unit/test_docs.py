@@ -40,6 +40,16 @@ def test_a_wrong_setting_is_named(variable, value, said, monkeypatch):
     assert str(refused.value).startswith(said)
 
 
+def test_a_file_for_a_setting_that_is_no_secret_is_refused(monkeypatch, tmp_path):
+    """It would be left aside, and the default be used: `up` would start a Kafka of its own."""
+    (tmp_path / "address").write_text("farm:9092")
+    monkeypatch.setenv("STRANDLINE_KAFKA_BOOTSTRAP_FILE", str(tmp_path / "address"))
+    with pytest.raises(
+        InvalidSettings, match="STRANDLINE_KAFKA_BOOTSTRAP_FILE is set, but only a secret may stand in a file"
+    ):
+        Settings.read()
+
+
 def test_each_guarantee_names_a_test_that_exists():
     text = (ROOT / "docs" / "guarantees.md").read_text()
     promises = re.findall(r"^\| (G\d+) \|.*$", text, re.MULTILINE)
