@@ -362,6 +362,7 @@ def test_any_records_become_by_columns_what_their_texts_do(name: str, seed: int)
     [
         ("influx", [b"m,name=a x=1.5,time=5i 7", b"m,name=a x=1.5,time=5i 7x"]),
         ("influx", [b"\tm,name=a x=1.5 1764000000000000000"]),
+        ("influx", [b"m,name=" + b"a" * size + b" x=1.5 1764000000000000000" for size in (1, 65_600, 32_767)]),
         (
             "debezium, optional",
             [b'{"before":null,"after":{"name":"__debezium_unavailable_value"},"op":"c","ts_ms":1764000000000}'],

@@ -32,6 +32,8 @@ _VALUES = {
     rf"{PATTERNS['whole']}i": _Form("whole", b"i", ("double", *_WHOLE_TYPES)),
 }
 """Values that are numbers, by their patterns; texts and booleans are for others to read."""
+_KEY_BYTES_MAX = 32_768
+"""Of a measurement and its tags. Longer ones are left to the text: InfluxDB has none of more than 65,535 bytes."""
 _INFLUX_LINE = re.compile(rb"[^,= ]+(?:,[^,= ]+=[^,= ]+)* [^,= ]+=[^,= ]+(?:,[^,= ]+=[^,= ]+)*(?: [^,= ]+)?")
 
 
@@ -106,6 +108,7 @@ class InfluxColumns:
         if len(set(names)) < len(names):
             return None
         space = separators.index(b" ")
+        cells.walk.fits &= starts[space + 1] - cells.starts <= _KEY_BYTES_MAX
         forms = {"measurement": (0, _TEXT)} | ({"time": (len(parts) - 1, _TIME)} if has_time else {})
         forms |= {name: (at, _TEXT) for name, at in zip(names, values_at, strict=True) if at <= space}
         for name, at in zip(names, values_at, strict=True):
