@@ -412,7 +412,8 @@ def assert_the_same_behind_a_rewind(
     emitted = emitted_up_to(pipeline.kept.items(), closes_ms)
     first = 0
     if emitted:
-        back_to_ms = earliest_event(list(pipeline.kept.values()), list(emitted.values()))
+        latest_ms = max((one.value["ts"] for one in accepted(slices[:committed])), default=None)
+        back_to_ms = earliest_event(list(pipeline.kept.values()), list(emitted.values()), latest_ms)
         reaching = (
             number
             for number in range(committed)

@@ -3,6 +3,7 @@ emitted, each whole. Real are the plan, the arithmetic of time and the operators
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate, product
 from random import Random
@@ -12,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.event_time import WindowShape, open_until
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind
 from strandline.processing.slices.watermark import emitted_up_to
 from tests.property.test_window_operator import (
@@ -69,6 +71,7 @@ VERSIONS = st.sampled_from(list(product(FIRST + FIRST_SESSIONS, SECOND + SECOND_
     lambda shapes: version(*shapes)
 )
 Found = dict[str, list[dict[str, Any]]]
+History = list[tuple[list[Record], int | None]]
 
 
 def later(found: Found, than_ms: dict[str, int]) -> Found:
@@ -78,20 +81,41 @@ def later(found: Found, than_ms: dict[str, int]) -> Found:
     }
 
 
+def with_a_pause(history: History, at: int, windows: Sequence[WindowShape], beyond_ms: int) -> History:
+    """Behind slice `at` nothing comes until event time is so far beyond the end of the last of these windows that is open; the
+    first record afterwards stands just there. So silence does it, and a drain."""
+    before, after = history[:at], history[at:]
+    latest_ms = max((row.ts_ms for rows, _ in before for row in rows), default=None)
+    ends_ms = open_until(windows, latest_ms)
+    closed_ms = max(before[-1][1] or 0, 0 if ends_ms is None else ends_ms + beyond_ms)
+    later_ms = closed_ms - min((row.ts_ms for rows, _ in after for row in rows), default=0)
+    moved = [
+        (
+            [row._replace(ts_ms=row.ts_ms + later_ms) for row in rows],
+            closed_ms if closes_ms is None else max(closed_ms, closes_ms + later_ms),
+        )
+        for rows, closes_ms in after
+    ]
+    return [*before[:-1], (before[-1][0], closed_ms), *moved]
+
+
 def rewound(
-    history: list[tuple[list[Record], int | None]], old: CheckedPipeline, new: CheckedPipeline, number: int
-) -> tuple[RewindPlan, list[tuple[list[Record], int | None]], int | None]:
+    history: History, old: CheckedPipeline, new: CheckedPipeline, number: int
+) -> tuple[RewindPlan, History, int | None]:
     """The plan by which the new version goes on after slice `number`, the slices as it sees them, and the watermark before the
     first of those."""
     closed_ms = [closes for _, closes in history]
     stages = [(stage.name, stage.shape) for stage in old.stages]
+    reached = list(accumulate((max((row.ts_ms for row in rows), default=-1) for rows, _ in history[:number]), max))
     checkpoint = a_checkpoint(
-        number, closes_ms=closed_ms[number - 1], emitted=emitted_up_to(stages, closed_ms[number - 1])
+        number,
+        closes_ms=closed_ms[number - 1],
+        emitted=emitted_up_to(stages, closed_ms[number - 1]),
+        latest_event_ms=None if reached[-1] < 0 else reached[-1],
     )
-    reached = list(accumulate((max((row.ts_ms for row in rows), default=0) for rows, _ in history[:number]), max))
 
     def first_slice_reaching(event_ms: int) -> int | None:
-        return next((at for at, latest_ms in enumerate(reached, 1) if latest_ms >= event_ms), None)
+        return next((at for at, latest_ms in enumerate(reached, 1) if latest_ms >= max(event_ms, 0)), None)
 
     plan = plan_rewind(checkpoint, first_slice_reaching, {stage.name: stage.shape for stage in new.stages})
     closes_ms = [plan.closed_ms(a_checkpoint(at, closes_ms=one)) for at, one in enumerate(closed_ms, 1)]
@@ -100,13 +124,20 @@ def rewound(
 
 
 def require_the_rest(
-    history: list[tuple[list[Record], int | None]],
+    history: History,
     old: CheckedPipeline,
     new: CheckedPipeline,
     number: int,
     end_ms: int = END,
 ) -> None:
-    """The new version, going on after slice `number`, computes of each of its stages just what is not emitted."""
+    """The new version, going on after slice `number`, computes of each of its stages just what is not emitted; also where all
+    windows of the one or the other are just closed by then, or nearly."""
+    _require_the_rest(history, old, new, number, end_ms)
+    for windows, beyond_ms in product((old.windows, new.windows), (-1, 0)):
+        _require_the_rest(with_a_pause(history, number, windows, beyond_ms), old, new, number, end_ms * 2)
+
+
+def _require_the_rest(history: History, old: CheckedPipeline, new: CheckedPipeline, number: int, end_ms: int) -> None:
     plan, slices, before = rewound(history, old, new, number)
     found = later(run(new, slices[plan.slice_first - 1 :], 2, 7, before, number - plan.slice_first + 1), plan.emitted)
     at_once = run(new, [([row for rows, _ in history for row in rows], end_ms)], 1, 10**6)
@@ -120,7 +151,7 @@ def require_the_rest(
 @examples(150)
 @given(histories(), VERSIONS, st.none() | VERSIONS, st.data())
 def test_a_rewind_computes_just_what_is_not_emitted(
-    history: list[tuple[list[Record], int | None]], old: CheckedPipeline, upgrade: CheckedPipeline | None, data: Any
+    history: History, old: CheckedPipeline, upgrade: CheckedPipeline | None, data: Any
 ) -> None:
     new, whole = upgrade or old, [([row for rows, _ in history for row in rows], END)]
     assume(len(history) > 1)
@@ -144,6 +175,7 @@ def test_a_rewind_computes_just_what_is_not_emitted(
         for edge in ("@window_end_ms", "@window_start_ms") if goes_by_starts else ("@window_end_ms",):
             last = max((row[edge] for row in emitted.get(was.name, [])), default=-END)
             assert all(row[edge] > last for row in found.get(now.name, [])), "no result is late for readers"
+    require_the_rest(history, old, new, number)
 
 
 @examples(60)

@@ -115,7 +115,12 @@ class Lives:
             return RewindPlan(1, 0)
         closes_ms = self.history[self.committed - 1][1]
         stages = [(stage.name, stage.shape) for stage in self.checked.stages]
-        checkpoint = a_checkpoint(self.committed, closes_ms=closes_ms, emitted=emitted_up_to(stages, closes_ms, {}))
+        checkpoint = a_checkpoint(
+            self.committed,
+            closes_ms=closes_ms,
+            emitted=emitted_up_to(stages, closes_ms, {}),
+            latest_event_ms=self._reached[self.committed - 1],
+        )
         plan = plan_rewind(checkpoint, self._first_slice_reaching, dict(stages))
         failed = {f"{stage} failed": end_ms for stage, end_ms in plan.emitted.items()}
         return RewindPlan(plan.slice_first, plan.slice_committed, plan.emitted | failed)

@@ -3,7 +3,17 @@
 import pytest
 
 from strandline.core.errors import LogTruncated
-from strandline.processing.pipelines.event_time import WindowShape
+from strandline.processing.pipelines.event_time import (
+    CountShape,
+    CumulativeShape,
+    DayShape,
+    JoinShape,
+    SameWindowShape,
+    SessionShape,
+    WindowShape,
+    open_until,
+    shape_of_records,
+)
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind, require_log_holds
 from tests.support.ledgers import a_checkpoint
 
@@ -75,6 +85,65 @@ def test_what_a_version_with_longer_windows_had_not_emitted_is_the_next_ones():
 def test_no_open_window_replays_nothing():
     plan = plan_rewind(checkpoint_row(7_200_000), lambda _: None, STAGES)
     assert (plan.slice_first, plan.slice_committed) == (91, 90)
+
+
+SECOND = WindowShape(1_000, 1_000)
+MINUTE = WindowShape(60_000, 60_000)
+SESSION, JOIN = SessionShape(30_000, 10_000), JoinShape(5_001, 1, before_ms=5_000, after_ms=2_000)
+KEPT = {
+    "tumbling": [MINUTE],
+    "sliding": [WindowShape(60_000, 5_000)],
+    "cumulative": [CumulativeShape(60_000, 10_000)],
+    "days": [DayShape(86_400_000, 86_400_000, zone="Europe/Berlin")],
+    "count": [CountShape(60_000, 1, count=3)],
+    "session": [SESSION],
+    "join": [JOIN],
+    "latest": [JoinShape(7_201, 1, before_ms=7_200, is_latest=True)],
+    "sessions of a join": [JOIN, SESSION],
+    "minutes of sessions": [SESSION, MINUTE],
+    "sessions of minutes": [MINUTE, SessionShape(900_000, 300_000)],
+    "join of windows": [
+        SECOND,
+        WindowShape(1_000, 1_000, takes=-1),
+        SameWindowShape(1_000, 1, takes=0, takes_too=1, of=SECOND),
+    ],
+}
+
+
+def plan_at(shapes, closes_ms, latest_ms=7_234_567):
+    """The plan when the last record stood at `latest_ms`, in slice 5, and windows are closed up to `closes_ms` in slice 90."""
+    checkpoint = a_checkpoint(90, closes_ms=closes_ms, latest_event_ms=latest_ms, emitted={})
+    stages = {str(at): shape for at, shape in enumerate(shapes)}
+    return plan_rewind(checkpoint, lambda event_ms: 5 if event_ms <= latest_ms else None, stages)
+
+
+@pytest.mark.parametrize("shapes", KEPT.values(), ids=KEPT)
+def test_where_all_windows_are_closed_no_start_reads_anything_again(shapes):
+    """As after a drain, and after silence: however far windows reach back, and whatever the log holds by then."""
+    ends_ms = open_until(shapes, 7_234_567)
+    assert plan_at(shapes, ends_ms - 1).slice_first == 5, "something is open"
+    assert plan_at(shapes, ends_ms).slice_first == 91
+    assert plan_at(shapes, ends_ms + 3_600_000).slice_first == 91
+
+
+@pytest.mark.parametrize(
+    ("shape", "forgotten_ms"),
+    [
+        (WindowShape(60_000, 60_000, horizon_ms=600_000), 7_860_000),
+        (WindowShape(60_000, 60_000, revise_ms=600_000), 7_860_000),
+        (shape_of_records(600_000), 7_834_568),
+    ],
+    ids=["dedupe", "revise", "dedupe of records"],
+)
+def test_what_records_are_compared_with_and_results_that_are_revised_outlive_their_windows(shape, forgotten_ms):
+    assert plan_at([shape], 7_260_000).slice_first == 5
+    assert plan_at([shape], forgotten_ms - 1).slice_first == 5
+    assert plan_at([shape], forgotten_ms).slice_first == 91
+
+
+def test_a_job_of_which_no_record_was_accepted_has_nothing_to_read_again():
+    row = a_checkpoint(90, closes_ms=None, latest_event_ms=None, emitted={})
+    assert plan_rewind(row, never, STAGES) == RewindPlan(91, 90, {}, None)
 
 
 def test_a_log_with_a_hole_stops_the_job():

@@ -253,8 +253,8 @@ class Desk:
         self._state, self._held, self._held_rows = None, [], 0
         self._segments.clear()
         if self._emitted:
-            kept = self._pipeline.kept
-            needed_ms = earliest_event(list(kept.values()), [self._emitted[name] for name in kept])
+            kept, latest_event_ms = self._pipeline.kept, self._clock.latest_event_ms
+            needed_ms = earliest_event(list(kept.values()), [self._emitted[name] for name in kept], latest_event_ms)
             self._seen = [one for one in self._seen if one.latest_event_ms is None or one.latest_event_ms >= needed_ms]
         chunks = [chunk for one in self._seen for chunk in self._accepted(one.part.chunks)]
         closing = Closing(None, self._closed_ms)

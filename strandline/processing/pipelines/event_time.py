@@ -412,10 +412,15 @@ def open_until(windows: Sequence[WindowShape], latest_event_ms: int | None) -> i
     """The end of the last window of all stages that can hold something yet; None before the first accepted record."""
     if latest_event_ms is None:
         return None
+    return max(_open_ends(windows, latest_event_ms), default=latest_event_ms)
+
+
+def _open_ends(windows: Sequence[WindowShape], latest_event_ms: int) -> list[int]:
+    """For each stage the end of its last window that can hold something, if no event is later than `latest_event_ms`."""
     ends: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
         ends.append(shape.last_open_end(max(latest_event_ms if one == RECORDS else ends[one] - 1 for one in taken)))
-    return max(ends, default=latest_event_ms)
+    return ends
 
 
 def closes_a_window(
@@ -451,13 +456,29 @@ def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
     return min(found, default=after_ms)
 
 
-def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int]) -> int:
+def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int], latest_event_ms: int | None) -> int:
     """The earliest event time that a window can hold that is not emitted yet, or may still be revised. `emitted_ms`: for each
-    stage the end of the last window that it has emitted."""
-    return min(
+    stage the end of the last window that it has emitted. `latest_event_ms`: of all events so far; None: there are none.
+
+    Where none of these events can count any more, it is later than all of them, however far back windows reach: a session that
+    has ended, say, decides nothing of those after it.
+    """
+    first_ms = min(
         first_event(windows[: stage + 1], emitted - windows[stage].revise_ms)
         for stage, emitted in enumerate(emitted_ms)
     )
+    if latest_event_ms is None or may_still_count(windows, emitted_ms, latest_event_ms):
+        return first_ms
+    return max(first_ms, latest_event_ms + 1)
+
+
+def may_still_count(windows: Sequence[WindowShape], emitted_ms: Sequence[int], latest_event_ms: int) -> bool:
+    """Whether an event up to `latest_event_ms` may count in what is still to come: in a window that is not emitted, in a result
+    that late records revise, or as what a later record repeats. `emitted_ms` as in `earliest_event`."""
+    # What a record may repeat is remembered for the horizon: as long as if it were the event that comes last in it.
+    horizon_ms = max((shape.horizon_ms for shape in windows), default=0)
+    ends = _open_ends(windows, latest_event_ms + horizon_ms)
+    return any(end + shape.revise_ms > emitted for end, shape, emitted in zip(ends, windows, emitted_ms, strict=True))
 
 
 def shape_of_records(horizon_ms: int) -> WindowShape:

@@ -60,18 +60,19 @@ def plan_rewind(
     origin of the job's life, before which is nothing of it.
 
     1. If nothing is committed, start at slice 1 and leave nothing out. Where nothing is kept, nothing is replayed: records are
-       emitted by the slice that holds them.
+       emitted by the slice that holds them. Nor is anything where no record was ever accepted.
     2. For each stage, take the end up to which the last checkpoint says that it has emitted, rounded down to the end of
        a window of its present shape. It emits all later windows whole. A stage with a new name begins with the first window
        that was not closed.
-    3. T0 is the earliest event time that a window of any stage can hold that is not emitted.
+    3. T0 is the earliest event time that a window of any stage can hold that is not emitted; where no event so far can count any
+       more, it is later than all of them.
     4. Start the replay at the first slice whose running maximum of event time reaches T0: every record before it has an
        event time below T0, so no such window holds it.
     """
     if checkpoint is None:
         return RewindPlan(slice_first=1, slice_committed=0)
-    closes_ms = checkpoint.closes_ms
-    if not stages:
+    closes_ms, latest_event_ms = checkpoint.closes_ms, checkpoint.latest_event_ms
+    if not stages or (closes_ms is None and latest_event_ms is None):
         return RewindPlan(slice_first=checkpoint.slice + 1, slice_committed=checkpoint.slice)
     if closes_ms is None:
         return RewindPlan(slice_first=floor + 1, slice_committed=checkpoint.slice)
@@ -79,7 +80,7 @@ def plan_rewind(
         stage: shape.last_end(min(closes_ms, checkpoint.emitted.get(stage, closes_ms)))
         for stage, shape in stages.items()
     }
-    back_to_ms = earliest_event(list(stages.values()), list(emitted.values()))
+    back_to_ms = earliest_event(list(stages.values()), list(emitted.values()), latest_event_ms)
     slice_first = first_slice_reaching(back_to_ms)
     return RewindPlan(
         slice_first=slice_first if slice_first is not None else checkpoint.slice + 1,
