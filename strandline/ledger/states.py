@@ -255,6 +255,7 @@ class FreeJob:
 
     name: str
     free_for_ms: int
+    """Below 0 where the lease is the asking service's own, or was granted before the database's clock was set back."""
 
 
 @dataclass(frozen=True)

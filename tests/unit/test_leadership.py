@@ -145,6 +145,21 @@ def test_a_job_that_is_deleted_meanwhile_keeps_no_other_from_being_led(service: 
     assert [lease.job for lease, _ in claimed] == ["b"]
 
 
+def test_after_the_ledgers_clock_was_set_back_the_jobs_of_a_lost_service_are_claimed_a_lease_later(
+    service: Service,
+) -> None:
+    """Their leases, and the lost service itself, seem to last for two hours more. One that lives renews its leases first."""
+    service.ledger.living = 2
+    service.lead("one")
+    service.ledger.free = {"two": -7_200_000, "three": -7_200_000}
+    assert service.leadership.claim_free(2) == []
+    service.ledger.free = {"two": -7_200_000}  # the leader of the other one lives
+    claimed = wait_until(lambda: service.leadership.claim_free(2), bool, "claimed", timeout_s=10 * LEASE_S)
+    service.ledger.free = {"three": -7_200_000}
+    assert [lease.job for lease, _ in claimed] == ["two"]
+    assert service.leadership.claim_free(2) == [], "it is free only since just now"
+
+
 def test_what_nobody_else_claims_is_claimed_beyond_the_share(service: Service) -> None:
     service.ledger.living = 2
     service.lead("one")

@@ -81,6 +81,8 @@ class Leadership:
         self._length_ms = int(lease_s * 1000)
         self._end_runner = end_runner
         self._held: dict[str, _Held] = {}
+        self._seen_free_s: dict[str, float] = {}
+        """Each job that was free at the last look -> since when it was at all of them. Monotonic."""
         self._is_announced = False
         self._lock = threading.Lock()
         self._closing, self._resigned = threading.Event(), threading.Event()
@@ -137,13 +139,16 @@ class Leadership:
         """Claim jobs that nobody leads, up to this service's share of all jobs; returns each new lease and the one before.
 
         A job that has been free for a lease's length is claimed beyond the share: the service that should have claimed it
-        does not. Raises LedgerUnavailable.
+        does not. By the ledger's clock or by ours: after the ledger's was set back, what ended long ago seems to be still ahead.
+        Raises LedgerUnavailable.
         """
         if not self._is_announced:
             return []
         with self._lock:
             ours = set(self._held)
         free = [job for job in self._ledger.free_jobs(self._service.name) if job.name not in ours]
+        looked_s, seen_s = time.monotonic(), self._seen_free_s
+        self._seen_free_s = {job.name: seen_s.get(job.name, looked_s) for job in free}
         if not free:
             return []
         share = math.ceil(job_count / max(1, self._ledger.living_services()))
@@ -151,7 +156,8 @@ class Leadership:
         for job in free:
             with self._lock:
                 leading = len(self._held)
-            if leading >= share and job.free_for_ms < self._length_ms:
+            seen_for_s = looked_s - self._seen_free_s[job.name]
+            if leading >= share and job.free_for_ms < self._length_ms and seen_for_s < self._lease_s:
                 continue
             counted_from_s = time.monotonic()
             try:
