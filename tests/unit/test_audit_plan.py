@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +13,18 @@ from strandline.core.errors import NotFound
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
-from strandline.ledger.states import JobState, StreamVersions
+from strandline.ledger.states import JobState, StreamVersions, WindowRange
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, plan_audit
 from strandline.processing.audit.reconciliation import Kind
 from strandline.processing.audit.report import letter_scope
-from strandline.processing.backfill.plan import Load
+from strandline.processing.backfill.plan import Backfilled, Load
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.recorded_slices import cut_tasks
 from tests.support.control import HOUR, PIPELINE, STREAM
-from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.ledgers import a_checkpoint, a_slice, run_sql
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 HALF_HOUR_MS = HOUR_MS // 2
@@ -72,6 +72,7 @@ def plan(
     letters: dict[int, int] | None = None,
     results: dict[int, int] | None = None,
     by: Load = pipeline,
+    backfills: Sequence[Backfilled] = (),
 ) -> AuditPlan:
     return plan_audit(
         ledger,
@@ -81,6 +82,7 @@ def plan(
         letters or {0: 0},
         asked,
         {"turbine-minute": results or {0: 0}},
+        backfills,
     )
 
 
@@ -158,6 +160,36 @@ def test_where_dead_letters_are_lost_only_windows_of_later_slices_are_audited(le
     assert found.offsets_first == {"turbines": {0: 50, 1: 100}}
     assert found.letters_from == {0: 10}
     assert "--from 1970-01-01T02:00:00.000Z" in found.incomplete
+
+
+def test_letters_of_others_that_are_gone_are_no_loss(ledger: Ledger, tmp_path: Path) -> None:
+    """The job has had no dead letter since slice 5, where they ended at 10. A backfill wrote more, and all have expired."""
+    none_since = """UPDATE checkpoints SET dead_letter_offsets = '{"0": 10}' WHERE slice > 5"""
+    run_sql(f"sqlite:///{tmp_path / 'ledger.sqlite'}", none_since)
+    found = plan(ledger, letters={0: 30})
+    assert found.scope["per_minute"] == EndRange(2 * HOUR_MS, 11 * HALF_HOUR_MS)
+    assert found.offsets_first == {"turbines": {0: 50, 1: 100}}
+    assert found.letters_from == {0: 30}, "what is gone can't be read"
+    run_sql(f"sqlite:///{tmp_path / 'ledger.sqlite'}", "UPDATE checkpoints SET dead_letter_offsets = '{}'")
+    found = plan(ledger, letters={0: 30})
+    assert (found.is_whole, found.letters_from) == (True, {0: 30})
+
+
+def test_where_letters_of_a_backfill_are_gone_windows_that_it_computed_are_not_audited(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """It was asked for behind slice 8, and the job has had no dead letter since slice 5."""
+    none_since = """UPDATE checkpoints SET dead_letter_offsets = '{"0": 10}' WHERE slice > 5"""
+    run_sql(f"sqlite:///{tmp_path / 'ledger.sqlite'}", none_since)
+    windows = {"per_minute": WindowRange(HOUR_MS, 3 * HOUR_MS), "per_hour": WindowRange(HOUR_MS, 3 * HOUR_MS)}
+    again = [Backfilled(2, 2, pipeline(2), windows, 8)]
+    kept = plan(ledger, letters={0: 10}, backfills=again)
+    assert kept.scope["per_minute"].after_ms == 2 * HOUR_MS
+    assert next(span.is_backfill for span in kept.spans)
+    gone = plan(ledger, letters={0: 11}, backfills=again)
+    assert {ends.after_ms for ends in gone.scope.values()} == {3 * HOUR_MS}
+    assert not any(span.is_backfill for span in gone.spans)
+    assert "--from 1970-01-01T03:00:00.000Z" in gone.incomplete
 
 
 def test_where_results_in_a_stream_are_lost_only_windows_of_later_slices_are_audited(ledger: Ledger) -> None:

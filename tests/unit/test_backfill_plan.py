@@ -262,7 +262,7 @@ def test_what_the_aliases_show_follows_from_the_complete_ones(ledger: Ledger) ->
 
 def backfilled(generation: int, after_ms: int, up_to_ms: int) -> Backfilled:
     windows = {"per_minute": WindowRange(after_ms, up_to_ms), "per_hour": WindowRange(after_ms, up_to_ms)}
-    return Backfilled(generation, 2, load(2), windows)
+    return Backfilled(generation, 2, load(2), windows, 8)
 
 
 def test_an_audit_computes_a_window_by_the_version_and_generation_that_is_shown(ledger: Ledger) -> None:

@@ -57,9 +57,9 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 class Batches:
     """Spark's execution of the query and its outcomes, as `foreachBatch` sees them."""
 
-    def __init__(self, ledger: Ledger, plan: RewindPlan, version: int) -> None:
+    def __init__(self, ledger: Ledger, plan: RewindPlan, version: int, index: Any = None) -> None:
         row = replace(ledger.begin_run(JOB, 1), version=version)
-        run = JobRun(Settings(), ledger, None, row, load_pipeline(ledger, JOB, version))  # type: ignore[arg-type]
+        run = JobRun(Settings(), ledger, index, row, load_pipeline(ledger, JOB, version))
         self._last = 0
         offsets = SimpleNamespace(values=lambda: SimpleNamespace(head=lambda: SimpleNamespace(json=self._offset)))
         self._commit = SliceCommitter(run, plan, lambda: SimpleNamespace(availableOffsets=lambda: offsets), list)
@@ -146,6 +146,17 @@ def test_results_that_a_store_refused_are_counted_in_the_checkpoint(ledger: Ledg
     assert last is not None
     assert (last.results["per_minute"], last.refused) == (16, {"per_minute": 3})
     assert ledger.totals(JOB).refused == {"per_minute": 3}
+
+
+def test_a_checkpoint_says_where_the_slices_own_dead_letters_end(ledger: Ledger) -> None:
+    """Kafka confirms their commit before the partition knows of it: then the end that may be read is not theirs yet."""
+    row = ledger.begin_run(JOB, 1)
+    ledger.plan_slice(a_slice(5, row.epoch, version=2))
+    lagging = SimpleNamespace(ends=lambda topic: {0: 8}, settled_ends=lambda topic: {0: 12})
+    found = [BucketOutcome(facts=[SourceFacts(30, dict(REJECTED))], letters=3)]
+    Batches(ledger, RewindPlan(5, 4), 2, lagging).commit(5, found)
+    last = ledger.last_checkpoint(JOB)
+    assert last is not None and last.dead_letter_offsets == {0: 12}
 
 
 def test_a_run_from_a_snapshot_compares_what_it_reads_after_it(ledger: Ledger) -> None:

@@ -12,7 +12,7 @@ because the totals count them, but expect no documents of them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -155,6 +155,8 @@ def plan_audit(
     slice_of_results = _first_slice_with_results(ledger, job, slice_last, result_starts or {})
     slice_whole = max(slice_of_letters, slice_of_results, ledger.floor(job) + 1)
     floors = dict(ledger.checkpoint(job, slice_whole - 1).emitted) if slice_whole > 1 else {}
+    for name, end_ms in _ends_without_letters(ledger, job, backfills, letter_starts):
+        floors[name] = max(floors.get(name, 0), end_ms)
     emits_records = any(one.pipeline.record_stages for one in versions)
     if emits_records and slice_whole > 1:
         floors[RECORDS] = (ledger.checkpoint(job, slice_whole - 1).latest_event_ms or 0) + 1
@@ -194,7 +196,7 @@ def plan_audit(
         generation=generation,
         incomplete=_incomplete(floor_ms) if is_cut else "",
     )
-    return _with_facts(ledger, plan, slice_of_letters) if spans else plan
+    return _with_facts(ledger, plan, slice_of_letters, letter_starts) if spans else plan
 
 
 def _incomplete(floor_ms: int) -> str:
@@ -205,7 +207,7 @@ def _incomplete(floor_ms: int) -> str:
     )
 
 
-def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> AuditPlan:
+def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int, letter_starts: Mapping[int, int]) -> AuditPlan:
     """Return the plan with its totals, offsets and windows from the ledger."""
     job, spans = plan.job, plan.spans
     names = dict.fromkeys(stage.name for span in spans for stage in span.pipeline.stages if stage.name in span.windows)
@@ -220,20 +222,36 @@ def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int) -> Audit
         totals=_subtract(ledger.totals(job, plan.slice_last), before),
         offsets_first=counted[0].offsets_first if counted else offsets,
         offsets=offsets,
-        letters_from=letters_from,
+        letters_from=letters_from | {at: max(start, letters_from.get(at, 0)) for at, start in letter_starts.items()},
     )
 
 
 def _first_slice_with_letters(ledger: Ledger, job: str, slice_last: int, letter_starts: Mapping[int, int]) -> int:
     """The first slice, at most `slice_last` + 1, from which on all dead letters are still in Kafka."""
-    if not any(letter_starts.values()):
+    # No letter of these slices stands higher: what is gone from behind there is of a backfill, or of later slices.
+    ends = ledger.checkpoint(job, slice_last).dead_letter_offsets
+    starts = {partition: min(start, ends.get(partition, 0)) for partition, start in letter_starts.items()}
+    if not any(starts.values()):
         return 1
+    return _first_slice_where(
+        ledger, job, slice_last, lambda before: _hold_all(starts, before.dead_letter_offsets if before else {})
+    )
 
-    def are_held(before: CheckpointRow | None) -> bool:
-        begin = before.dead_letter_offsets if before else {}
-        return all(begin.get(partition, 0) >= offset for partition, offset in letter_starts.items())
 
-    return _first_slice_where(ledger, job, slice_last, are_held)
+def _ends_without_letters(
+    ledger: Ledger, job: str, backfills: Sequence[Backfilled], letter_starts: Mapping[int, int]
+) -> Iterator[tuple[str, int]]:
+    """Of backfills whose dead letters may be gone, each stage with the end of its last window. They stand behind those that there
+    were when it was asked for."""
+    for one in backfills:
+        is_cleared = one.slice < ledger.floor(job)  # then all windows up to the floor are left out
+        if not is_cleared and not _hold_all(letter_starts, ledger.checkpoint(job, one.slice).dead_letter_offsets):
+            yield from ((stage, up_to_ms) for stage, (_, up_to_ms) in one.windows.items())
+
+
+def _hold_all(starts: Mapping[int, int], begin: Mapping[int, int]) -> bool:
+    """Whether a stream that starts there still holds all from `begin` on."""
+    return all(begin.get(partition, 0) >= offset for partition, offset in starts.items())
 
 
 def _first_slice_with_results(ledger: Ledger, job: str, slice_last: int, starts: Offsets) -> int:

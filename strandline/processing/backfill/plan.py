@@ -68,6 +68,8 @@ class Backfilled:
     version: int
     pipeline: CheckedPipeline
     windows: Mapping[str, WindowRange]
+    slice: int
+    """The last committed one when it was asked for."""
 
 
 def plan_backfill(
@@ -270,7 +272,9 @@ def complete_backfills(ledger: Ledger, job: str, load: Load, swapping: int | Non
                 f"backfill {row.generation} of job {job} is just being shown in place of what was; ask again"
             )
         if row.state is BackfillState.COMPLETE:
-            found.append(Backfilled(row.generation, row.version, load(row.version, row.stream_versions), row.windows))
+            found.append(
+                Backfilled(row.generation, row.version, load(row.version, row.stream_versions), row.windows, row.slice)
+            )
     return found
 
 

@@ -115,7 +115,7 @@ class Backfill:
     def _shown(self, row: BackfillRow, pipeline: CheckedPipeline) -> list[Backfilled]:
         """All complete backfills, and this one."""
         others = complete_backfills(self._ledger, self._job, self._load, row.generation)
-        return [*others, Backfilled(row.generation, row.version, pipeline, row.windows)]
+        return [*others, Backfilled(row.generation, row.version, pipeline, row.windows, row.slice)]
 
     def _compute(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
         """Bring every result into the index.

@@ -138,7 +138,8 @@ class SliceCommitter:
             refused.update(outcome.refused)
         dead_letter_offsets = before.dead_letter_offsets if before else {}
         if any(outcome.letters for outcome in outcomes):
-            dead_letter_offsets = self._run.index.ends(dead_letter_topic(job))
+            # The end of its own letters at least: an audit takes those that are gone from behind it for somebody else's.
+            dead_letter_offsets = self._run.index.settled_ends(dead_letter_topic(job))
         result_offsets = self._result_offsets(before, results)
         reached = reached_in(sliced, [facts])
         closes_ms = closes_after(sliced, reached)
