@@ -537,7 +537,7 @@ def expected_sessions(rows: Sequence[Record], gap_ms: int, max_ms: int) -> list[
                 folded_by_panes(in_log_order, pane_ms),
             )
         )
-    return sorted(results, key=lambda one: one[1:3])
+    return sorted(results, key=lambda one: (one[1], one[0], one[2]))  # by window, then key
 
 
 def test_a_session_ends_where_a_record_comes_the_gap_later_or_at_a_cut() -> None:

@@ -128,7 +128,7 @@ def test_sql_and_python_say_the_same() -> None:
 def test_it_counts_in_what_is_kept_and_read_again() -> None:
     pipeline = checked()
     assert pipeline.reach_ms == 31 * MINUTE_MS
-    assert earliest_event(pipeline.windows, [100 * MINUTE_MS]) == 70 * MINUTE_MS
+    assert earliest_event(pipeline.windows, [100 * MINUTE_MS], 100 * MINUTE_MS) == 70 * MINUTE_MS
     graph = pipeline_graph(pipeline)
     assert graph["retention"]["needed_ms"] == 31 * MINUTE_MS + 10_000
     assert any("late records revise the results of 'per_minute' for 30m" in hint for hint in graph["hints"])
