@@ -65,7 +65,7 @@ class Compaction(Part):
                 return 0
             for table, number in ((checkpoints, checkpoints.c.slice), (slices, slices.c.number)):
                 connection.execute(sa.delete(table).where(table.c.job == job, number < end))
-            forget_tables(self._database, connection)
+            forget_tables(self._database, connection, self._clock_ms())
             return end - oldest
 
     def remove_runs(self, job: str, epochs: Collection[int]) -> int:

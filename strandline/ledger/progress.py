@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.ledger.compaction import Compaction
+from strandline.ledger.lookups.needs import require_rows
 from strandline.ledger.models import checkpoints, jobs, runs, slices
 from strandline.ledger.registry import lock_job, refuse_old_epoch, refuse_old_lease
 from strandline.ledger.states import (
@@ -115,7 +116,7 @@ class Progress(Compaction):
         """Record the next slice, before it is processed. A recorded slice is never cut again.
 
         Raises Fenced when a newer run owns the job; Conflict when the slice does not follow the last one, or the last
-        one is not committed yet; NotFound.
+        one is not committed yet, or the rows of a lookup by which it goes are kept no more; NotFound.
         """
         with self._database.writing(f"plan slice {row.number} of job {row.job}") as connection:
             refuse_old_epoch(lock_job(connection, row.job), row.epoch)
@@ -124,6 +125,7 @@ class Progress(Compaction):
             if row == last:
                 return
             _refuse_gap(row, last)
+            require_rows(self._database, connection, row.lookup_versions)
             connection.execute(sa.insert(slices).values(vars(row)))
 
     def last_slice(self, job: str) -> SliceRow | None:

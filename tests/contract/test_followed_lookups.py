@@ -9,6 +9,7 @@ import pytest
 
 from strandline.core.errors import Conflict
 from strandline.core.lookups.packed_rows import pack_rows
+from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceBegin, SourceRows
 from strandline.ledger.states import LookupSourceRow
@@ -20,7 +21,7 @@ DOCUMENT: dict[str, Any] = {
     "key": ["device"],
     "source": {"stream": "registry"},
 }
-HOUR_MS = 3_600_000
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
 
 @pytest.fixture
@@ -110,17 +111,26 @@ def test_age_and_failure_count_from_what_the_source_said_last(ledger: Ledger) ->
     assert (state(ledger).failing_ms, state(ledger).error, ledger.lookup("devices").version) == (None, "", 1)
 
 
+def read_another(ledger: Ledger) -> None:
+    """Read other rows, which become a version."""
+    version = ledger.lookup("devices").version + 1
+    ledger.record_lookup_rows("devices", claim(ledger, hold_ms=0).claim, read(f"r{version}"), 0)
+
+
+def commit(ledger: Ledger, epoch: int, number: int, version: int) -> None:
+    ledger.plan_slice(a_slice(number, epoch, "j", lookup_versions={"devices": version}))
+    ledger.commit_checkpoint(a_checkpoint(number, epoch, "j"))
+
+
 def test_versions_of_a_source_that_no_replay_needs_go_with_their_rows(ledger: Ledger) -> None:
     """Those that a slice went by stay, however many come."""
     follow(ledger)
     ledger.submit_job("j", "", {"pipeline": "j"}, lookups={"devices": 1})
     epoch = ledger.begin_run("j", 1).epoch
     for number in range(1, 5):
-        ledger.plan_slice(a_slice(number, epoch, "j", lookup_versions={"devices": 10 * number}))
-        ledger.commit_checkpoint(a_checkpoint(number, epoch, "j"))
         while ledger.lookup("devices").version < 10 * number:
-            version = ledger.lookup("devices").version + 1
-            ledger.record_lookup_rows("devices", claim(ledger).claim, read(f"r{version}"), 0)
+            read_another(ledger)
+        commit(ledger, epoch, number, 10 * number)
     assert list(ledger.lookup_history("devices")) == list(range(10, 41)), "the oldest slice says 10"
     assert list(ledger.lookup_history("devices", 3)) == [38, 39, 40]
     ledger.raise_floor("j", 1, 3, 100)
@@ -129,6 +139,57 @@ def test_versions_of_a_source_that_no_replay_needs_go_with_their_rows(ledger: Le
     assert ledger.lookup_version("devices", 30).digest == "r30"
     assert ledger.lookup_documents("devices") == [DOCUMENT]
     assert ledger.lookup_table("r30") == pack_rows(b"r30")
+
+
+@pytest.fixture
+def minutes(ledger_url: str) -> Iterator[tuple[Ledger, list[int]]]:
+    """A ledger by whose clock it is so many minutes, and these."""
+    Ledger.migrate(ledger_url)
+    database, now = Database(ledger_url), [0]
+    yield Ledger(database, lambda: now[0] * MINUTE_MS), now
+    database.close()
+
+
+def test_versions_that_no_slice_names_go_though_a_job_rests_or_is_quiet(minutes: tuple[Ledger, list[int]]) -> None:
+    """Every five minutes the source has other rows. The job cuts two slices, and none for hours between them and after."""
+    ledger, now = minutes
+    follow(ledger)
+    ledger.submit_job("j", "", {"pipeline": "j"}, lookups={"devices": 1})
+    epoch = ledger.begin_run("j", 1).epoch
+    commit(ledger, epoch, 1, 1)
+    for version in range(2, 101):
+        now[0] += 5
+        read_another(ledger)
+        if version == 51:
+            commit(ledger, epoch, 2, 51)
+    assert list(ledger.lookup_history("devices")) == [1, 51, *range(88, 101)], "what was in force an hour ago stays"
+    for version in (1, 51, 88, 100):
+        ledger.lookup_table(ledger.lookup_version("devices", version).digest)
+    commit(ledger, epoch, 3, 100)
+    ledger.raise_floor("j", 1, 2, 100)
+    assert list(ledger.lookup_history("devices")) == [51, *range(88, 101)]
+
+
+def test_a_version_that_was_just_replaced_stays_for_who_has_asked_for_it(minutes: tuple[Ledger, list[int]]) -> None:
+    """For an hour after it was replaced, however long it was in force. Who is held up for longer is refused."""
+    ledger, now = minutes
+    follow(ledger)
+    ledger.submit_job("j", "", {"pipeline": "j"}, lookups={"devices": 1})
+    epoch = ledger.begin_run("j", 1).epoch
+    commit(ledger, epoch, 1, 1)
+    now[0] = 1
+    read_another(ledger)
+    asked = ledger.present_lookups(("devices",))
+    for now[0] in range(1000, 1020):
+        read_another(ledger)
+    ledger.plan_slice(a_slice(2, epoch, "j", lookup_versions=asked))
+    ledger.commit_checkpoint(a_checkpoint(2, epoch, "j"))
+    asked = {"devices": 3}
+    for now[0] in range(1100, 1140):
+        read_another(ledger)
+    with pytest.raises(Conflict, match="does not keep version 3 of lookup devices any more"):
+        ledger.plan_slice(a_slice(3, epoch, "j", lookup_versions=asked))
+    ledger.plan_slice(a_slice(3, epoch, "j", lookup_versions=ledger.present_lookups(("devices",))))
 
 
 def test_a_version_of_the_source_is_no_change_of_the_document_that_others_were_checked_against(ledger: Ledger) -> None:

@@ -1,16 +1,20 @@
 """Which versions of lookups replays may still need.
 
 A slice says by which version of each lookup it is enriched, and a version of a job by which one slices are that say none.
-Versions never fall from slice to slice, so what the oldest slice of a job goes by is the oldest that the job can need: the
-lookup's *floor* is the least of these of all jobs. A backfill of the job's present life needs what its version goes by: an audit
-computes its windows again. Rows are kept by their digest, once, and go when all versions that have them
-are below the floor and none of them is the present one. Documents without rows stay; of lookups that are followed, which have a
-version for each change of their source, those go that are below the floor.
+A replay of a job needs what its slices say, and, while there are slices that say none, what its versions go by. A backfill of the
+job's present life needs what its version goes by: an audit computes its windows again. The least of these of all jobs is the
+lookup's *floor*.
+
+Beside these there stay the present version and those above the floor that have been replaced for less than an hour: somebody may
+have asked which one is in force, and not yet have recorded what goes by it. Rows are kept by their digest, once, and go when no
+version has them that stays. Documents without rows stay; of lookups that are followed, which have a version for each change of
+their source, they go with the version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
 
 import sqlalchemy as sa
 
@@ -29,6 +33,8 @@ from strandline.ledger.models import (
 from strandline.ledger.states import LookupVersions
 
 _LOCK_KEY = 0x5374_7261_6E66
+REPLACED_STAY_MS = 3_600_000
+"""How long a version stays that was replaced, though nothing that is recorded goes by it."""
 
 
 def lookups_of_version(
@@ -55,39 +61,65 @@ def hold_tables(database: Database, connection: sa.Connection) -> None:
     database.hold_lock(connection, _LOCK_KEY)
 
 
-def forget_tables(database: Database, connection: sa.Connection) -> None:
+def require_rows(database: Database, connection: sa.Connection, versions: LookupVersions) -> None:
+    """Have the rows of these versions stay until what goes by them is recorded, in the same transaction. Raises Conflict when
+    they are gone: who asked which versions are in force did so long ago."""
+    if versions:
+        hold_tables(database, connection)
+    for name, version in versions.items():
+        rows = sa.select(lookup_tables.c.digest).join(
+            lookup_versions, lookup_versions.c.digest == lookup_tables.c.digest
+        )
+        of_version = (lookup_versions.c.lookup == name) & (lookup_versions.c.version == version)
+        if connection.execute(rows.where(of_version)).first() is None:
+            raise Conflict(
+                f"The ledger does not keep version {version} of lookup {name} any more; ask for the present one."
+            )
+
+
+def forget_tables(database: Database, connection: sa.Connection, now_ms: int) -> None:
     """Remove the rows that no replay needs any more. Cheap where there are no lookups."""
     hold_tables(database, connection)
-    versions = connection.execute(
-        sa.select(
-            lookup_versions.c.lookup, lookup_versions.c.version, lookup_versions.c.digest, lookups.c.version
-        ).join(lookups, lookups.c.name == lookup_versions.c.lookup)
-    ).all()
+    wanted = sa.select(
+        lookup_versions.c.lookup, lookup_versions.c.version, lookup_versions.c.digest, lookup_versions.c.applied_ms
+    )
+    versions = connection.execute(wanted.order_by(lookup_versions.c.lookup, lookup_versions.c.version)).all()
     kept = set(connection.execute(sa.select(lookup_tables.c.digest)).scalars())
     if len(kept) <= 1 and versions:
         return
-    floors = floors_of(connection) if versions else {}
-    needed = {
-        digest
-        for name, version, digest, present in versions
-        if version >= min((present, *floors.get(name, {}).values()))
-    }
+    needs = needs_of(connection) if versions else {}
+    followed = set(connection.execute(sa.select(lookup_sources.c.lookup)).scalars())
+    needed: set[str] = set()
+    for name, of_lookup in groupby(versions, lambda one: str(one.lookup)):
+        applied = {one.version: (one.applied_ms, one.digest) for one in of_lookup}
+        staying = _staying({version: ms for version, (ms, _) in applied.items()}, needs.get(name, {}), now_ms)
+        needed |= {digest for version, (_, digest) in applied.items() if version in staying}
+        for version in applied.keys() - staying if name in followed else ():
+            of_version = (lookup_versions.c.lookup == name) & (lookup_versions.c.version == version)
+            connection.execute(sa.delete(lookup_versions).where(of_version))
     for digest in kept - needed:
         connection.execute(sa.delete(lookup_tables).where(lookup_tables.c.digest == digest))
-    present_of = {name: present for name, _, _, present in versions}
-    for name in connection.execute(sa.select(lookup_sources.c.lookup)).scalars().all():
-        oldest = min((present_of[name], *floors.get(name, {}).values()))
-        of_lookup = (lookup_versions.c.lookup == name) & (lookup_versions.c.version < oldest)
-        connection.execute(sa.delete(lookup_versions).where(of_lookup))
+
+
+def _staying(applied_ms: Mapping[int, int], needs: Mapping[str, set[int]], now_ms: int) -> set[int]:
+    """Which versions of a lookup stay. `applied_ms`: when each began to be in force, the oldest first; the last one still is.
+    `needs`: what each job needs."""
+    present = max(applied_ms)
+    needed = set[int]().union(*needs.values())
+    if not needed:
+        return {present}
+    in_force = [version for version, ms in applied_ms.items() if ms <= now_ms - REPLACED_STAY_MS]
+    first = max([min(needed), *in_force[-1:]])
+    return needed | {present} | {version for version in applied_ms if version >= first}
 
 
 def floor_of(connection: sa.Connection, name: str) -> int | None:
     """The oldest version that a replay of any job may need."""
-    return min(floors_of(connection).get(name, {}).values(), default=None)
+    return min((min(versions) for versions in needs_of(connection).get(name, {}).values()), default=None)
 
 
-def floors_of(connection: sa.Connection) -> dict[str, dict[str, int]]:
-    """Lookup -> job -> the oldest version that a replay of the job may need."""
+def needs_of(connection: sa.Connection) -> dict[str, dict[str, set[int]]]:
+    """Lookup -> job -> the versions that a replay of the job may need, one at least."""
     using = sa.select(job_versions.c.job, job_versions.c.version, job_versions.c.lookup_versions).join(
         jobs, jobs.c.name == job_versions.c.job
     )
@@ -95,21 +127,20 @@ def floors_of(connection: sa.Connection) -> dict[str, dict[str, int]]:
     bases: dict[str, dict[int, LookupVersions]] = {}
     for job, version, versions in connection.execute(using):
         bases.setdefault(job, {})[version] = versions
-    floors: dict[str, dict[str, int]] = {}
+    needs: dict[str, dict[str, set[int]]] = {}
     for job, of_versions in bases.items():
-        of_job = slices.c.job == job
-        live = set(connection.execute(sa.select(slices.c.version).where(of_job).distinct()).scalars())
+        wanted = sa.select(slices.c.version, slices.c.lookup_versions).where(slices.c.job == job).distinct()
+        cut = connection.execute(wanted).all()
         own = connection.execute(sa.select(jobs.c.version, jobs.c.generation).where(jobs.c.name == job)).one()
         of_life = (backfills.c.job == job) & (backfills.c.generation > own.generation)
-        live |= {own.version, *connection.execute(sa.select(backfills.c.version).where(of_life)).scalars()}
-        oldest = sa.select(slices.c.lookup_versions).where(of_job).order_by(slices.c.number).limit(1)
-        said: LookupVersions = connection.execute(oldest).scalar() or {}
+        live = {own.version, *(version for version, _ in cut)}
+        live |= set(connection.execute(sa.select(backfills.c.version).where(of_life)).scalars())
+        said: list[LookupVersions] = [versions for _, versions in cut] or [{}]
         for version in live & of_versions.keys():
             for name, base in of_versions[version].items():
-                found = said.get(name, base)
-                of_lookup = floors.setdefault(name, {})
-                of_lookup[job] = min(found, of_lookup.get(job, found))
-    return floors
+                of_job = needs.setdefault(name, {}).setdefault(job, set())
+                of_job |= {versions.get(name, base) for versions in said}
+    return needs
 
 
 def has_same_document(connection: sa.Connection, name: str, checked: int, present: int) -> bool:

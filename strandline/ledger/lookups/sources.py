@@ -109,7 +109,7 @@ class LookupSources(Part):
                 row = LookupRow(name, present + 1, read.digest, known.document, read.rows, self._clock_ms())
                 add_version(self._database, connection, row, read.packed)
                 if row.version % _VERSIONS_A_SWEEP == 0:
-                    forget_tables(self._database, connection)
+                    forget_tables(self._database, connection, self._clock_ms())
             now_ms = self._database.clock_ms()
             told: dict[str, Any] = {"reader": "", "position": read.position, "failing_since_ms": None, "error": ""}
             told |= {"skipped": lookup_sources.c.skipped + read.skipped} | _next(now_ms, wait_ms)

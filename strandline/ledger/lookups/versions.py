@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.database import Part
-from strandline.ledger.lookups.needs import floor_of, floors_of, forget_tables, has_same_document, lock_lookup
+from strandline.ledger.lookups.needs import floor_of, forget_tables, has_same_document, lock_lookup, needs_of
 from strandline.ledger.lookups.sources import SourceBegin, add_version, follow, is_newest_claim
 from strandline.ledger.models import lookup_sources, lookup_tables, lookup_versions, lookups
 from strandline.ledger.states import LookupRow, LookupVersions
@@ -71,7 +71,7 @@ class Lookups(Part):
             row = LookupRow(name, present + 1, digest, document, rows, self._clock_ms())
             add_version(self._database, connection, row, packed)
             follow(self._database, connection, name, source)
-            forget_tables(self._database, connection)
+            forget_tables(self._database, connection, self._clock_ms())
             return row
 
     def lookups(self) -> list[LookupRow]:
@@ -151,14 +151,14 @@ class Lookups(Part):
     def jobs_with_lookup(self, name: str) -> list[str]:
         """The jobs whose slices, or whose present version, need the lookup."""
         with self._database.reading(f"find which jobs need lookup {name}") as connection:
-            return sorted(floors_of(connection).get(name, {}))
+            return sorted(needs_of(connection).get(name, {}))
 
     def delete_lookup(self, name: str) -> None:
         """Delete a lookup that no job needs. Raises Conflict while one does; NotFound."""
         with self._database.writing(f"delete lookup {name}") as connection:
             if not lock_lookup(connection, name):
                 raise _no_lookup(name)
-            if needing := sorted(floors_of(connection).get(name, {})):
+            if needing := sorted(needs_of(connection).get(name, {})):
                 raise Conflict(
                     f"Lookup {name} is needed by job {', '.join(needing)}: its present version uses it, or slices that a replay "
                     "may read went by it. Delete the job first, or let it go on without the lookup until these slices are old."
@@ -166,7 +166,7 @@ class Lookups(Part):
             for table in (lookup_versions, lookup_sources):
                 connection.execute(sa.delete(table).where(table.c.lookup == name))
             connection.execute(sa.delete(lookups).where(lookups.c.name == name))
-            forget_tables(self._database, connection)
+            forget_tables(self._database, connection, self._clock_ms())
 
 
 def _row(found: Any) -> LookupRow:
