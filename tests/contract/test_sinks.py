@@ -176,7 +176,7 @@ def test_files_lie_by_day_with_their_types(tmp_path: Path) -> None:
     assert table.schema.field("cost").type == pa.decimal128(10, 2)
     assert table.schema.field("strandline_time").type == pa.timestamp("us", "UTC")
     assert table.to_pylist()[0]["strandline_emission"] == 17
-    manifest = json.loads((files.directory / "_manifests/job/records/000000000017.json").read_text())
+    manifest = json.loads((files.directory / "_manifests/job/records/000000000/000000000017.json").read_text())
     assert (manifest["rows"], manifest["epoch"], len(manifest["files"])) == (3, 4, 2)
     parts = writer.write_batches([batch_of(record_shape(files), [1, 2])], 5, 17).parts
     with pytest.raises(Divergence, match="holds 3 results of slice 17 of job job, and this run computed 2"):

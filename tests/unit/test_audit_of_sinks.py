@@ -264,14 +264,14 @@ def test_a_file_between_others_is_lost_and_its_results_are_missing(lab: Lab) -> 
 
 
 def test_a_manifest_that_is_gone_or_none_is_found(lab: Lab) -> None:
-    manifests = lab.directory / "all" / "_manifests" / "power" / "all"
+    manifests = lab.directory / "all" / "_manifests" / "power" / "all" / "000000000"
     (manifests / "000000000002.json").unlink()
     (manifests / "000000000003.json").write_text("{}")
     assert lab.counts()["all"] == {"same": 7, "missing": 14, "lost": 1}
 
 
 def test_a_manifest_that_names_the_files_of_another_one_repeats_their_results(lab: Lab) -> None:
-    manifests = lab.directory / "all" / "_manifests" / "power" / "all"
+    manifests = lab.directory / "all" / "_manifests" / "power" / "all" / "000000000"
     shutil.copy(manifests / "000000000002.json", manifests / "000000000009.json")
     assert lab.counts()["all"] == {"same": 14, "duplicate": 7}
 

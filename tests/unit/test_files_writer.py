@@ -6,15 +6,24 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
+from strandline.core.errors import Divergence
 from strandline.results import document
 from strandline.results.document import DocumentShape
 from strandline.results.sinks import contract, files_writer, typed_rows
-from strandline.results.sinks.files_writer import FilesWriter, _Store, committed_files
+from strandline.results.sinks.files_writer import (
+    FilesWriter,
+    WrittenFile,
+    _Store,
+    committed_files,
+    manifests_of,
+    newest_emission,
+)
 from strandline.results.text_columns import join_texts
 
 MANIFEST = "_manifests/job/windows/000000000001.json"
@@ -121,3 +130,72 @@ def test_a_large_batch_is_made_into_rows_in_pieces(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(files_writer, "_ROWS_AT_ONCE", 2, raising=False)
     assert written(tmp_path / "pieces", batch) == whole
     assert max(joined) == 2
+
+
+class Counted:
+    """A local disk that counts the names that it has listed."""
+
+    def __init__(self) -> None:
+        self._filesystem = pafs.LocalFileSystem()
+        self.listed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._filesystem, name)
+
+    def get_file_info(self, asked: Any) -> Any:
+        found = self._filesystem.get_file_info(asked)
+        self.listed += len(found) if isinstance(asked, pafs.FileSelector) else 1
+        return found
+
+
+COUNTS = DocumentShape("results", "job", "windows", 1, (), (("n", "long"),), is_elsewhere=True)
+
+
+def part(name: str, rows: int = 1) -> str:
+    return msgspec.json.encode(WrittenFile(f"day=2026-11-01/{name}", rows, "0f")).decode()
+
+
+def as_before(path: Path, emission: int, *parts: str) -> None:
+    """Write a manifest where earlier releases did."""
+    FilesWriter(str(path), COUNTS).commit(emission, 1, parts)
+    name = f"{emission:012d}.json"
+    (found,) = path.rglob(name)
+    found.rename(path / "_manifests/job/windows" / name)
+
+
+def test_a_run_that_begins_lists_only_the_newest_of_many_manifests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = FilesWriter(str(tmp_path), COUNTS)
+    writer.prepare(None)
+    assert newest_emission(str(tmp_path), "job", "windows") == 0
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    for emission in range(1, 5500):
+        writer.commit(emission, 1, [])
+    counted: Any = Counted()
+    monkeypatch.setattr(_Store, "of", lambda path: _Store(counted, path, is_local=True))
+    assert newest_emission(str(tmp_path), "job", "windows") == 5499
+    assert counted.listed <= 510, "500 manifests, and 6 directories"
+    (tmp_path / "_manifests/job/windows/000000006").mkdir()  # by a run that was killed
+    assert newest_emission(str(tmp_path), "job", "windows") == 5499
+
+
+def test_manifests_of_earlier_releases_count_beside_those_below_directories(tmp_path: Path) -> None:
+    """A slice whose manifest an earlier release wrote, and which is done again, gets no other one."""
+    path, writer = str(tmp_path), FilesWriter(str(tmp_path), COUNTS)
+    for emission in (7, 1001):
+        as_before(tmp_path, emission, part(f"{emission}.parquet"))
+    assert newest_emission(path, "job", "windows") == 1001
+    writer.commit(1001, 2, [part("again.parquet")])
+    with pytest.raises(Divergence):
+        writer.commit(1001, 2, [part("again.parquet", rows=2)])
+    writer.commit(1002, 2, [part("1002.parquet")])
+    assert newest_emission(path, "job", "windows") == 1002
+    names = ["7.parquet", "1001.parquet", "1002.parquet"]
+    assert sorted(Path(one).name for one in committed_files(path)) == sorted(names)
+    assert [int(Path(one).stem) for one in manifests_of(path, "job", "windows") or []] == [7, 1001, 1002]
+    as_before(tmp_path / "beside", 1002, part("beside.parquet"))
+    (beside,) = (tmp_path / "beside").rglob("*.json")  # services of both releases were there
+    beside.rename(tmp_path / "_manifests/job/windows" / beside.name)
+    assert [Path(one).name for one in committed_files(path, "job", "windows")] == [*names[:2], "beside.parquet"]
+    assert len(manifests_of(path, "job", "windows") or []) == 3

@@ -1,10 +1,13 @@
 """Writes results as Parquet files by day, each once: files first, then one manifest a slice and stage, which makes them count.
 
     PATH/day=2026-11-01/turbine-health.loads.17-6f1d0c2ab4e9d3f8.parquet
-    PATH/_manifests/turbine-health/loads/000000000017.json
+    PATH/_manifests/turbine-health/loads/000000000/000000000017.json
 
 A file without a manifest is no result: a run that was killed may leave some. The name of a manifest follows from the slice, its
 content from the rows, so a slice that is done again finds its own manifest and adds nothing. Nothing is ever changed or deleted.
+
+A thousand slices share a directory of manifests: a run that begins need not list all. Manifests of earlier releases lie beside
+these directories, and count as well.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from strandline.results.sinks.typed_rows import TIME, TypedRows, typed_rows
 from strandline.results.writer import WriteReport
 
 MANIFESTS = "_manifests"
+_SLICES_A_DIRECTORY = 1_000
 _DIGEST_MODULUS = 1 << 128
 _ROWS_AT_ONCE = 5_000
 """So many rows are documents at a time: each names all fields, so they take far more room than the rows, and Arrow holds at most
@@ -111,9 +115,12 @@ class FilesWriter:
         rows, digest = sum(file.rows for file in files), _sum(file.digest for file in files)
         shape, store = self.shape, _Store.of(self.path)
         name = f"{emission:012d}" if shape.is_once else f"{emission:012d}.{epoch}"
-        place = f"{self._manifests}/{name}.json"
+        place = f"{self._manifests}/{emission // _SLICES_A_DIRECTORY:09d}/{name}.json"
         manifest = Manifest(shape.job, shape.stage, emission, shape.version, epoch, rows, digest, files)
-        if store.create(place, msgspec.json.format(msgspec.json.encode(manifest))):
+        of_before = f"{self._manifests}/{name}.json"
+        if store.holds(of_before):  # an earlier release has written it, and the run that did it was killed
+            place = of_before
+        elif store.create(place, msgspec.json.format(msgspec.json.encode(manifest))):
             return
         held = store.manifest(place)
         if (held.rows, held.digest) != (rows, digest):
@@ -142,7 +149,7 @@ def committed_files(path: str, job: str | None = None, stage: str | None = None)
     """The path of each file that counts, of one job and stage or of all. Raises SinkUnavailable."""
     store = _Store.of(path)
     below = "/".join(part for part in (MANIFESTS, job, stage if job else None) if part)
-    for place in store.list(below):
+    for place in _manifests_below(store, below):
         manifest = store.manifest(place)
         if stage in (None, manifest.stage):
             yield from (f"{path.rstrip('/')}/{file.path}" for file in manifest.files)
@@ -152,7 +159,16 @@ def manifests_of(path: str, job: str, stage: str) -> list[str] | None:
     """The manifests of a stage, below the sink's path, by their slices; None where their directory isn't there. Raises
     SinkUnavailable."""
     store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
-    return store.list(below) if store.holds(below) else None
+    return _manifests_below(store, below) if store.holds(below) else None
+
+
+def _manifests_below(store: _Store, below: str) -> list[str]:
+    """By their slices. A slice that has one of an earlier release and one of this has one: they say the same."""
+    found = {}
+    for place in store.list(below):
+        stage = "/".join(place.split("/")[:3])
+        found[stage, place.rpartition("/")[2]] = place
+    return [place for _, place in sorted(found.items())]
 
 
 def emission_of(manifest: str) -> int | None:
@@ -162,8 +178,16 @@ def emission_of(manifest: str) -> int | None:
 
 
 def newest_emission(path: str, job: str, stage: str) -> int:
-    """The greatest emission that has a manifest; 0 where there is none. Raises SinkUnavailable, InvalidSettings."""
-    return max((emission_of(manifest) or 0 for manifest in manifests_of(path, job, stage) or []), default=0)
+    """The greatest emission that has a manifest; 0 where there is none. Lists only the newest manifests, and those of earlier
+    releases. Raises SinkUnavailable, InvalidSettings."""
+    store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
+    directories, manifests = store.entries(below)
+    for directory in reversed(directories):
+        newest = store.list(directory)
+        if newest:  # else the run that made the directory was killed
+            manifests += newest
+            break
+    return max((emission_of(manifest) or 0 for manifest in manifests), default=0)
 
 
 def read_manifest(path: str, place: str) -> Manifest:
@@ -279,12 +303,17 @@ class _Store:
             return bool(self.filesystem.get_file_info(f"{self.root}/{place}").type is not pafs.FileType.NotFound)
 
     def list(self, place: str) -> list[str]:
-        """The files below, by name."""
+        """The manifests below, by name, also those in directories."""
+        return self.entries(place, is_recursive=True)[1]
+
+    def entries(self, place: str, *, is_recursive: bool = False) -> tuple[list[str], list[str]]:
+        """The directories and the manifests below, by name."""
         with _told(self.root):
-            selector = pafs.FileSelector(f"{self.root}/{place}", allow_not_found=True, recursive=True)
+            selector = pafs.FileSelector(f"{self.root}/{place}", allow_not_found=True, recursive=is_recursive)
             found = self.filesystem.get_file_info(selector)
-        names = [one.path.removeprefix(f"{self.root}/") for one in found if one.type is pafs.FileType.File]
-        return sorted(name for name in names if name.endswith(".json"))
+        names = sorted((one.path.removeprefix(f"{self.root}/"), one.type) for one in found)
+        directories = [name for name, kind in names if kind is pafs.FileType.Directory]
+        return directories, [name for name, kind in names if kind is pafs.FileType.File and name.endswith(".json")]
 
     def _is_whole(self, place: str) -> bool:
         """Whether a Parquet file has its end."""
@@ -294,7 +323,9 @@ class _Store:
 
     def _write_unnamed(self, place: str, content: pa.Buffer | bytes) -> str:
         path = Path(f"{self.root}/{place}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _sync_directory(path.parent.parent)
         unnamed = path.with_name(f".{uuid.uuid4().hex}.tmp")
         with unnamed.open("wb") as file:
             file.write(content)
