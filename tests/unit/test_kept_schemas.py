@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
 from strandline.processing.source import kept_schemas
-from strandline.processing.source.kept_schemas import KeptSchemas
+from strandline.processing.source.kept_schemas import KeptSchemas, schemas_of_process
 from tests.support.messages import RegistryServer
 
 LONG = RegisteredSchema('{"type":"record","name":"R","fields":[{"name":"x","type":"long"}]}')
@@ -34,7 +35,7 @@ class Process:
         self.ledger_url = f"sqlite:///{directory}/ledger.sqlite"
 
     def begin(self, registry: SchemaRegistry | None) -> KeptSchemas:
-        return KeptSchemas(lambda: Ledger.open(self.ledger_url), registry)
+        return KeptSchemas(lambda: Ledger.open(self.ledger_url), lambda: registry)
 
 
 @pytest.fixture
@@ -122,6 +123,25 @@ def test_user_and_password_are_sent_and_never_shown(server: RegistryServer) -> N
     with pytest.raises(RegistryUnavailable) as error:
         SchemaRegistry("http://127.0.0.1:9", "me", "secret word").schema("avro", 7)
     assert "secret" not in str(error.value)
+
+
+def test_a_password_that_was_replaced_reaches_a_process_that_goes_on(
+    process: Process, server: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control service runs for months, and reads a stream's records for a lookup again and again."""
+    password = tmp_path / "password"
+    monkeypatch.setenv("STRANDLINE_SCHEMA_REGISTRY_URL", server.url)
+    monkeypatch.setenv("STRANDLINE_SCHEMA_REGISTRY_USER", "me")
+    monkeypatch.setenv("STRANDLINE_SCHEMA_REGISTRY_PASSWORD_FILE", str(password))
+    Ledger.migrate(process.ledger_url)
+    password.write_text("first")
+    schemas_of_process(process.ledger_url, is_new=True).schema("avro", 7)
+    server.schemas[8, ""] = {"schema": LONG.text}
+    password.write_text("second")
+    schemas_of_process(process.ledger_url, is_new=True).schema("avro", 8)
+    assert [authorization for _, authorization in server.asked] == [
+        "Basic " + base64.b64encode(f"me:{word}".encode()).decode() for word in ("first", "second")
+    ]
 
 
 @pytest.mark.parametrize("path", ["http://127.0.0.1:9", "nonsense", "http://[", "ftp://127.0.0.1"])

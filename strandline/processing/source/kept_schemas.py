@@ -37,10 +37,10 @@ class Registry(Protocol):
 class KeptSchemas:
     """The schemas of one ledger for one process. Keeps what it read in memory: of a number that never changes."""
 
-    def __init__(self, open_ledger: Callable[[], Ledger], registry: Registry | None) -> None:
-        """`registry`: None where none is set."""
+    def __init__(self, open_ledger: Callable[[], Ledger], open_registry: Callable[[], Registry | None]) -> None:
+        """`open_registry()`: with the password as it is now; None where none is set."""
         self._open_ledger = open_ledger
-        self._registry = registry
+        self._open_registry = open_registry
         self._read: dict[tuple[str, int], RegisteredSchema | Rejection] = {}
         self._compared: set[tuple[str, int]] = set()
 
@@ -76,7 +76,8 @@ class KeptSchemas:
 
     def _compare(self, kind: SchemaKind, number: int, kept: RegisteredSchema) -> None:
         try:
-            given = None if self._registry is None else self._registry.schema(kind, number)
+            registry = self._open_registry()
+            given = None if registry is None else registry.schema(kind, number)
         except RegistryUnavailable:
             return
         if given is not None and given != kept:
@@ -87,12 +88,13 @@ class KeptSchemas:
             )
 
     def _asked(self) -> Registry:
-        if self._registry is None:
+        registry = self._open_registry()
+        if registry is None:
             raise InvalidSettings(
                 "Records name schemas of a schema registry, and none is set: set STRANDLINE_SCHEMA_REGISTRY_URL, on a cluster "
                 "for the Spark worker on each machine, too."
             )
-        return self._registry
+        return registry
 
 
 class _SchemasOfSlices:
@@ -111,9 +113,9 @@ _kept: dict[str, KeptSchemas] = {}
 
 def schemas_of_process(ledger_url: str, *, is_new: bool) -> _SchemasOfSlices:
     """This process's schemas: Python workers are reused. The registry and its password come from this process's environment, so
-    that they don't go through Spark. Raises InvalidSettings."""
+    that they don't go through Spark, whenever it is asked: a password may have been replaced. Asking raises InvalidSettings."""
     if ledger_url not in _kept:
-        _kept[ledger_url] = KeptSchemas(lambda: open_ledger(ledger_url), registry_of(Settings.read()))
+        _kept[ledger_url] = KeptSchemas(lambda: open_ledger(ledger_url), lambda: registry_of(Settings.read()))
     return _SchemasOfSlices(_kept[ledger_url], is_new=is_new)
 
 
