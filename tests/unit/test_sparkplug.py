@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +14,16 @@ import pytest
 from strandline.core.errors import InvalidDocument
 from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values
 from strandline.core.streams.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.sparkplug import sessions
 from strandline.processing.formats.sparkplug.messages import MessageReader
-from strandline.processing.formats.sparkplug.sessions import NODE, Birth, Sessions, unpack
+from strandline.processing.formats.sparkplug.sessions import NODE, Birth, Node, Sessions, unpack
 from strandline.processing.pipelines.event_time import EventTimeSource
+from strandline.processing.source import kept_sessions
+from strandline.processing.source.kept_sessions import KeptSessions
 from tests.support.sparkplug import metric, payload, topic
 
 TIME = 1_486_144_502_122
@@ -272,6 +277,47 @@ def test_the_state_in_a_text_is_the_state() -> None:
         assert again.sessions.packed() == reader.sessions.packed()
     births = sum(kind.endswith("BIRTH") for kind, _, _ in messages)
     assert len(texts) <= 2 * births + 1, "data changes no text"
+
+
+def test_births_one_after_the_other_keep_little_for_each() -> None:
+    """Devices are commissioned over weeks, of one edge node and as nodes of their own: each is seen by a slice of its own."""
+    kept, texts = Sessions(), dict[str, str]()
+    kept.begin_node(("plant", "gateway"), Birth((("m", 1, 3),)), 0, 0)
+    for number in range(500):
+        kept.begin_device(("plant", "gateway"), f"pump {number:04d}", Birth((("m", number, 3),)))
+        texts |= kept.contents()
+        kept.begin_node(("plant", f"meter {number:04d}"), Birth((("n", number, 3),)), 0, 0)
+        texts |= kept.contents()
+    assert sum(map(len, texts.values())) < 4_000_000
+    again = unpack(kept.packed(), lambda hashes: {one: texts[one] for one in hashes}, {})
+    assert again.nodes == kept.nodes
+    one, other = Sessions(dict(reversed(kept.nodes.items()))), again
+    assert one.packed() == other.packed(), "in whatever order they were born"
+
+
+def test_a_list_of_all_births_as_earlier_releases_kept_it_is_read() -> None:
+    birth = Birth((("m", 1, 3),))
+    rows = [["plant", f"meter {number:02d}", {"": birth.hash, "pump": birth.hash}] for number in range(40)]
+    texts = {"of before": json.dumps(rows), birth.hash: birth.text}
+    marks = base64.b64encode(bytes((7, 1, True, False, True)) * 40).decode()
+    found = unpack(f"of before:{marks}", lambda hashes: {one: texts[one] for one in hashes}, {})
+    node = Node(7, 1, is_alive=True, births={"": birth, "pump": birth}, alive={"pump"})
+    assert found.nodes == {("plant", f"meter {number:02d}"): node for number in range(40)}
+
+
+def test_a_process_reads_what_others_have_kept_however_little_of_it_stays_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    Ledger.migrate(url)
+    writer, reader = (KeptSessions(lambda: Ledger.open(url)) for _ in range(2))
+    monkeypatch.setattr(kept_sessions, "CHARACTERS_MAX", 20_000)
+    kept = Sessions()
+    for number in range(160):
+        kept.begin_node(("plant", f"meter {number:04d}"), Birth((("m", number, 3),)), 0, 0)
+        if number > 100:
+            writer.keep([kept])
+            assert reader.unpack(kept.packed()).nodes == kept.nodes
 
 
 def some_messages(chance: random.Random, count: int) -> Any:

@@ -14,7 +14,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.processing.formats.sparkplug.sessions import METRICS_MAX, Birth, Sessions, unpack
 from strandline.processing.source.opened_ledger import open_ledger
 
-_INDEXES_KEPT = 64
+CHARACTERS_MAX = 32 << 20
+"""Of texts that a process holds beside those that it needs at once."""
 
 
 class KeptSessions:
@@ -24,7 +25,7 @@ class KeptSessions:
         self._open_ledger = open_ledger
         self._births: dict[str, Birth] = {}
         self._texts: dict[str, str] = {}
-        """Other texts than those of births."""
+        """What was read last."""
         self._kept: set[str] = set()
         """Hashes that are in the ledger."""
 
@@ -46,8 +47,8 @@ class KeptSessions:
 
     def _load(self, hashes: Iterable[str]) -> Mapping[str, str]:
         wanted = set(hashes)
-        missing = wanted - self._texts.keys()
-        if missing:
+        texts = {one: self._texts[one] for one in wanted & self._texts.keys()}
+        if missing := wanted - texts.keys():
             with closing(self._open_ledger()) as ledger:
                 found = ledger.contents(missing)
             if lacking := sorted(missing - found.keys()):
@@ -55,11 +56,12 @@ class KeptSessions:
                     f"the ledger does not hold what births had declared ({lacking[0]}, table decoder_contents): it was taken "
                     "out, so the slices that begin with it can't be read; take it back from a backup of the ledger"
                 )
-            if len(self._texts) > _INDEXES_KEPT:
+            if sum(map(len, self._texts.values())) > CHARACTERS_MAX:
                 self._texts.clear()
             self._texts |= found
             self._kept |= found.keys()
-        return {one: self._texts[one] for one in wanted}
+            texts |= found
+        return texts
 
 
 def sessions_of_partitions(ledger: Ledger, packed: Iterable[str]) -> Sessions:

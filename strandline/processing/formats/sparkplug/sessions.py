@@ -5,6 +5,10 @@ recorded with the slice (`packed`), so that a replay from there reads them as th
 are large and change seldom, so they are told by their hash, and kept once in the ledger; what changes with each message, a
 sequence number and who is alive, is three bytes a node and one a device.
 
+The hashes of births stand in lists. One list holds few; of more births it names up to sixteen others, among which they are shared
+out by their places, and so on down. So another birth changes few and short lists, however many births there are. Lists are found
+by their hashes as well, and follow from the births alone.
+
 Invariants: each birth's aliases are unique in it; a device is alive only while its node is.
 """
 
@@ -12,9 +16,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +28,10 @@ BIRTHS_MAX = 20_000
 """Nodes and devices of one partition. Dead ones make room."""
 METRICS_MAX = 500_000
 """Metrics of all of them."""
+
+_BIRTHS_A_LIST = 32
+_LEVELS_MAX = 8
+"""Of lists; a place is shared out by four bits a level."""
 
 Key = tuple[str, str]
 """Group and edge node."""
@@ -74,11 +84,17 @@ class Node:
     """The devices that are."""
 
 
-class _Index(msgspec.Struct, array_like=True):
+class _Row(msgspec.Struct, array_like=True):
+    """Births of one node, in a list."""
+
     group: str
     node: str
     births: dict[str, str]
     """Device -> hash."""
+
+
+_List = list[_Row | str]
+"""Births, or hashes of lists. Earlier releases kept one list of all births."""
 
 
 class Sessions:
@@ -144,20 +160,45 @@ class Sessions:
         for _, node in sorted(self.nodes.items()):
             marks += bytes((node.seq, node.bd_seq, node.is_alive))
             marks += bytes(device in node.alive for device in sorted(node.births))
-        return f"{_hash(self._index())}:{base64.b64encode(marks).decode()}"
+        return f"{_listed(self._places(), 0, {})}:{base64.b64encode(marks).decode()}"
 
     def contents(self) -> dict[str, str]:
         """All that `packed` tells by its hash."""
         found = {birth.hash: birth.text for node in self.nodes.values() for birth in node.births.values()}
-        index = self._index()
-        return found | {_hash(index): index}
+        _listed(self._places(), 0, found)
+        return found
 
-    def _index(self) -> str:
-        rows = [
-            _Index(*key, {device: node.births[device].hash for device in sorted(node.births)})
+    def _places(self) -> list[_Place]:
+        return [
+            _Place(zlib.crc32("\0".join((*key, device)).encode()), key, device, node.births[device].hash)
             for key, node in sorted(self.nodes.items())
+            for device in sorted(node.births)
         ]
-        return msgspec.json.encode(rows).decode()
+
+
+class _Place(NamedTuple):
+    """Where a birth stands in the lists."""
+
+    number: int
+    key: Key
+    device: str
+    hash: str
+
+
+def _listed(births: Sequence[_Place], level: int, texts: dict[str, str]) -> str:
+    """Add the lists that hold these births to `texts`; return the hash of the one that leads to the others."""
+    if len(births) <= _BIRTHS_A_LIST or level == _LEVELS_MAX:
+        rows: dict[Key, _Row] = {}
+        for one in births:
+            rows.setdefault(one.key, _Row(*one.key, {})).births[one.device] = one.hash
+        text = msgspec.json.encode(list(rows.values())).decode()
+    else:
+        parts: list[list[_Place]] = [[] for _ in range(16)]
+        for one in births:
+            parts[one.number >> 4 * level & 15].append(one)
+        text = msgspec.json.encode([_listed(part, level + 1, texts) for part in parts if part]).decode()
+    texts[found := _hash(text)] = text
+    return found
 
 
 def unpack(packed: str, load: Callable[[Iterable[str]], Contents], births: dict[str, Birth]) -> Sessions:
@@ -165,19 +206,26 @@ def unpack(packed: str, load: Callable[[Iterable[str]], Contents], births: dict[
     added."""
     if not packed:
         return Sessions()
-    index_hash, _, marks_text = packed.partition(":")
-    rows = msgspec.json.decode(load([index_hash])[index_hash], type=list[_Index])
-    missing = {one for row in rows for one in row.births.values()} - births.keys()
+    list_hash, _, marks_text = packed.partition(":")
+    hashes: dict[Key, dict[str, str]] = {}
+    lists = [list_hash]
+    while lists:
+        found = [one for text in load(lists).values() for one in msgspec.json.decode(text, type=_List)]
+        lists = [one for one in found if isinstance(one, str)]
+        for row in found:
+            if isinstance(row, _Row):
+                hashes.setdefault((row.group, row.node), {}).update(row.births)
+    missing = {one for of_node in hashes.values() for one in of_node.values()} - births.keys()
     for one, text in (load(missing) if missing else {}).items():
         births[one] = Birth(msgspec.json.decode(text, type=tuple[tuple[str, int | None, int], ...]))
     marks = iter(base64.b64decode(marks_text))
     nodes: dict[Key, Node] = {}
-    for row in rows:
+    for key, of_node in sorted(hashes.items()):
         seq, bd_seq, is_alive = next(marks), next(marks), next(marks)
-        devices = sorted(row.births)
+        devices = sorted(of_node)
         alive = {device for device in devices if next(marks)}
-        own = {device: births[row.births[device]] for device in devices}
-        nodes[row.group, row.node] = Node(seq, bd_seq, bool(is_alive), own, alive)
+        own = {device: births[of_node[device]] for device in devices}
+        nodes[key] = Node(seq, bd_seq, bool(is_alive), own, alive)
     return Sessions(nodes)
 
 
