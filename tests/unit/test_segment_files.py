@@ -88,6 +88,18 @@ def test_a_snapshot_has_what_its_run_removes_afterwards(tmp_path: Path, monkeypa
     assert step(state, new, 1)[1] == [True] * 50
 
 
+def test_a_process_that_goes_on_in_another_checkpoint_holds_no_file_of_the_one_before(tmp_path: Path) -> None:
+    """The space of a deleted file is free when nobody holds it."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for bucket in (1, 2):
+        name = SegmentFiles.of(old, bucket, 0).add(b"a segment")
+        SegmentFiles.of(old, bucket, 0).read([name])
+    for bucket in (2, 1):
+        SegmentFiles.of(new, bucket, 0).add(b"a segment")
+        SegmentFiles.of(new, bucket, 0).read([name])
+    assert list(segment_files._opened) == [new / "segments/2/0", new / "segments/1/0"]
+
+
 @pytest.mark.parametrize("damage", ["cut", "a bit", "gone", "empty"])
 def test_a_damaged_file_ends_the_run_before_anything_is_judged(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,8 @@ class SegmentFiles(SegmentStore):
         return name
 
     def read(self, names: Sequence[str]) -> list[memoryview]:
+        if self._directory not in _opened:
+            _let_go_of_others(self._directory.parents[2])
         known = _opened.get(self._directory, {})
         _opened[self._directory] = found = {name: known.get(name) or self._mapped(name) for name in names}
         return list(found.values())
@@ -65,3 +67,9 @@ class SegmentFiles(SegmentStore):
                 f"What a dedupe remembers is not as it was written: {self._directory / name}. The job rewinds."
             )
         return found
+
+
+def _let_go_of_others(checkpoint: Path) -> None:
+    """Hold nothing of another checkpoint: its run has ended, and its files are deleted or will be."""
+    for directory in [one for one in _opened if checkpoint not in one.parents]:
+        del _opened[directory]
