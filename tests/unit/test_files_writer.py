@@ -54,9 +54,9 @@ def test_a_manifest_that_a_killed_run_had_begun_is_written_by_the_next_one() -> 
     broken: Any = Broken(filesystem)
     with pytest.raises(Killed):
         _Store(broken, "results", is_local=False).create(MANIFEST, b"whole")
-    assert store.list("_manifests") == []
+    assert store.listed("_manifests") == []
     assert store.create(MANIFEST, b"whole")
-    assert (store.list("_manifests"), store.read(MANIFEST)) == ([MANIFEST], b"whole")
+    assert (store.listed("_manifests"), store.read(MANIFEST)) == ([MANIFEST], b"whole")
     assert not store.create(MANIFEST, b"other"), "it is there"
     assert store.read(MANIFEST) == b"whole"
 

@@ -165,7 +165,7 @@ def manifests_of(path: str, job: str, stage: str) -> list[str] | None:
 def _manifests_below(store: _Store, below: str) -> list[str]:
     """By their slices. A slice that has one of an earlier release and one of this has one: they say the same."""
     found = {}
-    for place in store.list(below):
+    for place in store.listed(below):
         stage = "/".join(place.split("/")[:3])
         found[stage, place.rpartition("/")[2]] = place
     return [place for _, place in sorted(found.items())]
@@ -183,7 +183,7 @@ def newest_emission(path: str, job: str, stage: str) -> int:
     store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
     directories, manifests = store.entries(below)
     for directory in reversed(directories):
-        newest = store.list(directory)
+        newest = store.listed(directory)
         if newest:  # else the run that made the directory was killed
             manifests += newest
             break
@@ -302,7 +302,7 @@ class _Store:
         with _told(self.root):
             return bool(self.filesystem.get_file_info(f"{self.root}/{place}").type is not pafs.FileType.NotFound)
 
-    def list(self, place: str) -> list[str]:
+    def listed(self, place: str) -> list[str]:
         """The manifests below, by name, also those in directories."""
         return self.entries(place, is_recursive=True)[1]
 
