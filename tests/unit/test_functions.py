@@ -206,3 +206,40 @@ def test_no_pattern_takes_a_part_of_a_character() -> None:
     with pytest.raises(ExpressionError, match=r"has \\C, which takes a byte"):
         infer_type(parse_expression(r"regexp_extract(s, r'^(\C{3})', 1)"), {"s": "string"})
     assert infer_type(parse_expression(r"regexp_extract(s, r'^(\\C)', 1)"), {"s": "string"}) == "string"
+
+
+@pytest.mark.parametrize(
+    ("text", "with_brackets"),
+    [
+        ("~mod(i, 4)", "~(i % 4)"),
+        ("-mod(i, 3)", "-(i % 3)"),
+        ("- -mod(i, 3)", "-(-(i % 3))"),
+        ("i not in (1, 2) < b", "(i not in (1, 2)) < b"),
+        ("i not between 1 and 2 >= b", "(i not between 1 and 2) >= b"),
+        ("s not rlike 'a' < b", "(s not rlike 'a') < b"),
+        ("b < i not in (1, 2) = b", "(b < (i not in (1, 2))) = b"),
+        ("b in (b, i not in (-mod(i, 3)) = b)", "b in (b, (i not in (-(i % 3))) = b)"),
+        ("not i not in (1, 2) < b", "not ((i not in (1, 2)) < b)"),
+    ],
+)
+def test_an_expression_has_the_value_of_the_one_with_brackets(text: str, with_brackets: str) -> None:
+    types = {"i": "integer", "b": "boolean", "s": "string"}
+    columns = {
+        "i": pa.array([7, -(2**31), 1, 5, 5, None], pa.int32()),
+        "b": pa.array([False, True, False, False, True, True]),
+        "s": pa.array(["a", "b", "a", "b", None, "b"]),
+    }
+    found, wanted = (ColumnExpression(parse_expression(one).sql, types)(columns, 6) for one in (text, with_brackets))
+    assert found.to_pylist() == wanted.to_pylist()
+
+
+def test_an_expression_that_is_right_is_written_as_ever() -> None:
+    """Without brackets that it does not need: what an upgrade compares is this text."""
+    for text, sql in [("b = not c", "`b` = NOT `c`"), ("mod(i, 4) * 2", "`i` % 4 * 2"), ("-7 + i", "-7 + `i`")]:
+        assert parse_expression(text).sql == sql
+
+
+def test_a_text_that_can_not_be_written_again_is_refused() -> None:
+    with pytest.raises(ExpressionError, match=r"^would be read as '\\011', which means something else; "):
+        parse_expression(r"'\01\1'")
+    assert ColumnExpression(parse_expression(r"'\0a'").sql, {})({}, 1).to_pylist() == ["\0a"]

@@ -830,6 +830,7 @@ def test_types_follow_spark(text: str, expected: str) -> None:
         ("cast('12:00' as timestamp)", "is no time; expected one as '2026-03-29'"),
         ("cast(t as boolean)", "a timestamp can't become a boolean"),
         ("cast(i as date)", "date is not a type here"),
+        ("timestamp(i)", "timestamp is not a type here"),
         ("cast(i as decimal(40,2))", "a decimal has 1 to 38 digits"),
         ("i = lo", "unknown column 'lo' at character 5; did you mean"),
         ("I + 1", "unknown column 'I' at character 1; did you mean 'i'?"),

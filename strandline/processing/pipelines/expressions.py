@@ -92,7 +92,7 @@ def parse_expression(text: str) -> Expression:
         aggregates = list(tree.find_all(*_AGGREGATES))
         _refuse_misplaced_aggregates(tree, aggregates)
         columns = tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
-        sql = tree.sql(dialect="spark", identify=True, comments=False)
+        sql = _written(tree)
     except SqlglotError as error:
         raise ExpressionError(_syntax_sentence(error)) from error
     except RecursionError as error:
@@ -104,6 +104,39 @@ def tree_of(sql: str) -> exp.Expr:
     """The tree of a normalised text, as `parse_expression` made it."""
     parser = _Parser(dialect=_SPARK)
     return _with_calls(parser.parse_into(exp.Condition, _SPARK.tokenize(sql), sql)[0])
+
+
+def _written(tree: exp.Expr) -> str:
+    """The text that `tree_of` reads as this tree again: it is what is computed. Where the tree's own text is read otherwise, it
+    gets the brackets that are missing. Raises ExpressionError where they don't help."""
+    sql: str = tree.sql(dialect="spark", identify=True, comments=False)
+    if _meaning(tree_of(sql)) == _meaning(tree):
+        return sql
+    for node in list(tree.find_all(exp.Mod, exp.Not)):
+        if isinstance(node.parent, _BINDS_TIGHTER[type(node)]):
+            brackets = exp.Paren()
+            node.replace(brackets)
+            brackets.set("this", node)
+    sql = tree.sql(dialect="spark", identify=True, comments=False)
+    if _meaning(tree_of(sql)) != _meaning(tree):
+        raise ExpressionError(
+            f"would be read as {sql_of(tree)}, which means something else; set brackets, and in a text no digit behind \\0"
+        )
+    return sql
+
+
+def _meaning(part: object) -> object:
+    """What two trees have in common that mean the same: brackets, quotes and the form of a cast say only how it was written."""
+    if isinstance(part, exp.Paren):
+        return _meaning(part.this)
+    if isinstance(part, exp.DataType):
+        return part.sql(dialect="spark")
+    if isinstance(part, list):
+        return [_meaning(one) for one in part]
+    if not isinstance(part, exp.Expr):
+        return part
+    kind = exp.Cast if isinstance(part, exp.Cast) else type(part)
+    return kind, {name: _meaning(value) for name, value in part.args.items() if value and name != "quoted"}
 
 
 def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) -> None:
@@ -120,6 +153,11 @@ def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) 
 ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
+_BINDS_TIGHTER: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
+    exp.Mod: (exp.Neg, exp.BitwiseNot),
+    exp.Not: COMPARISONS,
+}
+"""What takes a part of the node alone where the node is written within it without brackets: `-mod(a, b)` as `-a % b`."""
 PERCENTILES = (exp.Quantile, exp.Median, exp.ApproxQuantile)
 SPREADS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
 _AGGREGATES = (
