@@ -382,6 +382,38 @@ def test_event_time_may_be_the_time_of_arrival():
 
 
 @pytest.mark.parametrize(
+    "relation",
+    [
+        "(select *, measured as ts from (select * except (ts) from s))",
+        "enrich(table s, lookup => 'sites', key => 'site', add => 'ts')",
+        "enrich(table s, lookup => 'sites', key => 'site', add => map('ts', 'since'))",
+        "(select * from map(table s, function => 'a.b:c', reads => array['k'], columns => map('ts', 'timestamp')))",
+    ],
+)
+def test_event_time_is_no_column_that_is_computed(relation):
+    """The stream's column of that name would be taken for it."""
+    view = f"create view w as select * from {relation};"
+    window = "tumble(table w, descriptor({}), interval '1' minute) group by window_start"
+    job = f"{view}\ncreate job j with (delay = '1s') as insert into stream 'x' select count(*) as n from {window}"
+    problem = refusal(job.format("ts"))
+    assert (
+        "'ts' is computed before; event time is a column of the stream, by the name that it has there"
+        in problem.message
+    )
+    assert (problem.line, problem.column) == (2, job.format("ts").splitlines()[1].index("ts)") + 1)
+    assert documents(job.format("measured"))[0]["event_time"] == {"field": "measured", "delay": "1s"}
+
+
+def test_event_time_of_several_streams_that_differ_is_called_event_time():
+    view = "create view w as select a, ts from x union all select a, time as ts from y;"
+    window = "tumble(table w, descriptor({}), interval '1' minute) group by window_start"
+    options = "'inputs.x.event_time' = 'ts', 'inputs.y.event_time' = 'time', delay = '1s'"
+    job = f"{view} create job j with ({options}) as insert into stream 'n' select count(*) as n from {window}"
+    assert "; where streams differ in it, write event_time" in refusal(job.format("ts")).message
+    assert [one["event_time"]["field"] for one in documents(job.format("event_time"))[0]["inputs"]] == ["ts", "time"]
+
+
+@pytest.mark.parametrize(
     ("query", "place", "sentence"),
     [
         (

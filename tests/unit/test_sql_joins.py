@@ -197,6 +197,16 @@ def test_what_a_join_or_a_union_can_not_say_is_refused(query, sentence):
     assert sentence in problem.message and problem.line == 1 and problem.column
 
 
+def test_the_bounds_of_a_join_name_no_column_that_is_computed():
+    side = "(select id, sent as ts from (select id, sent from shipments))"
+    query = f"select o.id from orders o join {side} s on {ON}"
+    problem = refusal(query)
+    assert "'ts' is computed before; event time is a column of the stream" in problem.message
+    assert problem.column == len("create view met as ") + query.index("s.ts") + 1
+    found = joined(query.replace("s.ts", "s.sent"))
+    assert found["inputs"][1] == {"stream": "shipments", "event_time": {"delay": "1s", "field": "sent"}}
+
+
 UNITED = """
 create view power as
 select site_id, watts / 1000 as power from inverters

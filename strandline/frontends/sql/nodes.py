@@ -15,6 +15,9 @@ from typing import Any
 
 from strandline.core.documents import Path
 
+EVENT_TIME = "event_time"
+"""Stands in descriptor(...) for the event time of each row, where rows of several streams have it in different columns."""
+
 
 @dataclass(frozen=True)
 class SqlStep:

@@ -9,10 +9,10 @@ from typing import Any
 
 from strandline.core.errors import PermanentError
 from strandline.frontends.document_text import RANGE_FIELDS
-from strandline.frontends.sql.nodes import stage_name
+from strandline.frontends.sql.nodes import EVENT_TIME, stage_name
 from strandline.frontends.sql.queries import CLAUSES, step_functions
 from strandline.frontends.sql.read_back import refuse_other_documents
-from strandline.frontends.sql.translation import EVENT_TIME, LOG_TIME, OPTIONS_OF_EVENT_TIME
+from strandline.frontends.sql.translation import LOG_TIME, OPTIONS_OF_EVENT_TIME
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED_WORDS = frozenset((

@@ -11,7 +11,7 @@ from sqlglot import Token, TokenType
 
 from strandline.core.documents import NODES_MAX, Path, did_you_mean
 from strandline.frontends.sql.joins import Sides, joined_steps, names_selected
-from strandline.frontends.sql.nodes import Node, SqlStep, TimeClaim, united
+from strandline.frontends.sql.nodes import EVENT_TIME, Node, SqlStep, TimeClaim, united
 from strandline.frontends.sql.statements import (
     Expression,
     Item,
@@ -195,8 +195,20 @@ class Relations:
                         column[1], "the time of a window's result is its last moment: write window_time"
                     )
                 continue
-            claims += [TimeClaim(str(stream.name), *column) for stream in node.streams if column is not None]
+            claims += [] if column is None else self._claims(node, *column)
         return self._node([left, right], query.at, steps, is_stage=True, claims=tuple(claims), name=name)
+
+    def _claims(self, node: Node, column: str, at: int) -> list[TimeClaim]:
+        """That this column of the streams is the event time of the node's rows. Raises InvalidDocument where it is another one in
+        these rows: a step of the way makes it."""
+        streams = node.streams
+        if column != EVENT_TIME and any(column in _made_by(step.document) for one in node.way() for step in one.steps):
+            differs = "; where streams differ in it, write event_time" if len(streams) > 1 else ""
+            raise self._sql.error(
+                at,
+                f"'{column}' is computed before; event time is a column of the stream, by the name that it has there{differs}",
+            )
+        return [TimeClaim(str(stream.name), column, at) for stream in streams]
 
     def _step(self, at: int, document: dict[str, Any], places: dict[Path, int]) -> SqlStep:
         self._count(at, 1)
@@ -336,7 +348,7 @@ class Relations:
             steps.append(self._having(query.having, calls, names))
         claims: list[TimeClaim] = []
         if not before.is_windowed:
-            claims += [TimeClaim(str(one.name), source.time_column, source.time_at) for one in before.streams]
+            claims += self._claims(before, source.time_column, source.time_at)
         elif source.time_column != "window_time":
             raise self._sql.error(
                 source.time_at,
@@ -486,6 +498,12 @@ def _qualifiers(relation: Relation) -> frozenset[str]:
     inner = relation.source if isinstance(relation, WindowRelation | StepRelation) else relation
     name = alias or (inner.name if isinstance(inner, NamedRelation) else None)
     return frozenset() if name is None else frozenset((name,))
+
+
+def _made_by(step: Mapping[str, Any]) -> list[Any]:
+    """The names of the columns that a step adds to its rows, in any form that its document may have."""
+    added = (step.get("derive"), step.get("enrich", {}).get("add"), step.get("map", {}).get("columns"))
+    return [name for names in added for name in (names if isinstance(names, dict | list) else [names])]
 
 
 def _window_of_side(relation: Relation) -> WindowRelation | None:

@@ -10,7 +10,7 @@ from typing import Any
 from strandline.core.documents import Path, YamlDocument, nearest_of
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.frontends.document_text import RANGE_FIELDS, window_name, write_documents
-from strandline.frontends.sql.nodes import Emission, Node
+from strandline.frontends.sql.nodes import EVENT_TIME, Emission, Node
 from strandline.frontends.sql.reader import read_script
 from strandline.frontends.sql.relations import Relations, StepCount
 from strandline.frontends.sql.statements import CreateJob, CreateStream, Insert, Option, Place, Script
@@ -19,8 +19,6 @@ from strandline.frontends.sql.tokens import SqlText
 
 LOG_TIME = "log_time"
 """Stands in descriptor(...) for the time of arrival."""
-EVENT_TIME = "event_time"
-"""Stands there for the event time of each row, where rows of several streams have it in different columns."""
 OPTIONS_OF_EVENT_TIME = ("delay", "idle_timeout", "max_ahead", "watermark", "from", "else")
 """Options of a job that stand below `event_time` in its document; `start` stands below `input`."""
 _OWN_OPTIONS = ("pipeline", "steps", "stream", "schema")
