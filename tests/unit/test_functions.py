@@ -131,6 +131,19 @@ def test_a_like_pattern_out_of_a_column_has_at_most_1000_characters() -> None:
     assert like({"s": pa.array(["a" * 1_001, "a"])}, 2).to_pylist() == [True, False]
 
 
+@pytest.mark.parametrize("written", [r"'C:\\temp%'", r"r'C:\temp%'", r"'%a\\'", r"('a\\b')", r"'a\\\\\\b'"])
+def test_a_backslash_in_a_like_pattern_stands_before_what_it_takes_literally(written: str) -> None:
+    for operator in ("like", "not like"):
+        with pytest.raises(ExpressionError, match=r"a backslash stands before %, _ or another backslash; write '"):
+            infer_type(parse_expression(f"s {operator} {written}"), {"s": "string"})
+
+
+def test_a_like_pattern_says_a_backslash_by_two() -> None:
+    for written in (r"'C:\\\\temp%'", r"r'C:\\temp%'"):
+        found = ColumnExpression(parse_expression(f"s like {written}").sql, {"s": "string"})
+        assert found({"s": pa.array(["C:\\temp\\a", "C:temp"])}, 2).to_pylist() == [True, False]
+
+
 @pytest.mark.parametrize("target", ["double", "decimal(10,2)", "long", "integer"])
 def test_no_number_takes_longer_to_read_than_in_proportion_to_the_text(target: str) -> None:
     """Digits before something else were tried in all pairs of parts: hours for these texts."""
@@ -167,7 +180,10 @@ def test_a_decimal_may_have_as_many_nines_as_its_type_has_digits(digits: int) ->
         ("a\nb", "a_b", True),
         ("a\nb\n", "a%b", False),
         ("a\\b", r"a\\b", True),
-        ("ab\\", "ab\\", True),
+        ("ab\\", "ab\\", None),
+        ("ab", r"a\b", None),
+        ("a\\b", r"a\\\b", None),
+        ("a\\%b", r"a\\\%b", True),
         ("abab", "%ab%ab%", True),
         ("aba", "%ab%ba", False),
         ("abcabd", "%ab_b%", False),
@@ -178,7 +194,7 @@ def test_a_decimal_may_have_as_many_nines_as_its_type_has_digits(digits: int) ->
         ("abc", "a.c", False),
     ],
 )
-def test_like(text: str, pattern: str, expected: bool) -> None:
+def test_like(text: str, pattern: str, expected: bool | None) -> None:
     found = ColumnExpression(parse_expression("s like p").sql, {"s": "string", "p": "string"})
     assert found({"s": pa.array([text]), "p": pa.array([pattern])}, 1).to_pylist() == [expected]
 

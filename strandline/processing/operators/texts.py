@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.processing.pipelines.functions.written import is_like_pattern
+
 LIKE_LENGTH_MAX = 1_000
 """The characters of a LIKE pattern that is not written out."""
 
@@ -28,7 +30,8 @@ def _converted(texts: pa.Array, kernel: Callable[[pa.Array], pa.Array], convert:
 
 
 def like_pattern(pattern: str) -> str:
-    """The regular expression for a LIKE pattern: `%` any text, `_` one character, a backslash takes the next one literally.
+    """The regular expression for a LIKE pattern that is one: `%` any text, `_` one character, a backslash takes the next one
+    literally.
 
     What stands between two `%` is taken where it is found first, for good (`(?>`): so it takes the length of the text, where to
     try each place with each one of the next piece took as many powers of it as there are `%`.
@@ -41,8 +44,7 @@ def like_pattern(pattern: str) -> str:
         elif character == "_":
             pieces[-1] += "."
         else:
-            if character == "\\" and at + 1 < len(pattern):
-                at += 1
+            at += character == "\\"
             pieces[-1] += re.escape(pattern[at])
         at += 1
     if len(pieces) == 1:
@@ -52,8 +54,9 @@ def like_pattern(pattern: str) -> str:
 
 
 def is_like(text: str, pattern: str) -> bool | None:
-    """None where the pattern is too long: a sender may have written it, and each piece of it is tried all along the text."""
-    if len(pattern) > LIKE_LENGTH_MAX:
+    """None where the pattern is none, or too long: a sender may have written it, and each piece of it is tried all along the
+    text."""
+    if len(pattern) > LIKE_LENGTH_MAX or not is_like_pattern(pattern):
         return None
     return re.fullmatch(like_pattern(pattern), text, re.DOTALL) is not None
 

@@ -45,6 +45,7 @@ from strandline.processing.pipelines.functions.list_aggregates import columns_of
 from strandline.processing.pipelines.functions.signature import COMMON, FIRST, Argument, Function
 from strandline.processing.pipelines.functions.table import CALLS, TABLE
 from strandline.processing.pipelines.functions.time_patterns import micros_of_text
+from strandline.processing.pipelines.functions.written import is_like_pattern
 
 _SIGNED_PRECISION_MAX = 34
 """Spark negates a decimal in the precision of IEEE 754 decimal128."""
@@ -169,6 +170,11 @@ def _logical(node: exp.Expr, columns: Mapping[str, str]) -> str:
 
 def _like(node: exp.Expr, columns: Mapping[str, str]) -> str:
     _strings(node, (node.this, node.expression), columns)
+    pattern = node.expression.unnest()
+    if isinstance(pattern, exp.Literal) and not is_like_pattern(pattern.name):
+        raise ExpressionError(
+            f"{sql_of(node)}: in a pattern a backslash stands before %, _ or another backslash; write '\\\\\\\\' for one"
+        )
     return "boolean"
 
 

@@ -39,6 +39,15 @@ def some_text(written: str) -> str:
     return text(written)
 
 
+_LIKE_PATTERN = re.compile(r"(?:[^\\]|\\[\\%_])*")
+
+
+def is_like_pattern(text: str) -> bool:
+    """Whether each backslash of a LIKE pattern stands before what it takes literally: `%`, `_` or another backslash. Spark raises
+    for any other."""
+    return _LIKE_PATTERN.fullmatch(text) is not None
+
+
 def whole_from(low: int, high: int) -> Callable[[str], int]:
     """Reads a whole number within bounds."""
 
