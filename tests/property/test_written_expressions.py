@@ -22,8 +22,8 @@ NOT = st.sampled_from(["", "not "])
 def with_numbers(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.one_of(
         st.builds("{} {} {}".format, inner, SIGNS, inner),
-        st.builds("{}{}".format, st.sampled_from(["- ", "~", "- - "]), inner),
-        st.builds("{}mod({}, {})".format, st.sampled_from(["", "- ", "~", "7 - "]), inner, inner),
+        st.builds("{}{}".format, st.sampled_from(["- ", "~ ", "- - "]), inner),  # `~~` is another operator
+        st.builds("{}mod({}, {})".format, st.sampled_from(["", "- ", "~ ", "7 - "]), inner, inner),
         st.builds("({})".format, inner),
         st.builds("abs({})".format, inner),
         st.builds("cast({} as {})".format, inner, st.sampled_from(["double", "long", "decimal(10,2)"])),

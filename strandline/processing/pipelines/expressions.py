@@ -110,19 +110,26 @@ def _written(tree: exp.Expr) -> str:
     """The text that `tree_of` reads as this tree again: it is what is computed. Where the tree's own text is read otherwise, it
     gets the brackets that are missing. Raises ExpressionError where they don't help."""
     sql: str = tree.sql(dialect="spark", identify=True, comments=False)
-    if _meaning(tree_of(sql)) == _meaning(tree):
+    if _is_read_as(sql, tree):
         return sql
-    for node in list(tree.find_all(exp.Mod, exp.Not)):
+    for node in list(tree.find_all(*_BINDS_TIGHTER)):
         if isinstance(node.parent, _BINDS_TIGHTER[type(node)]):
             brackets = exp.Paren()
             node.replace(brackets)
             brackets.set("this", node)
     sql = tree.sql(dialect="spark", identify=True, comments=False)
-    if _meaning(tree_of(sql)) != _meaning(tree):
+    if not _is_read_as(sql, tree):
         raise ExpressionError(
             f"would be read as {sql_of(tree)}, which means something else; set brackets, and in a text no digit behind \\0"
         )
     return sql
+
+
+def _is_read_as(sql: str, tree: exp.Expr) -> bool:
+    try:
+        return _meaning(tree_of(sql)) == _meaning(tree)
+    except SqlglotError:
+        return False
 
 
 def _meaning(part: object) -> object:
@@ -156,8 +163,10 @@ BITS = (exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
 _BINDS_TIGHTER: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
     exp.Mod: (exp.Neg, exp.BitwiseNot),
     exp.Not: COMPARISONS,
+    exp.BitwiseNot: (exp.BitwiseNot,),
 }
-"""What takes a part of the node alone where the node is written within it without brackets: `-mod(a, b)` as `-a % b`."""
+"""What takes a part of the node alone where the node is written within it without brackets: `-mod(a, b)` as `-a % b`; and `~~`
+is another operator."""
 PERCENTILES = (exp.Quantile, exp.Median, exp.ApproxQuantile)
 SPREADS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
 _AGGREGATES = (
