@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,53 @@ def test_a_long_log_is_given_in_parts(ledger: Ledger, tmp_path: Path, monkeypatc
     assert (first.lines, first.byte_next) == (["line 0"], 7)
 
 
+def test_of_a_line_longer_than_a_part_the_beginning_is_given(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the reading of nobody, and a secret that lies across the end of a part is not given out."""
+    monkeypatch.setattr(runner_logs, "BYTES_MAX", 40)
+    log = log_of(tmp_path)
+    long_line = f"a long line, password=geheim {'x' * 43}postgresql://me:geheim@db {'y' * 30}"
+    log.write_text(f"one\n{long_line}\ntwo\n")
+    given, after = [], 0
+    while after < log.stat().st_size:
+        part = runner_log(ledger, tmp_path, "power", 5, after)
+        assert part.byte_next > after
+        given, after = given + part.lines, part.byte_next
+    assert given == ["one", "a long line, passwor (the line is longer)", "two"]
+    for offset in range(log.stat().st_size):  # whoever asks from the middle of a line gets none of it
+        assert "heim" not in "".join(runner_log(ledger, tmp_path, "power", 5, offset).lines)
+    assert runner_log(ledger, tmp_path, "power", 5, None).lines == ["two"]
+    log.write_text(long_line)  # it has no end yet
+    part = runner_log(ledger, tmp_path, "power", 5, None)
+    assert (part.lines, part.byte_next) == ([], len(long_line))
+    with log.open("a") as file:
+        file.write("z\nnext\n")
+    assert runner_log(ledger, tmp_path, "power", 5, part.byte_next).lines == ["next"]
+
+
+def test_a_line_of_two_megabytes_is_read_to_its_end(ledger: Ledger, tmp_path: Path) -> None:
+    log_of(tmp_path).write_text("x" * 2_000_000)
+    part = runner_log(ledger, tmp_path, "power", 5, 0)
+    assert (len(part.lines), part.byte_next) == (1, runner_logs.BYTES_MAX)
+    part = runner_log(ledger, tmp_path, "power", 5, part.byte_next)
+    assert (part.lines, part.byte_next) == ([], runner_logs.BYTES_MAX)  # the line is still being written
+    with log_of(tmp_path).open("a") as file:
+        file.write("x\nnext\n")
+    assert runner_log(ledger, tmp_path, "power", 5, part.byte_next).lines == ["next"]
+
+
+@pytest.mark.parametrize(
+    "part", ["x", "token", "password=", "://", "://a", "a://", "token ", "a-", "password: ", " ", "@:"]
+)
+def test_a_long_text_is_searched_quickly(part: str) -> None:
+    """In one pass: a search from each of its characters to its end took minutes, and stopped the whole service meanwhile."""
+    text = part * (200_000 // len(part))
+    begun_s = time.process_time()
+    without_secrets(text)
+    assert time.process_time() - begun_s < 1
+
+
 def test_who_has_the_log_is_said(ledger: Ledger, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no job"):
         runner_log(ledger, tmp_path, "nobody", 1, None)
@@ -78,7 +126,14 @@ def test_a_log_of_another_machine_is_there_even_if_its_path_is_the_same(ledger: 
         ("password=geheim, next", "password=***, next"),
         ('{"api_key": "abc", "n": 1}', '{"api_key": "***", "n": 1}'),
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
+        (f"{'a' * 50}://me:pass@db", f"{'a' * 50}://***@db"),
+        (
+            '{"a-client-secret-of-somebody-with-a-long-name": "abc"}',
+            '{"a-client-secret-of-somebody-with-a-long-name": "***"}',
+        ),
+        ("my-token token=abc", "my-token token=***"),
         ("job power, slice 7", "job power, slice 7"),
+        ("the token of job power: none", "the token of job power: none"),
     ],
 )
 def test_no_secret_is_given_out(line: str, shown: str) -> None:

@@ -14,9 +14,11 @@ from strandline.services.supervision.runner_process import runner_name
 
 BYTES_MAX = 1 << 20
 """So much of a log is given at once, at most."""
-_IN_URL = re.compile(r"(\w[\w+.-]*://)[^\s/@'\"]*@")
+# Each is found in one pass over a line: what others write may be one word of a million characters.
+_IN_URL = re.compile(r"://[^\s/@'\"]*@")
 _NAMED = re.compile(
-    r"(?i)((?:password|passwd|secret|token|api[-_]?key|authorization)\w*[\"']?\s*[=:]\s*[\"']?(?:bearer\s+|basic\s+)?)[^\s\"',;&}]+"
+    r"(?i)((?<![\w-])(?=[\w-]*?(?:password|passwd|secret|token|api[-_]?key|authorization))[\w-]++[\"']?\s*[=:]\s*[\"']?"
+    r"(?:bearer\s+|basic\s+)?)[^\s\"',;&}]+"
 )
 
 
@@ -31,7 +33,8 @@ class LogPart:
 
 def runner_log(ledger: Ledger, data_dir: Path, job: str, lines: int, after: int | None) -> LogPart:
     """The last `lines` of the log of the job's present or last run, or with `after` (the `byte_next` of an earlier part) what has
-    been written since; if the log was emptied in between, from its beginning.
+    been written since; if the log was emptied in between, from its beginning. Of a line longer than BYTES_MAX the beginning is
+    given, and nothing where the part begins within it.
 
     Raises NotFound when there is no such job, or no log of it; Conflict, with the address to ask, when another control service
     leads the job, or did last, on another machine.
@@ -53,17 +56,25 @@ def runner_log(ledger: Ledger, data_dir: Path, job: str, lines: int, after: int 
         first = max(0, size - BYTES_MAX) if after is None or after > size else after
         if after is not None and after > size:
             first = 0
-        file.seek(first)
+        file.seek(max(0, first - 1))
+        is_within_line = first > 0 and file.read(1) != b"\n"
         text = file.read(BYTES_MAX)
     whole = text[: text.rfind(b"\n") + 1]  # a line that is just being written comes whole with the next part
-    found = [without_secrets(line) for line in whole.decode("utf-8", "replace").splitlines()]
-    if after is None:
-        found = found[1:] if first else found  # the first one is cut
-        found = found[-lines:]
-    return LogPart(found, first + len(whole))
+    if not whole and len(text) == BYTES_MAX:  # part of a longer line
+        return LogPart([] if is_within_line else [_beginning(text)], first + len(text))
+    # The rest of a line, without its beginning, may be the rest of a secret.
+    shown = whole[whole.find(b"\n") + 1 :] if is_within_line else whole
+    found = [without_secrets(line) for line in shown.decode("utf-8", "replace").splitlines()]
+    return LogPart(found[-lines:] if after is None else found, first + len(whole))
+
+
+def _beginning(text: bytes) -> str:
+    """Half of it: a secret that goes on behind the end of `text` can't be recognised, and is in the other half."""
+    hidden = without_secrets(text.decode("utf-8", "replace"))
+    return f"{hidden[: len(text) // 2]} (the line is longer)"
 
 
 def without_secrets(line: str) -> str:
     """The line without what stands before the `@` of a URL, or behind a name like `password`. Strandline logs no secret; what
     a library or a server says is not in its hands."""
-    return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1***@", line))
+    return _NAMED.sub(r"\1***", _IN_URL.sub("://***@", line))
