@@ -12,6 +12,7 @@ from rich.console import Console
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
 from strandline.services.embedded import shutdown, stack
+from strandline.services.embedded.addresses import NOTHING_OUTSIDE, StackAddresses
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import Stack
 from strandline.services.processes.file_lock import held_alone
@@ -36,7 +37,7 @@ def test_two_starts_of_one_stack_are_one_after_the_other(tmp_path: Path, monkeyp
     def look(_: Stack) -> None:
         second = Stack(Settings(), tmp_path, 0, QUIET)
         with pytest.raises(
-            StackError, match=f"another `strandline up` is starting the stack in {tmp_path}; wait until it is done"
+            StackError, match=f"another `strandline up` or `down` is at work in {tmp_path}; wait until it is done"
         ):
             second.start()
         raise LookedAround
@@ -68,3 +69,47 @@ def test_what_the_watcher_starts_at_the_last_moment_is_stopped_in_its_turn(
     monkeypatch.setattr(shutdown, "stop_part", stop_part)
     shutdown.stop_all(tmp_path, ProgressDisplay(QUIET))
     assert stopped == ["watcher", "gateway-http", "control", "mqtt", "elasticsearch", "kafka"]
+
+
+def test_a_stop_keeps_the_record_of_what_was_started_meanwhile(
+    tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing could stop it afterwards."""
+    pids = PidFile(tmp_path)
+    with subprocess.Popen(["/bin/sleep", "600"]) as killed:
+        pids.add("gateway-udp", killed.pid)
+        killed.kill()
+
+    def stop_part(name: str, pids: PidFile, _: ProgressDisplay) -> None:
+        if name == "kafka":
+            pids.add("control", process.pid)
+
+    monkeypatch.setattr(shutdown, "stop_part", stop_part)
+    shutdown.stop_all(tmp_path, ProgressDisplay(QUIET))
+    assert pids.all() == pids.alive() == {"control": process.pid}
+
+
+def test_down_is_refused_while_up_is_at_work_and_works_when_that_was_killed(tmp_path: Path) -> None:
+    StackAddresses.of(tmp_path, 0, NOTHING_OUTSIDE, passwords=False, auth="none").write()
+    with (
+        held_alone(tmp_path / stack.LOCK_FILE, "held"),
+        pytest.raises(
+            StackError, match=f"`strandline up` or `down` is at work in {tmp_path}; wait until it is done, or end it"
+        ),
+    ):
+        stack.down(tmp_path, QUIET)
+    stack.down(tmp_path, QUIET)
+
+
+def test_up_is_refused_while_down_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_all(*_: object) -> None:
+        with pytest.raises(StackError, match="wait until it is done"):
+            Stack(Settings(), tmp_path, 0, QUIET).start()
+        raise LookedAround
+
+    StackAddresses.of(tmp_path, 0, NOTHING_OUTSIDE, passwords=False, auth="none").write()
+    monkeypatch.setattr(stack, "find_java", lambda: tmp_path)
+    monkeypatch.setattr(Stack, "_running_parts", lambda _: pytest.fail("it looked what runs"))
+    monkeypatch.setattr(stack, "stop_all", stop_all)
+    with pytest.raises(LookedAround):
+        stack.down(tmp_path, QUIET)

@@ -37,6 +37,8 @@ def stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
     3. The control service, which ends its runners after their slice; before them, because it would start them again.
     4. Runners whose control service died, and the processes they left behind.
     5. The servers, Kafka last: the others still write to it.
+
+    Then the records of dead processes go. One that lives was started meanwhile: without its record nothing could stop it.
     """
     pids = PidFile(data_dir)
     stop_part(WATCHER, pids, progress)
@@ -49,8 +51,9 @@ def stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
     kill_tree(tree_mark(data_dir), whole_stack=True)
     for name in ("mqtt", "elasticsearch", "kafka"):
         stop_part(name, pids, progress)
-    for name, pid in pids.all().items():
-        pids.remove(name, pid)
+    recorded = pids.all()  # before the look which of them live: what is recorded behind it is not meant
+    for name in recorded.keys() - pids.alive().keys():
+        pids.remove(name, recorded[name])
 
 
 def stop_part(name: str, pids: PidFile, progress: ProgressDisplay) -> None:

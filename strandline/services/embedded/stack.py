@@ -114,8 +114,8 @@ class Stack:
     def start(self) -> None:
         """Start what is missing of the stack, so that on return every part answers and is watched.
 
-        1. Check the settings, Java, the directory and free space, refuse when another `up` starts this stack now, and check the
-           servers that are not the stack's own.
+        1. Check the settings, Java, the directory and free space, refuse when another `up` starts this stack now, or `down` stops
+           it, and check the servers that are not the stack's own.
         2. Look what runs already; refuse when nothing is missing. Where its own servers ask for passwords, have them, and have
            this process log in with them. Stop the watcher, so that no part is started twice.
         3. Check that the ports of the missing parts are free.
@@ -128,7 +128,7 @@ class Stack:
         preflight.require_embedded_settings(os.environ, self.addresses)
         self._find_java()
         preflight.require_data_dir(self.data_dir)
-        refusal = f"another `strandline up` is starting the stack in {self.data_dir}; wait until it is done"
+        refusal = f"another `strandline up` or `down` is at work in {self.data_dir}; wait until it is done"
         # Two would start the same parts, and the one that fails would stop what the other needs.
         with held_alone(self.data_dir / LOCK_FILE, refusal):
             running = self._running_parts()
@@ -468,11 +468,17 @@ def up(
 def down(data_dir: Path, console: Console) -> None:
     """Stop the stack in `data_dir`, the runners of its jobs included; nothing to stop is no error.
 
-    Raises StackError when no stack was ever started there, or a process doesn't end.
+    Raises StackError when no stack was ever started there, another `up` or `down` is at work, or a process doesn't end.
     """
     read_stack(data_dir)
-    with signals_wait():
-        stop_all(data_dir.absolute(), ProgressDisplay(console))
+    directory = data_dir.absolute()
+    refusal = (
+        f"another `strandline up` or `down` is at work in {directory}; wait until it is done, or end it by Ctrl-C there, and "
+        "then give `strandline down` again"
+    )
+    # Beside an `up` that goes on, it would stop the servers, and leave running what that starts next.
+    with held_alone(directory / LOCK_FILE, refusal), signals_wait():
+        stop_all(directory, ProgressDisplay(console))
 
 
 def _speaks_mqtt(port: int) -> bool:
