@@ -56,7 +56,8 @@ def test_of_a_line_longer_than_a_part_the_beginning_is_given(
     log = log_of(tmp_path)
     long_line = f"a long line, password=geheim {'x' * 43}postgresql://me:geheim@db {'y' * 30}"
     log.write_text(f"one\n{long_line}\ntwo\n")
-    given, after = [], 0
+    given: list[str] = []
+    after = 0
     while after < log.stat().st_size:
         part = runner_log(ledger, tmp_path, "power", 5, after)
         assert part.byte_next > after
