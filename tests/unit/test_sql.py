@@ -131,7 +131,9 @@ def test_having_knows_what_is_selected_by_all_that_is_written(aggregates, having
 
 
 def test_having_knows_a_column_that_is_called_like_a_constant():
-    query = f"select turbine, count(*) as n, bool_or(power > 1) as `true` from {TUMBLE} {GROUPED} having bool_or(power > 1)"
+    query = (
+        f"select turbine, count(*) as n, bool_or(power > 1) as `true` from {TUMBLE} {GROUPED} having bool_or(power > 1)"
+    )
     assert steps(query)[1]["where"] == "`true`"
 
 
