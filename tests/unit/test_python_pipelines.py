@@ -285,6 +285,17 @@ def test_a_run_at_the_desk_gives_documents_and_dead_letters():
     assert len(run.of("hourly")) == 60 and "name" not in run.of("hourly")[0]
 
 
+def test_a_time_without_a_zone_is_one_of_the_fields_zone_as_a_text_is():
+    noon = datetime(2026, 11, 1, 12)
+    local = stream("local", schema={"ts": {"type": "timestamp", "tz": "Europe/Berlin"}}).event_time("ts", delay="0s")
+    run = (
+        local.emit(elasticsearch="a")
+        .pipeline("p")
+        .run([{"ts": at} for at in (noon, str(noon), noon.replace(tzinfo=UTC))])
+    )
+    assert [one["ts"] for one in run.results] == ["2026-11-01T11:00:00.000Z"] * 2 + ["2026-11-01T12:00:00.000Z"]
+
+
 def test_a_pipeline_reads_the_results_of_another():
     tens = (
         TURBINES.event_time("ts", delay="10s")

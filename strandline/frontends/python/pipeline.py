@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import Decimal
 from itertools import groupby, islice
 from pathlib import Path
@@ -165,9 +165,7 @@ def _pieces(
 
 
 def _in_json(value: object) -> object:
-    if isinstance(value, datetime):
-        return (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).isoformat()
-    if isinstance(value, date):
+    if isinstance(value, date):  # a datetime is one; without a zone it has that of the field, as a text has
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
