@@ -286,7 +286,7 @@ def test_a_run_at_the_desk_gives_documents_and_dead_letters():
 
 
 def test_a_time_without_a_zone_is_one_of_the_fields_zone_as_a_text_is():
-    noon = datetime(2026, 11, 1, 12)
+    noon = datetime(2026, 11, 1, 12)  # noqa: DTZ001  # as many write it
     local = stream("local", schema={"ts": {"type": "timestamp", "tz": "Europe/Berlin"}}).event_time("ts", delay="0s")
     run = (
         local.emit(elasticsearch="a")
