@@ -316,7 +316,8 @@ def test_each_record_of_avro_names_its_schema() -> None:
 def test_a_number_that_no_registry_gives_is_a_dead_letter(document: dict[str, Any], tmp_path: Path) -> None:
     server = RegistryServer()
     try:
-        kept = KeptSchemas(lambda: Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite"), SchemaRegistry(server.url))
+        registry = SchemaRegistry(server.url)
+        kept = KeptSchemas(lambda: Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite"), lambda: registry)
         records = [numbered(0x7FFFFFFF, b"\0"), numbered(0x80000000, b"\0"), numbered(0xFFFFFFFF, b"\0")]
         _, rejected, letters = read(
             {**document, "schema": {"x": "long"}}, *records, schemas=_SchemasOfSlices(kept, is_new=True)
