@@ -68,6 +68,16 @@ class Origin:
     """Where the dead letters of the lives before end: partition -> offset."""
 
 
+@dataclass(frozen=True)
+class LifeDocuments:
+    """The documents of a job's versions, the oldest first."""
+
+    earlier: list[dict[str, Any]]
+    """Of the lives before the present one; of a deleted job, of all."""
+    present: dict[int, dict[str, Any]]
+    """Version -> document, of the present life. A job that was reset began it with the version that it had then."""
+
+
 _STREAM_DELETED = "stream_deleted"
 
 
@@ -116,7 +126,7 @@ class Lives(Part):
             self._begin_life(connection, fence, Origin({}, letter_offsets))
             connection.execute(sa.delete(places).where(places.c.job == fence.job))
             gone = sa.update(jobs).where(jobs.c.name == fence.job)
-            connection.execute(gone.values(deleted_ms=self._clock_ms()))
+            connection.execute(gone.values(deleted_ms=self._clock_ms(), version_first=jobs.c.version + 1))
 
     def _begin_life(self, connection: sa.Connection, fence: RunRow, origin: Origin) -> None:
         """Replace all slices and checkpoints by the origin, in a transaction that holds the job's row."""
@@ -165,6 +175,7 @@ class Lives(Part):
             "message": "",
             "updated_ms": now_ms,
             "ends": None,
+            "version_first": known.version,
         }
         connection.execute(sa.update(jobs).where(jobs.c.name == job).values(begun))
 
@@ -201,11 +212,23 @@ class Lives(Part):
         with self._database.reading("list the indices of deleted jobs") as connection:
             return {row.name: row.job for row in connection.execute(wanted)}
 
-    def documents_of(self, job: str) -> list[dict[str, Any]]:
-        """The documents of all versions of this job, deleted or not."""
-        wanted = sa.select(job_versions.c.document).where(job_versions.c.job == job)
+    def documents_of(self, job: str) -> LifeDocuments:
+        """The documents of all versions of this job, deleted or not; none of a job that never was."""
+        versions = job_versions.c
+        wanted = (
+            sa.select(
+                versions.version, versions.document, (versions.version >= jobs.c.version_first).label("is_present")
+            )
+            .join(jobs, jobs.c.name == versions.job)
+            .where(versions.job == job)
+            .order_by(versions.version)
+        )
         with self._database.reading(f"read all versions of job {job}") as connection:
-            return list(connection.execute(wanted).scalars())
+            rows = connection.execute(wanted).all()
+        return LifeDocuments(
+            [row.document for row in rows if not row.is_present],
+            {row.version: row.document for row in rows if row.is_present},
+        )
 
     def forget_indices(self, job: str, names: list[str]) -> None:
         """Record that these indices of a deleted job are deleted."""

@@ -254,6 +254,7 @@ jobs = sa.Table(
     sa.Column("letters_first", sa.BigInteger, nullable=False, server_default="0"),
     _number("deleted_ms", nullable=True),
     sa.Column("ends", _OFFSETS, nullable=True),
+    sa.Column("version_first", sa.BigInteger, nullable=False, server_default="1"),
     sa.CheckConstraint("version >= 1", name="version"),
     sa.CheckConstraint("epoch >= 0", name="epoch"),
     _one_of("desired", Desired),

@@ -233,10 +233,50 @@ def test_a_name_that_is_used_anew_does_not_add_to_files_and_tables_of_the_delete
     api.apply(to_place)
     api.ask("DELETE", "/v1/jobs/power")
     refused = api.apply(to_place)
-    assert (
-        refused.status_code == 409 and "may hold results of the job power that was deleted" in refused.json()["detail"]
-    )
+    assert refused.status_code == 409 and "may hold results of an earlier life of job power" in refused.json()["detail"]
     assert api.apply(to_place.replace("minutes", "hours")).status_code == 200
+
+
+@pytest.mark.parametrize("end", ["reset", "delete"])
+@pytest.mark.parametrize("place", ["stream: turbine-minutes", "files: {path: /data/minutes}", "sql: {table: minutes}"])
+def test_a_place_without_generations_that_an_earlier_life_had_is_not_put_back(api: Api, place: str, end: str) -> None:
+    """The job would compute the windows of the earlier life anew, and emit them there a second time."""
+    to_place = BOTH.replace("elasticsearch: turbine-minute", place)
+    api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
+    api.apply(to_place)
+    run_and_stop(api)
+    if end == "reset":
+        assert api.apply(BOTH).status_code == 200, "without the place"
+        assert api.ask("POST", "/v1/jobs/power/reset?to=earliest").status_code == 200
+    else:
+        assert api.ask("DELETE", "/v1/jobs/power").status_code == 200
+        assert api.apply(BOTH).status_code == 200, "without the place"
+    refused = api.apply(to_place)
+    assert refused.status_code == 409 and "results of an earlier life of job power" in refused.json()["detail"]
+    assert api.apply(to_place.replace("minutes", "hours")).status_code == 200
+    assert api.apply(BOTH).status_code == 200
+    assert api.apply(to_place.replace("minutes", "hours")).status_code == 200, "a place of this life"
+
+
+def test_a_place_that_the_present_life_left_is_put_back(api: Api) -> None:
+    """It goes on there with the first window that is not closed."""
+    api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
+    api.apply(TO_STREAM)
+    run_and_stop(api)
+    assert api.apply(BOTH).status_code == 200
+    assert api.apply(TO_STREAM).status_code == 200
+
+
+def test_a_stream_that_an_earlier_life_emitted_to_is_emitted_to_again_once_it_was_deleted(api: Api) -> None:
+    api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
+    api.apply(TO_STREAM)
+    run_and_stop(api)
+    api.log.ranges["turbine-minutes"] = LogRange({0: 0}, {0: 7})
+    api.apply(BOTH)
+    api.ask("POST", "/v1/jobs/power/reset?to=earliest")
+    assert "strandline stream delete turbine-minutes" in api.apply(TO_STREAM).json()["detail"]
+    assert api.ask("DELETE", "/v1/streams/turbine-minutes").status_code == 200
+    assert api.apply(TO_STREAM).status_code == 200
 
 
 def test_a_stream_is_deleted_only_when_no_job_needs_it(api: Api) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -524,27 +524,25 @@ class Applier:
                     )
             if self._job(pipeline.job) is not None:
                 self._refuse_deleted_streams(pipeline)
-            elif self._ledger.deleted_job(pipeline.job):
-                self._refuse_emitted_places(pipeline)
+            self._refuse_places_of_earlier_lives(pipeline)
 
-    def _refuse_emitted_places(self, pipeline: CheckedPipeline) -> None:
-        job, emitted = pipeline.job, set[tuple[str, str]]()
-        for document in self._ledger.documents_of(job):
-            spec = PipelineSpec.from_document(document, is_strict=False)
-            emitted |= {(emit.kind, emit.name) for _, emit in spec.emissions()}
-        for _, emit in pipeline.spec.emissions():
-            if emit.kind == "elasticsearch" or (emit.kind, emit.name) not in emitted:
-                continue
-            if emit.kind != "stream":
+    def _refuse_places_of_earlier_lives(self, pipeline: CheckedPipeline) -> None:
+        """Where results have no generations, a job would emit those of an earlier life a second time. A place that a version of
+        the present life had was looked at when that version was applied."""
+        job, documents = pipeline.job, self._ledger.documents_of(pipeline.job)
+        of_earlier = _emitted_places(documents.earlier) - _emitted_places(documents.present.values())
+        for kind, name in sorted(of_earlier & _emitted_places([pipeline.spec.as_document()])):
+            if kind not in ("elasticsearch", "stream"):
                 raise Conflict(
-                    f"{emit.kind} {emit.name} may hold results of the job {job} that was deleted, and results have no "
-                    "generations there: the new ones would stand beside them. Apply the pipeline under another name, or with "
-                    "another place"
+                    f"{kind} {name} may hold results of an earlier life of job {job}, before it was reset or deleted, and "
+                    "results have no generations there: the new ones would stand beside them. Apply the pipeline under another "
+                    "name, or with another place"
                 )
-            if self._registered(emit.name) is not None:
+            if kind == "stream" and self._registered(name) is not None:
                 raise Conflict(
-                    f"stream {emit.name} holds results of the job {job} that was deleted, and the new one would emit the same "
-                    f"once more; delete the stream first (strandline stream delete {emit.name}), or choose another name for it"
+                    f"stream {name} holds results of an earlier life of job {job}, before it was reset or deleted, and the job "
+                    f"would emit the same once more; delete the stream first (strandline stream delete {name}), or choose "
+                    "another name for it"
                 )
 
     def _refuse_deleted_streams(self, pipeline: CheckedPipeline) -> None:
@@ -652,6 +650,12 @@ def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
         yield stage, (emit.kind, emit.name)
         if emit.elasticsearch is not None and emit.elasticsearch.updates is not None:
             yield stage, (emit.kind, open_index(emit.name))
+
+
+def _emitted_places(documents: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
+    """(kind, name) of each emission of these pipelines, which may be older than the rules of today."""
+    specs = (PipelineSpec.from_document(document, is_strict=False) for document in documents)
+    return {(emit.kind, emit.name) for spec in specs for _, emit in spec.emissions()}
 
 
 def _step_number(step: str) -> tuple[int, ...]:

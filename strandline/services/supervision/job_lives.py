@@ -74,14 +74,15 @@ class JobLives:
             raise Conflict(
                 f"job {job} emits to stream {', '.join(streams)}, and a reset would emit the same results there once more, which "
                 "its readers would count twice. Apply the pipeline under another name, with other names of its streams; or take "
-                "the stream out of the pipeline first"
+                "the stream out of the pipeline first, for good: after the reset the job can't emit to it again"
             )
         if places := sorted(
             {f"{emit.kind} {emit.name}" for _, emit in spec.emissions() if emit.kind not in ("elasticsearch", "stream")}
         ):
             raise Conflict(
                 f"job {job} emits to {', '.join(places)}, where results have no generations: a reset would meet those that are "
-                "there. Apply the pipeline under another name, with other places; or take the place out of the pipeline first"
+                "there. Apply the pipeline under another name, with other places; or take the place out of the pipeline first, "
+                "for good: after the reset the job can't emit to it again"
             )
         origin = self.origin(spec, to)
         fence = self._end_runs(job, "reset")
