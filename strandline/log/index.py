@@ -62,8 +62,8 @@ class LogIndex:
         return list(range(self._topics[stream].partitions))
 
     def refresh(self, stream: str) -> None:
-        """Ask for the partitions now. For whoever looks for what was just written: a new producer uses an added partition at
-        once."""
+        """Ask Kafka for the partitions now. Needed before looking for records that were just written: a new producer writes to
+        an added partition at once."""
         self._describe(stream)
 
     def _describe(self, stream: str) -> TopicDescription:

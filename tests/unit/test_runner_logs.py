@@ -63,7 +63,7 @@ def test_of_a_line_longer_than_a_part_the_beginning_is_given(
         assert part.byte_next > after
         given, after = given + part.lines, part.byte_next
     assert given == ["one", "a long line, passwor (the line is longer)", "two"]
-    for offset in range(log.stat().st_size):  # whoever asks from the middle of a line gets none of it
+    for offset in range(log.stat().st_size):  # a part that begins within a line shows nothing of it
         assert "heim" not in "".join(runner_log(ledger, tmp_path, "power", 5, offset).lines)
     assert runner_log(ledger, tmp_path, "power", 5, None).lines == ["two"]
     log.write_text(long_line)  # it has no end yet

@@ -290,9 +290,7 @@ class MqttBridge:
         try:
             batches = self._batches(messages)
             results = await asyncio.gather(*(self._append(batch) for batch in batches))
-        except (
-            Exception
-        ):  # a fault of ours: the broker keeps the messages, and whoever looks at the log finds it each time
+        except Exception:  # a fault of this program: the broker keeps the messages, and each try is in the log
             logger.exception(
                 "a fault of the bridge: its messages are not acknowledged, and are tried again", action="append_failed"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.lookups.lookup import LookupSpec
@@ -28,12 +28,16 @@ def load_pipeline(
     spec = PipelineSpec.from_document(ledger.job_version(job, version).document, is_strict=is_strict)
     if streams is None:
         streams = streams_of_version(ledger, job, version)
-    found = [
-        StreamSpec.from_document(document_of(ledger.stream_documents(name), streams, name), is_strict=is_strict)
-        for name in spec.streams
-    ]
-    lookups = shapes_of_version(ledger, job, version, spec)
-    return check(spec, found, lookups=lookups) if is_strict else as_far_as_known(spec, found, lookups)
+    documents = [document_of(ledger.stream_documents(name), streams, name) for name in spec.streams]
+    return check_stored(spec, documents, shapes_of_version(ledger, job, version, spec), is_strict=is_strict)
+
+
+def check_stored(
+    spec: PipelineSpec, documents: Iterable[dict[str, Any]], lookups: Mapping[str, LookupShape], *, is_strict: bool
+) -> CheckedPipeline:
+    """A pipeline by stored documents of its streams; not `is_strict`: as far as known. Raises InvalidDocument."""
+    streams = [StreamSpec.from_document(document, is_strict=is_strict) for document in documents]
+    return check(spec, streams, lookups=lookups) if is_strict else as_far_as_known(spec, streams, lookups)
 
 
 def shapes_of_version(ledger: Ledger, job: str, version: int, spec: PipelineSpec) -> dict[str, LookupShape]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
 
 from strandline.core.errors import LogUnavailable, NotFound
-from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import (
@@ -24,10 +22,8 @@ from strandline.ledger.states import (
 )
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.checker import as_far_as_known, check
-from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stored import inputs_of, shapes_of_version
+from strandline.processing.pipelines.stored import check_stored, inputs_of, shapes_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.explanation import JobFacts, explain
 from strandline.services.rest.lookup_status import lookup_warnings
@@ -179,22 +175,16 @@ def present_pipeline(ledger: Ledger, job: JobRow, *, is_strict: bool = False) ->
     row = ledger.job_version(job.name, job.version)
     if row.lookup_versions:
         spec = PipelineSpec.from_document(row.document, is_strict=is_strict)
-        return _checked(spec, documents, shapes_of_version(ledger, job.name, job.version, spec), is_strict)
+        lookups = shapes_of_version(ledger, job.name, job.version, spec)
+        return check_stored(spec, documents, lookups, is_strict=is_strict)
     return _checked_before(json.dumps(row.document), *map(json.dumps, documents), is_strict=is_strict)
-
-
-def _checked(
-    spec: PipelineSpec, documents: list[dict[str, Any]], lookups: Mapping[str, LookupShape], is_strict: bool
-) -> CheckedPipeline:
-    streams = [StreamSpec.from_document(document, is_strict=is_strict) for document in documents]
-    return check(spec, streams, lookups=lookups) if is_strict else as_far_as_known(spec, streams, lookups)
 
 
 @lru_cache(maxsize=256)
 def _checked_before(pipeline: str, *streams: str, is_strict: bool) -> CheckedPipeline:
     """The pipeline of registered documents. Cached: status is asked for often, and documents seldom change."""
     spec = PipelineSpec.from_document(json.loads(pipeline), is_strict=is_strict)
-    return _checked(spec, list(map(json.loads, streams)), {}, is_strict)
+    return check_stored(spec, map(json.loads, streams), {}, is_strict=is_strict)
 
 
 def input_streams(ledger: Ledger, job: JobRow) -> list[str]:

@@ -24,7 +24,7 @@ _MODELS_TRIED = 4
 _REST_MIN = 64
 """Of fewer records the texts are read sooner."""
 _SAMPLES, _SAMPLES_MIN = 16, 3
-"""In how many records, and of which at least how many must have the shape's quotes, it is seen which values stay the same."""
+"""So many records show which values stay the same. At least so many of them must have as many quotes as the shape."""
 _BEGIN_BYTES_MAX = 256
 """What begins all records, and is longer, is compared in each before they are laid one behind the other."""
 _OPERATION = RecordField("$.op", "string")

@@ -106,9 +106,9 @@ def check_enrich(walk: Walk, path: Path, enrich: EnrichSpec) -> None:
     if (window := walk.window_before) is not None:
         walk.add(
             path,
-            f"stands behind window '{window.name}', and only records are enriched: a replay takes results of many "
-            "slices at once, each of which may go by other rows. Move it before the window, or emit to a stream and enrich "
-            "in a pipeline that reads it",
+            f"stands behind window '{window.name}', and only records are enriched: a replay computes results of many slices "
+            "at once, and each slice may have other rows of the lookup. Move it before the window, or emit to a stream and "
+            "enrich in a pipeline that reads it",
         )
     shape = walk.lookups.get(enrich.lookup)
     if shape is None:
