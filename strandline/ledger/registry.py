@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, Fenced, NotFound
+from strandline.core.errors import Conflict, Fenced, InvalidDocument, NotFound
 from strandline.ledger.database import Part
 from strandline.ledger.lookups.needs import lookups_of_version
 from strandline.ledger.models import (
@@ -38,15 +39,20 @@ from strandline.ledger.states import (
 
 _JOB = [jobs.c[field.name] for field in fields(JobRow)]
 _IS_THERE = jobs.c.deleted_ms.is_(None)
+_ENTRANCES_LOCK_KEY = 0x5374_7261_6E67
 
 
 class Registry(Part):
     """Streams, jobs and versions. Each method is one transaction."""
 
-    def put_stream(self, name: str, document: dict[str, Any], base: int | None = None) -> StreamRow:
+    def put_stream(
+        self, name: str, document: dict[str, Any], base: int | None = None, together: Collection[str] = ()
+    ) -> StreamRow:
         """Register a stream, or give it a new version; each version stays. The same document again changes nothing.
 
-        `base`: the version that the document was checked against, 0 for none. Raises Conflict when the stream has another one.
+        `base`: the version that the document was checked against, 0 for none. `together`: streams that are registered after this
+        one and may give it an entrance. Raises Conflict when the stream has another version, and when one of its entrances leads
+        into any other stream.
         """
         with self._database.writing(f"register stream {name}") as connection:
             known = connection.execute(sa.select(streams).where(streams.c.name == name).with_for_update()).first()
@@ -57,6 +63,7 @@ class Registry(Part):
                 raise Conflict(
                     f"Stream {name} has just got version {present} by another application; apply the documents again."
                 )
+            self._refuse_shared_entrances(connection, name, document, together)
             now_ms = self._clock_ms()
             if known is None:
                 found = StreamRow(name, document, version=1, topic_id=None, created_ms=now_ms)
@@ -68,6 +75,19 @@ class Registry(Part):
             row = _stream(connection, name)
             _keep_version(connection, row, now_ms)
             return row
+
+    def _refuse_shared_entrances(
+        self, connection: sa.Connection, name: str, document: dict[str, Any], together: Collection[str]
+    ) -> None:
+        entrances = _entrances(document)
+        if not entrances:
+            return
+        # Of two streams that are about to get the same one, neither would see the other's row.
+        self._database.hold_lock(connection, _ENTRANCES_LOCK_KEY)
+        others = sa.select(streams.c.name, streams.c.document).where(streams.c.name.not_in({name, *together}))
+        for owner, other in connection.execute(others.order_by(streams.c.name)):
+            if shared := sorted(entrances & _entrances(other)):
+                raise Conflict(f"{shared[0]} leads into stream {owner} already; choose another")
 
     def stream_version(self, name: str) -> int:
         """The number of the stream's present version. Raises NotFound."""
@@ -115,6 +135,7 @@ class Registry(Part):
         origin: Offsets | None = None,
         lookups: Mapping[str, int] | None = None,
         readers: Collection[str] = (),
+        streams_used: Collection[str] = (),
     ) -> JobRow:
         """Register a job (version 1, wanted running), or give it a new version. From then on it alone emits to `emits_to`, and to
         no other place.
@@ -124,9 +145,9 @@ class Registry(Part):
         `origin`: where the job begins to read, if an earlier job of this name was deleted: its epochs, slices, versions and
         generations are followed by those of this one. `lookups`: those that it uses -> the version that it was checked against.
         `readers`: the jobs that read a stream which another job, or none, emits to from then on. They are restarted: a run finds
-        out only when it begins which job emits to its stream.
-        Raises Conflict when any other job emits to a place, when the job is not as in `base` any more, when a lookup has another
-        version, or when the job was deleted and `origin` isn't given.
+        out only when it begins which job emits to its stream. `streams_used`: those that it reads or emits to.
+        Raises Conflict when one of these streams was deleted, when any other job emits to a place, when the job is not as in
+        `base` any more, when a lookup has another version, or when the job was deleted and `origin` isn't given.
         """
         with self._database.writing(f"submit job {name}") as connection:
             now_ms = self._clock_ms()
@@ -137,6 +158,7 @@ class Registry(Part):
             if known is None:
                 fresh = JobRow(name, 1, Desired.RUNNING, JobState.CREATED, "", 0, now_ms, now_ms, 0)
                 connection.execute(sa.insert(jobs).values(vars(fresh)))
+            _hold_streams(connection, streams_used)
             self._take_places(connection, name, emits_to, together)
             version = 1 if known is None else known.version + 1
             if known is not None and not is_deleted and _version(connection, name, known.version).document == document:
@@ -367,6 +389,26 @@ def _stream(connection: sa.Connection, name: str) -> StreamRow:
     if row is None:
         raise _no_stream(name)
     return StreamRow(*row)
+
+
+def _hold_streams(connection: sa.Connection, names: Collection[str]) -> None:
+    """Have these streams stay until the transaction ends: a deletion waits for it, and then sees the job that needs them. Raises
+    Conflict when one is gone."""
+    wanted = sa.select(streams.c.name).where(streams.c.name.in_(names)).order_by(streams.c.name)
+    there = set(connection.execute(wanted.with_for_update(read=True, key_share=True)).scalars())
+    if gone := sorted(set(names) - there):
+        raise Conflict(f"Stream {gone[0]} was deleted a moment ago; apply the documents again.")
+
+
+def _entrances(document: dict[str, Any]) -> set[str]:
+    """What leads into the stream of a document, and may lead into no other. Of one that a newer release wrote it is not known:
+    that release checks it."""
+    # To import it takes a quarter of a second, and most who use the ledger register no stream.
+    from strandline.core.streams.stream import StreamSpec
+
+    with contextlib.suppress(InvalidDocument):
+        return {entrance for _, entrance in StreamSpec.from_document(document, is_strict=False).entrances()}
+    return set()
 
 
 def _keep_version(connection: sa.Connection, row: StreamRow, now_ms: int) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from threading import Barrier
@@ -96,6 +97,82 @@ class TestStreams:
         with pytest.raises(NotFound):
             ledger.set_topic_id(name, "abc")
         assert ledger.streams() == []
+
+    def test_an_entrance_leads_into_one_stream(self, ledger: Ledger) -> None:
+        ledger.put_stream("one", udp_stream("one", 1))
+        with pytest.raises(Conflict, match="UDP port 1 leads into stream one already"):
+            ledger.put_stream("two", udp_stream("two", 1))
+        assert [row.name for row in ledger.streams()] == ["one"]
+        ledger.put_stream("two", udp_stream("two", 2))
+        for name, port in (("one", 2), ("two", 1)):  # together they may swap
+            assert ledger.put_stream(name, udp_stream(name, port), 1, together={"one", "two"}).version == 2
+
+    def test_of_many_streams_that_take_an_entrance_at_once_one_gets_it(self, ledger: Ledger, ledger_url: str) -> None:
+        """Each from a connection of its own, as two control services would: round after round."""
+        racers = [Ledger.open(ledger_url) for _ in range(4)]
+        meeting = Barrier(len(racers))
+
+        def take(number: int, round: int) -> bool:
+            meeting.wait(60)
+            name = f"s{round}-{number}"
+            try:
+                racers[number].put_stream(name, udp_stream(name, 1_000 + round))
+            except Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(len(racers)) as pool:
+            for round in range(10):
+                taken = list(pool.map(take, range(len(racers)), [round] * len(racers)))
+                assert (taken.count(True), len(ledger.streams())) == (1, round + 1)
+        for racer in racers:
+            racer.close()
+
+    def test_a_job_needs_its_streams(self, ledger: Ledger) -> None:
+        ledger.put_stream("turbines", {})
+        with pytest.raises(Conflict, match="Stream minutes was deleted"):
+            ledger.submit_job("power", "", {}, streams_used={"turbines", "minutes"})
+        assert ledger.jobs() == []
+        ledger.submit_job("power", "", {}, streams_used={"turbines"})
+        ledger.delete_stream("turbines", {"power": 1})
+        with pytest.raises(Conflict, match="Stream turbines was deleted"):
+            ledger.submit_job("power", "", {}, streams_used={"turbines"})
+
+    def test_of_a_stream_that_is_deleted_and_a_job_that_needs_it_one_is_refused(
+        self, ledger: Ledger, ledger_url: str
+    ) -> None:
+        racers = [Ledger.open(ledger_url) for _ in range(2)]
+        meeting = Barrier(2)
+
+        def submit(name: str) -> bool:
+            return _is_done(meeting, partial(racers[0].submit_job, name, "", {}, streams_used=[name]))
+
+        def delete(name: str) -> bool:
+            checked = {job.name: job.version for job in ledger.jobs()}
+            return _is_done(meeting, partial(racers[1].delete_stream, name, checked))
+
+        with ThreadPoolExecutor(2) as pool:
+            for round in range(20):
+                name = f"s{round}"
+                ledger.put_stream(name, {})
+                submitted, deleted = pool.submit(submit, name), pool.submit(delete, name)
+                assert submitted.result() != deleted.result()
+                assert [row.name for row in ledger.streams()] == [row.name for row in ledger.jobs()]
+        for racer in racers:
+            racer.close()
+
+
+def udp_stream(name: str, port: int) -> dict[str, Any]:
+    return {"stream": name, "schema": {"n": {"type": "long"}}, "udp": {"port": port}}
+
+
+def _is_done(meeting: Barrier, change: Callable[[], object]) -> bool:
+    meeting.wait(60)
+    try:
+        change()
+    except Conflict:
+        return False
+    return True
 
 
 class TestInputs:

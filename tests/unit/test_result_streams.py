@@ -9,13 +9,14 @@ from unittest.mock import Mock
 import pytest
 
 from strandline.core.errors import LedgerUnavailable
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.fencing import slots_of_older_runs
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.services.rest.apply_documents import _circle
 from strandline.services.rest.checking import check_without_stack
-from tests.support.control import STREAM, Api
+from tests.support.control import STREAM, Api, MadeTopic
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_api import problem_of
 
@@ -172,6 +173,59 @@ def test_an_application_that_looked_too_early_is_refused(api: Api, monkeypatch: 
     problem = problem_of(api.apply(MINUTES), 409, "conflict")
     assert "because stage per_minute of others does" in problem["detail"]
     assert [job.name for job in api.ledger.jobs()] == ["others"]
+
+
+def test_a_pipeline_whose_stream_is_deleted_while_it_is_applied_is_refused(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job would be there without its stream, and no answer could be given about any job."""
+    ensure = api.topics.ensure_dead_letter_topic
+
+    def overtaken(job: str) -> TopicDescription:
+        monkeypatch.undo()
+        assert api.ask("DELETE", "/v1/streams/turbine-minute?keep_topic=true").status_code == 200
+        return ensure(job)
+
+    monkeypatch.setattr(api.topics, "ensure_dead_letter_topic", overtaken)
+    documents = "---\n".join((STREAM, MINUTES))
+    assert "Stream turbine-minute was deleted" in problem_of(api.apply(documents), 409, "conflict")["detail"]
+    assert api.ask("GET", "/v1/jobs").json() == {"jobs": []}
+    assert api.apply(documents).status_code == 200
+
+
+def test_an_entrance_that_another_stream_got_meanwhile_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = "stream: {}\nschema: {{n: long}}\nudp: {{port: {}}}\n"
+    ensure = api.topics.ensure_stream_topic
+
+    def overtaken(spec: StreamSpec) -> MadeTopic:
+        monkeypatch.undo()
+        assert api.apply(document.format("two", 8082)).status_code == 200
+        return ensure(spec)
+
+    monkeypatch.setattr(api.topics, "ensure_stream_topic", overtaken)
+    problem = problem_of(api.apply(document.format("one", 8082)), 409, "conflict")
+    assert "UDP port 8082 leads into stream two already" in problem["detail"]
+    assert [stream.name for stream in api.ledger.streams()] == ["two"]
+
+
+def test_streams_that_are_applied_together_may_swap_their_entrances(api: Api) -> None:
+    document = "stream: {}\nschema: {{n: long}}\nudp: {{port: {}}}\n"
+    assert api.outcomes("---\n".join((document.format("one", 1), document.format("two", 2)))) == ["created"] * 2
+    assert api.outcomes("---\n".join((document.format("one", 2), document.format("two", 1)))) == ["changed"] * 2
+
+
+def test_a_job_whose_stream_is_gone_hides_no_other(api: Api) -> None:
+    """A release before could lose it to a deletion at the same time."""
+    api.apply("---\n".join((STREAM, STREAM.replace("turbines", "others"))))
+    api.apply(MINUTES.replace("minutes", "well").replace("turbines", "others").replace("turbine-minute", "well-minute"))
+    api.apply(MINUTES)
+    api.ledger.delete_stream("turbines", {"minutes": 1, "well": 1})
+    well, minutes = sorted(api.ask("GET", "/v1/jobs").json()["jobs"], key=lambda job: job["name"], reverse=True)
+    assert (well["name"], well["warnings"]) == ("well", [])
+    assert minutes["warnings"] == ["There is no stream turbines; register it with `strandline apply FILE`."]
+    assert 'strandline_job_state{job="well"' in api.ask("GET", "/metrics").text
+    assert api.ask("POST", "/v1/jobs/minutes/stop").status_code == 202
+    assert api.ask("DELETE", "/v1/jobs/minutes").status_code == 200
 
 
 def test_jobs_that_read_each_other_in_a_circle_are_refused(api: Api) -> None:

@@ -247,7 +247,8 @@ class Applier:
         self._refuse_circles(batch.pipelines)
         self._refuse_left_results(batch.pipelines)
         applied = [
-            self._apply_stream(one, versions.get(one.stream, 0), notes[one.stream], principal) for one in batch.streams
+            self._apply_stream(one, versions.get(one.stream, 0), notes[one.stream], principal, notes.keys())
+            for one in batch.streams
         ]
         applied += [self._lookup_changes.apply(one, changes[one.spec.lookup], principal) for one in batch.lookups]
         lookups = {one.name: one.version for one in applied if one.kind == "lookup"}
@@ -256,11 +257,13 @@ class Applier:
             self._apply_pipeline(pipeline, written, bases, lookups, principal) for pipeline in batch.pipelines
         ]
 
-    def _apply_stream(self, stream: StreamSpec, base: int, notes: list[str], principal: str | None) -> Applied:
-        """`base`: the version that the document was checked against, 0 for none."""
+    def _apply_stream(
+        self, stream: StreamSpec, base: int, notes: list[str], principal: str | None, together: Collection[str]
+    ) -> Applied:
+        """`base`: the version that the document was checked against, 0 for none. `together`: the streams of the same text."""
         topic = self._topics.ensure_stream_topic(stream)
         self._refuse_other_topic(stream.stream, topic)
-        row = self._ledger.put_stream(stream.stream, stream.as_document(), base)
+        row = self._ledger.put_stream(stream.stream, stream.as_document(), base, together)
         if row.topic_id is None:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
         outcome = outcome_of(base or None, row.version)
@@ -298,6 +301,7 @@ class Applier:
             self._origin_of_life(pipeline) if before is None else None,
             {name: lookups.get(name, version) for name, version in pipeline.lookups},
             self._readers(self._emitted_streams(before) ^ emitted),
+            {*pipeline.streams, *emitted},
         )
         outcome = outcome_of(before.version if before else None, row.version)
         if outcome != "unchanged":

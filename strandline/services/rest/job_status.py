@@ -96,8 +96,7 @@ def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
     checkpoint = ledger.last_checkpoint(job.name)
     totals = ledger.totals(job.name)
     position = _position(ledger, job, checkpoint)
-    pipeline = present_pipeline(ledger, job)
-    cost = rewind_cost(ledger, plan_of_job(ledger, pipeline), job.name)
+    rewind, warnings = _told_by_pipeline(ledger, job)
     verbs = () if job.has_completed else _VERBS[job.state]
     return JobView(
         **{**vars(job), "state": COMPLETED if job.has_completed else job.state},
@@ -111,12 +110,24 @@ def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
         batch=_batch(ledger, job, position),
         counts=totals,
         last_emission=checkpoint.emitted if checkpoint else {},
-        rewind=rewind_view(cost, pipeline.retention_ms) if last_slice and not job.has_completed else None,
+        rewind=rewind if last_slice and not job.has_completed else None,
         last_start=_last_start(ledger, job),
         backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
-        warnings=lookup_warnings(ledger, [name for name, _ in pipeline.lookups]) if pipeline.lookups else [],
+        warnings=warnings,
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in verbs],
     )
+
+
+def _told_by_pipeline(ledger: Ledger, job: JobRow) -> tuple[RewindView | None, list[str]]:
+    """What a rewind would cost, and what is wrong with what the job uses. One whose stream or lookup is gone is shown with a
+    warning: an answer about all jobs would fail with it, and so would the stop that precedes its deletion."""
+    try:
+        pipeline = present_pipeline(ledger, job)
+    except NotFound as error:
+        return None, [str(error)]
+    cost = rewind_cost(ledger, plan_of_job(ledger, pipeline), job.name)
+    warnings = lookup_warnings(ledger, [name for name, _ in pipeline.lookups]) if pipeline.lookups else []
+    return rewind_view(cost, pipeline.retention_ms), warnings
 
 
 def explanation(

@@ -431,7 +431,7 @@ class JobView(View):
     backfill: BackfillView | None
     """The backfill that is requested or runs."""
     warnings: list[str]
-    """What is wrong with what it uses: lookups whose sources can't be read, or whose rows are too old."""
+    """What is wrong with what it uses: a stream that is gone, lookups whose sources can't be read, or whose rows are too old."""
     links: list[Link]
     """The requests that would change something now."""
 
