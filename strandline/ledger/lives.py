@@ -78,6 +78,18 @@ class LifeDocuments:
     """Version -> document, of the present life. A job that was reset began it with the version that it had then."""
 
 
+@dataclass(frozen=True)
+class ResultStore:
+    """An index, and the job that made it."""
+
+    index: str
+    job: str
+    generation: int
+    """Of what the job's present life writes itself; what an earlier life wrote has a lower one. Of a deleted job: of its next."""
+    is_deleted: bool
+    """The job was."""
+
+
 _STREAM_DELETED = "stream_deleted"
 
 
@@ -202,15 +214,15 @@ class Lives(Part):
         with self._database.reading(f"list the indices of deleted job {job}") as connection:
             return list(connection.execute(wanted.order_by(result_indices.c.name)).scalars())
 
-    def stores_left(self) -> dict[str, str]:
-        """Index -> the deleted job that made it, of all that are not known to be deleted."""
+    def result_stores(self) -> list[ResultStore]:
+        """The indices that all jobs made, deleted or not, but for those that are known to be deleted."""
         wanted = (
-            sa.select(result_indices.c.name, result_indices.c.job)
+            sa.select(result_indices.c.name, result_indices.c.job, jobs.c.generation, jobs.c.deleted_ms.is_not(None))
             .join(jobs, jobs.c.name == result_indices.c.job)
-            .where(jobs.c.deleted_ms.is_not(None))
+            .order_by(result_indices.c.name, result_indices.c.job)
         )
-        with self._database.reading("list the indices of deleted jobs") as connection:
-            return {row.name: row.job for row in connection.execute(wanted)}
+        with self._database.reading("list the indices of all jobs") as connection:
+            return [ResultStore(*row) for row in connection.execute(wanted)]
 
     def documents_of(self, job: str) -> LifeDocuments:
         """The documents of all versions of this job, deleted or not; none of a job that never was."""

@@ -337,6 +337,49 @@ def test_another_job_does_not_mix_its_results_with_those_that_a_deleted_one_left
     assert api.outcomes(other) == ["created"]
 
 
+def test_an_alias_with_results_of_an_earlier_life_is_free_for_no_other_job(api: Api) -> None:
+    """It became free when the deleted job's name was used anew, and showed results of two jobs as those of one."""
+    api.apply(BOTH)
+    api.ledger.add_result_index("power", "turbine-minute-2026.11")
+    api.ask("DELETE", "/v1/jobs/power")
+    assert api.apply(PIPELINE.replace("turbine-minute", "minute")).status_code == 200
+    other = PIPELINE.replace("pipeline: power", "pipeline: watts")
+    refused = api.apply(other)
+    assert refused.status_code == 409 and "results of an earlier life of job power" in refused.json()["detail"]
+    assert api.apply(other.replace("turbine-minute", "minutes")).status_code == 200
+    assert api.apply(PIPELINE).status_code == 200, "the job itself, under a new generation"
+
+
+def test_an_alias_that_a_job_left_in_its_only_life_is_free(api: Api) -> None:
+    """With a backfill's generation, which is above the job's own."""
+    api.apply(BOTH)
+    for index in ("turbine-minute-2026.11", "turbine-minute.g2-2026.11"):
+        api.ledger.add_result_index("power", index)
+    assert api.apply(PIPELINE.replace("turbine-minute", "minute")).status_code == 200
+    assert api.outcomes(PIPELINE.replace("pipeline: power", "pipeline: watts")) == ["created"]
+
+
+@pytest.mark.parametrize("place", ["stream: turbine-minute", "elasticsearch: turbine-minute"])
+def test_a_place_is_not_put_back_with_results_of_another_meaning(api: Api, place: str) -> None:
+    """In one step that is refused. A version without the place in between changes nothing of what is there."""
+    minutes = BOTH.replace("elasticsearch: turbine-minute", place)
+    elsewhere = BOTH.replace("elasticsearch: turbine-minute", "elasticsearch: elsewhere")
+    hours = minutes.replace("per_minute", "per_hour").replace("tumbling: 1m", "tumbling: 1h")
+    api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
+    api.apply(minutes)
+    run_and_stop(api)
+    at_once = api.apply(hours).json()["detail"]
+    assert api.apply(elsewhere).status_code == 200
+    assert api.apply(elsewhere.replace("peak", "most")).status_code == 200
+    refused = api.apply(hours)
+    assert refused.status_code == 409, refused.text
+    change = "turbine-minute from results of per_minute to those of per_hour"
+    assert change in at_once and change in refused.json()["detail"] and "version 1" in refused.json()["detail"]
+    as_text = minutes.replace("max(power)", "max(cast(power as string))")
+    assert "peak" in api.apply(as_text).json()["detail"]
+    assert api.apply(minutes).status_code == 200
+
+
 def test_dead_letters_of_a_deleted_job_are_deleted_if_asked(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     paths: list[str] = []
 

@@ -7,7 +7,7 @@ judged by the one recorded with it. What the recorded slices mean may not change
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -45,6 +45,18 @@ def changes_between(before: CheckedPipeline, after: CheckedPipeline) -> list[Cha
     found = [*_of_input(before, after), *_of_stages(before, after), *_of_emissions(before, after)]
     order = [Effect.FORBIDDEN, Effect.REWIND, Effect.SAFE]
     return sorted(found, key=lambda change: order.index(change.effect))
+
+
+def forbidden_at_places(
+    before: CheckedPipeline, after: CheckedPipeline, places: Collection[tuple[str, str]]
+) -> list[Change]:
+    """Return why `after` can't emit to these places, (kind, name), to which `before` emitted and no version between the two: what
+    `before` emitted is still there."""
+    old_places = {emit: stage for stage in before.all_stages for emit in stage.emits}
+    new_places = {emit: stage for stage in after.all_stages for emit in stage.emits}
+    both = [emit for emit in new_places if emit in old_places and (emit.kind, emit.name) in places]
+    found = [one for emit in both for one in _of_place(emit, old_places[emit], new_places[emit], before, after)]
+    return [change for change in found if change.effect is Effect.FORBIDDEN]
 
 
 def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
@@ -243,47 +255,51 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
     for emit in new_places.keys() - old_places.keys():
         yield Change(f"results to {emit.kind} {emit.name}", Effect.SAFE, _begins_with(new_places[emit]))
     for emit in old_places.keys() & new_places.keys():
-        old, new = old_places[emit].field_types, new_places[emit].field_types
-        for name in sorted(old.keys() & new.keys()):
-            if old[name] != new[name]:
-                yield Change(
-                    f"field {name} in {emit.kind} {emit.name} from {old[name]} to {new[name]}",
-                    Effect.FORBIDDEN,
-                    "existing results have the old type; rename the field, or emit under another name",
-                )
-        if isinstance(old_places[emit], Stage) != isinstance(new_places[emit], Stage):
+        yield from _of_place(emit, old_places[emit], new_places[emit], before, after)
+
+
+def _of_place(
+    emit: Emit, old: Stage | RecordStage, new: Stage | RecordStage, before: CheckedPipeline, after: CheckedPipeline
+) -> Iterator[Change]:
+    """`old`, `new`: the stages of the two versions that emit to it."""
+    for name in sorted(old.field_types.keys() & new.field_types.keys()):
+        if old.field_types[name] != new.field_types[name]:
             yield Change(
-                f"{emit.kind} {emit.name} from results of windows to records, or the other way",
+                f"field {name} in {emit.kind} {emit.name} from {old.field_types[name]} to {new.field_types[name]}",
                 Effect.FORBIDDEN,
-                "what is there has other fields and another meaning; emit under another name",
+                "existing results have the old type; rename the field, or emit under another name",
             )
-            continue
-        if _is_another(old_places[emit], new_places[emit], before, after):
-            yield Change(
-                f"{emit.kind} {emit.name} from results of {old_places[emit].name} to those of {new_places[emit].name}",
-                Effect.FORBIDDEN,
-                "what is there has another meaning, and would stand beside the new results; emit under another name",
-            )
-        old_settings, old_updates, old_options = _settings_of(old_places[emit], emit)
-        new_settings, new_updates, new_options = _settings_of(new_places[emit], emit)
-        if old_settings != new_settings:
-            yield Change(
-                f"the settings of the indices of {emit.name}",
-                Effect.SAFE,
-                "count for indices that are made from then on; those that exist keep theirs",
-            )
-        if old_updates != new_updates:
-            yield Change(
-                f"how often open windows of {emit.name} are shown", Effect.SAFE, "counts from the next slice on"
-            )
-        if old_options != new_options:
-            yield Change(
-                f"the options of {emit.kind} {emit.name}",
-                Effect.SAFE,
-                "its package is told them from the next slice on",
-            )
-        if emit.kind == "stream":
-            yield from _of_stream(emit.name, old_places[emit], new_places[emit])
+    if isinstance(old, Stage) != isinstance(new, Stage):
+        yield Change(
+            f"{emit.kind} {emit.name} from results of windows to records, or the other way",
+            Effect.FORBIDDEN,
+            "what is there has other fields and another meaning; emit under another name",
+        )
+        return
+    if _is_another(old, new, before, after):
+        yield Change(
+            f"{emit.kind} {emit.name} from results of {old.name} to those of {new.name}",
+            Effect.FORBIDDEN,
+            "what is there has another meaning, and would stand beside the new results; emit under another name",
+        )
+    old_settings, old_updates, old_options = _settings_of(old, emit)
+    new_settings, new_updates, new_options = _settings_of(new, emit)
+    if old_settings != new_settings:
+        yield Change(
+            f"the settings of the indices of {emit.name}",
+            Effect.SAFE,
+            "count for indices that are made from then on; those that exist keep theirs",
+        )
+    if old_updates != new_updates:
+        yield Change(f"how often open windows of {emit.name} are shown", Effect.SAFE, "counts from the next slice on")
+    if old_options != new_options:
+        yield Change(
+            f"the options of {emit.kind} {emit.name}",
+            Effect.SAFE,
+            "its package is told them from the next slice on",
+        )
+    if emit.kind == "stream":
+        yield from _of_stream(emit.name, old, new)
 
 
 def _begins_with(stage: Stage | RecordStage) -> str:

@@ -18,6 +18,7 @@ from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import format_place
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.lives import LifeDocuments, ResultStore
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.result_shapes import document_shape
@@ -38,8 +39,8 @@ from strandline.processing.pipelines.result_streams import (
 )
 from strandline.processing.pipelines.schema_changes import refused_changes
 from strandline.processing.pipelines.stages import Stage
-from strandline.processing.pipelines.stored import shapes_of_version
-from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
+from strandline.processing.pipelines.stored import load_pipeline, shapes_of_version
+from strandline.processing.pipelines.upgrade import Change, Effect, changes_between, forbidden_at_places
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import emit_of_open_index, generation_of, open_index
@@ -514,26 +515,51 @@ class Applier:
                 )
 
     def _refuse_left_results(self, pipelines: list[CheckedPipeline]) -> None:
-        """What a deleted job left under an alias would be counted together with the results of another job. (A job of the same
-        name writes a generation of its own, and the alias shows that alone.) Elsewhere, that holds for its own results, too."""
-        left = self._ledger.stores_left()
+        """What an earlier life of a job left under an alias would be counted together with the results of another job. (A job of
+        the same name writes a generation of its own, and the alias shows that alone.) Elsewhere, that holds for its own results,
+        too."""
+        stores = self._ledger.result_stores()
         for pipeline in pipelines:
             aliases = {name for _, (kind, name) in _places(pipeline.spec) if kind == "elasticsearch"}
-            for index, job in left.items():
-                found = next((alias for alias in aliases if generation_of(alias, index) is not None), None)
-                if found is not None and job != pipeline.job:
-                    raise Conflict(
-                        f"alias {found} still shows results of job {job}, which was deleted; delete them, too "
-                        f"(strandline job delete {job} --results), or have {pipeline.job} emit under another name"
-                    )
+            for store in stores:
+                found = next((alias for alias in aliases if _is_of_earlier_life(store, alias)), None)
+                if found is not None and store.job != pipeline.job:
+                    raise Conflict(_told_of_left(found, store, pipeline.job))
+            documents = self._ledger.documents_of(pipeline.job)
             if self._job(pipeline.job) is not None:
                 self._refuse_deleted_streams(pipeline)
-            self._refuse_places_of_earlier_lives(pipeline)
+            if documents.present:
+                self._refuse_another_meaning(pipeline, documents.present)
+            self._refuse_places_of_earlier_lives(pipeline, documents)
 
-    def _refuse_places_of_earlier_lives(self, pipeline: CheckedPipeline) -> None:
+    def _refuse_another_meaning(self, pipeline: CheckedPipeline, documents: Mapping[int, dict[str, Any]]) -> None:
+        """At a place that the present version left, there is still what the last version before it emitted there. `documents`:
+        of the versions of the present life, the oldest first; the changes from the present one are checked already."""
+        job, (*earlier, present) = pipeline.job, documents
+        new = _emitted_places([pipeline.spec.as_document()]) - _emitted_places([documents[present]])
+        for version in reversed(earlier):
+            put_back = new & _emitted_places([documents[version]])
+            new -= put_back
+            if not put_back:
+                continue
+            try:
+                before = load_pipeline(self._ledger, job, version, is_strict=False)
+            except NotFound as error:
+                raise Conflict(
+                    f"job {job} can't emit to {_listed(put_back)} again: results of version {version} are there, and whether the "
+                    f"new ones have the same meaning can't be told any more ({error}). Emit under another name"
+                ) from error
+            forbidden = forbidden_at_places(before, pipeline, put_back)
+            if forbidden:
+                raise Conflict(
+                    f"job {job} emitted to {_listed(put_back)} in version {version}, and can't change "
+                    f"{'; '.join(f'{one.what} ({one.reason})' for one in forbidden)}"
+                )
+
+    def _refuse_places_of_earlier_lives(self, pipeline: CheckedPipeline, documents: LifeDocuments) -> None:
         """Where results have no generations, a job would emit those of an earlier life a second time. A place that a version of
         the present life had was looked at when that version was applied."""
-        job, documents = pipeline.job, self._ledger.documents_of(pipeline.job)
+        job = pipeline.job
         of_earlier = _emitted_places(documents.earlier) - _emitted_places(documents.present.values())
         for kind, name in sorted(of_earlier & _emitted_places([pipeline.spec.as_document()])):
             if kind not in ("elasticsearch", "stream"):
@@ -654,6 +680,29 @@ def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
         yield stage, (emit.kind, emit.name)
         if emit.elasticsearch is not None and emit.elasticsearch.updates is not None:
             yield stage, (emit.kind, open_index(emit.name))
+
+
+def _is_of_earlier_life(store: ResultStore, alias: str) -> bool:
+    """Whether the index holds results of this alias that an earlier life of its job wrote."""
+    generation = generation_of(alias, store.index)
+    return generation is not None and generation < store.generation
+
+
+def _told_of_left(alias: str, store: ResultStore, job: str) -> str:
+    """Why the job can't emit to an alias of this index."""
+    if store.is_deleted:
+        return (
+            f"alias {alias} still shows results of job {store.job}, which was deleted; delete them, too (strandline job delete "
+            f"{store.job} --results), or have {job} emit under another name"
+        )
+    return (
+        f"alias {alias} still has results of an earlier life of job {store.job}, from before it was reset or deleted; they go "
+        f"only when that job is deleted with its results. Have {job} emit under another name"
+    )
+
+
+def _listed(places: Collection[tuple[str, str]]) -> str:
+    return ", ".join(f"{kind} {name}" for kind, name in sorted(places))
 
 
 def _emitted_places(documents: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
