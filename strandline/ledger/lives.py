@@ -43,6 +43,7 @@ from strandline.ledger.models import (
 )
 from strandline.ledger.registry import lock_job, read_job, refuse_old_epoch
 from strandline.ledger.states import (
+    LETTERS_GOING,
     OPEN_BACKFILLS,
     RESTING,
     Desired,
@@ -206,7 +207,7 @@ class Lives(Part):
     def indices_left(self, job: str) -> list[str]:
         """The indices that a deleted job made, without those that another job has written to, too. Raises NotFound."""
         if not self.deleted_job(job):
-            raise NotFound(f"There is no deleted job {job}.")
+            raise _no_deleted_job(job)
         others = sa.select(result_indices.c.name).where(result_indices.c.job != job)
         wanted = sa.select(result_indices.c.name).where(
             result_indices.c.job == job, result_indices.c.name.not_in(others)
@@ -248,13 +249,22 @@ class Lives(Part):
         with self._database.writing(f"note that indices of deleted job {job} are deleted") as connection:
             connection.execute(sa.delete(result_indices).where(of_job))
 
+    def begin_deletion_of_letters(self, job: str) -> None:
+        """Record that the dead letters of a deleted job are being deleted. Its name can't be used anew until `forget_letters`:
+        a new job's letters would go, too. Raises NotFound when there is no deleted job of this name (any more)."""
+        of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
+        with self._database.writing(f"begin to delete the dead letters of deleted job {job}") as connection:
+            begun = sa.update(jobs).where(of_job).values(letters_first=LETTERS_GOING)
+            if not connection.execute(begun).rowcount:
+                raise _no_deleted_job(job)
+
     def forget_letters(self, job: str) -> None:
         """Record that the dead letters of a deleted job are deleted: a later job of its name begins them at 0."""
-        deleted = sa.select(jobs.c.name).where(jobs.c.name == job, jobs.c.deleted_ms.is_not(None))
+        of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
         with self._database.writing(f"note that the dead letters of deleted job {job} are deleted") as connection:
-            of_job = sa.update(checkpoints).where(checkpoints.c.job.in_(deleted))
-            connection.execute(of_job.values(dead_letter_offsets={}))
-            connection.execute(sa.update(jobs).where(jobs.c.name.in_(deleted)).values(letters_first=0))
+            if connection.execute(sa.update(jobs).where(of_job).values(letters_first=0)).rowcount:
+                origin = sa.update(checkpoints).where(checkpoints.c.job == job)
+                connection.execute(origin.values(dead_letter_offsets={}))
 
     def delete_stream(
         self, name: str, checked: Mapping[str, int], *, keeps_topic: bool = False, principal: str | None = None
@@ -318,3 +328,7 @@ def _refuse_open_backfill(connection: sa.Connection, job: str) -> None:
             f"backfill {generation} of job {job} is under way; wait for its end, or cancel it with "
             f"strandline job backfill {job} --cancel"
         )
+
+
+def _no_deleted_job(job: str) -> NotFound:
+    return NotFound(f"There is no deleted job {job}.")

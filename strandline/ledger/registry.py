@@ -26,6 +26,7 @@ from strandline.ledger.models import (
 )
 from strandline.ledger.states import (
     JOB_MOVES,
+    LETTERS_GOING,
     ORDERED_MOVES,
     Desired,
     JobBase,
@@ -147,7 +148,8 @@ class Registry(Part):
         `readers`: the jobs that read a stream which another job, or none, emits to from then on. They are restarted: a run finds
         out only when it begins which job emits to its stream. `streams_used`: those that it reads or emits to.
         Raises Conflict when one of these streams was deleted, when any other job emits to a place, when the job is not as in
-        `base` any more, when a lookup has another version, or when the job was deleted and `origin` isn't given.
+        `base` any more, when a lookup has another version, or when the job was deleted and `origin` isn't given, or its dead
+        letters are being deleted.
         """
         with self._database.writing(f"submit job {name}") as connection:
             now_ms = self._clock_ms()
@@ -167,6 +169,11 @@ class Registry(Part):
                 _refuse_other_base(connection, name, 0 if is_deleted else version - 1, base)
             if is_deleted and origin is None:
                 raise Conflict(f"Job {name} was deleted a moment ago; apply the documents again.")
+            if is_deleted and known is not None and known.letters_first == LETTERS_GOING:
+                raise Conflict(
+                    f"The dead letters of job {name}, which was deleted, are being deleted. Apply the documents again when that "
+                    f"is done; should it have failed: strandline job delete {name} --dead-letters"
+                )
             if known is not None:
                 connection.execute(
                     sa.update(jobs).where(jobs.c.name == name).values(version=version, updated_ms=now_ms)

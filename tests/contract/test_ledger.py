@@ -333,6 +333,31 @@ class TestPlaces:
             racer.close()
 
 
+class TestDeletedLetters:
+    def test_a_name_is_not_used_anew_until_its_dead_letters_are_deleted(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "", {})
+        with pytest.raises(NotFound):
+            ledger.begin_deletion_of_letters("power")
+        ledger.delete_job(ledger.end_runs("power", "deleted"), {0: 17})
+        ledger.begin_deletion_of_letters("power")
+        with pytest.raises(Conflict, match="dead letters of job power, which was deleted, are being deleted"):
+            ledger.submit_job("power", "", {}, origin={})
+        ledger.begin_deletion_of_letters("power")  # the first one was killed
+        ledger.forget_letters("power")
+        assert ledger.submit_job("power", "", {}, origin={}).letters_first == 0
+        checkpoint = ledger.last_checkpoint("power")
+        assert checkpoint is not None and checkpoint.dead_letter_offsets == {}
+        with pytest.raises(NotFound):
+            ledger.begin_deletion_of_letters("power")
+
+    def test_what_is_deleted_of_an_earlier_job_is_nothing_of_the_present_one(self, ledger: Ledger) -> None:
+        ledger.submit_job("power", "", {})
+        ledger.delete_job(ledger.end_runs("power", "deleted"), {0: 17})
+        ledger.submit_job("power", "", {}, origin={})
+        ledger.forget_letters("power")
+        assert ledger.job("power").letters_first == 17
+
+
 class TestResultIndices:
     def test_an_index_is_remembered_once_however_many_make_it(self, ledger: Ledger) -> None:
         for job in ("power", "wind"):

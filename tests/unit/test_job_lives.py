@@ -16,7 +16,7 @@ from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import LogRange
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, rewind_cost
 from strandline.services.rest.job_status import present_pipeline
-from tests.support.control import BOTH, PIPELINE, Admin, Api
+from tests.support.control import BOTH, PIPELINE, Admin, Api, MadeTopic
 from tests.support.ledgers import a_checkpoint, a_slice
 
 READER = """\
@@ -424,6 +424,67 @@ def test_where_deleted_dead_letters_ended_is_forgotten_though_the_index_is_away(
     assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").json()["dead_letters"] == "deleted", "what was left"
     api.apply(PIPELINE)
     assert api.ledger.job("power").letters_first == 0
+
+
+def test_dead_letters_stay_when_the_name_is_used_anew_during_the_deletion(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To delete the results may take minutes, and the new job writes to the same topic."""
+    topics: list[str] = []
+
+    def request(url: str, method: str, path: str, **options: object) -> None:
+        if path == "/turbine-minute-2026.11":
+            assert api.apply(PIPELINE).status_code == 200
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", request)
+    monkeypatch.setattr(Admin, "delete", lambda self, topic: topics.append(topic))
+    api.apply(BOTH)
+    api.ledger.add_result_index("power", "turbine-minute-2026.11")
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    told = detail(api, "DELETE", "/v1/jobs/power?results=true&dead_letters=true")
+    assert "was used anew" in told and topics == []
+    assert api.ledger.job("power").letters_first == 17
+
+
+def test_a_name_is_not_used_anew_while_its_dead_letters_are_deleted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[str] = []
+
+    def delete(self: Admin, topic: str) -> None:
+        answers.append(api.apply(PIPELINE).json()["detail"])
+        if len(answers) == 1:
+            raise LogUnavailable("Kafka does not answer")
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", lambda *given, **options: None)
+    monkeypatch.setattr(Admin, "delete", delete)
+    api.apply(BOTH)
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code == 503
+    answers.append(api.apply(PIPELINE).json()["detail"])
+    assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code == 200
+    assert len(answers) == 3 and all("strandline job delete power --dead-letters" in told for told in answers)
+    assert api.apply(PIPELINE).status_code == 200
+    assert api.ledger.job("power").letters_first == 0
+
+
+def test_a_name_that_is_used_anew_has_its_topic_of_dead_letters_whatever_was_deleted_meanwhile(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was there when it was looked for."""
+    ensure, done = api.topics.ensure_dead_letter_topic, list[str]()
+
+    def overtaken(job: str) -> MadeTopic:
+        done.append("made")
+        if "deleted" not in done:
+            assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code == 200
+        return ensure(job)
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", lambda *given, **options: None)
+    monkeypatch.setattr(Admin, "delete", lambda self, topic: done.append("deleted"))
+    api.apply(BOTH)
+    api.ask("DELETE", "/v1/jobs/power")
+    api.topics.ensure_dead_letter_topic = overtaken  # type: ignore[method-assign]
+    assert api.apply(PIPELINE).status_code == 200
+    assert done == ["made", "deleted", "made"]
 
 
 def test_with_an_index_of_open_windows_its_own_template_goes_and_no_other(

@@ -292,6 +292,7 @@ class Applier:
             self._topics.ensure_room_for_records(stream)
         self._ensure_templates(pipeline)
         emits_to = [Place(kind, name, stage) for stage, (kind, name) in _places(pipeline.spec)]
+        origin = self._origin_of_life(pipeline) if before is None else None
         row = self._ledger.submit_job(
             pipeline.job,
             written,
@@ -299,11 +300,14 @@ class Applier:
             emits_to,
             bases.keys(),
             bases[pipeline.job],
-            self._origin_of_life(pipeline) if before is None else None,
+            origin,
             {name: lookups.get(name, version) for name, version in pipeline.lookups},
             self._readers(self._emitted_streams(before) ^ emitted),
             {*pipeline.streams, *emitted},
         )
+        if origin is not None:
+            # A deletion of the earlier job's dead letters may have taken the topic since; from now on none can begin.
+            self._topics.ensure_dead_letter_topic(pipeline.job)
         outcome = outcome_of(before.version if before else None, row.version)
         if outcome != "unchanged":
             message = f"job {row.name} {outcome}: version {row.version}"

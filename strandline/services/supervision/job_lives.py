@@ -99,7 +99,7 @@ class JobLives:
 
     def delete(self, job: str, *, results: bool, dead_letters: bool, principal: str | None = None) -> Deleted:
         """Delete a job that doesn't run, for `principal`; its results and dead letters only if asked. Of a job that was deleted
-        before, delete these.
+        before, delete these. Dead letters stay when the name is used anew meanwhile.
 
         Raises Conflict, with what depends on it; NotFound, LogUnavailable, IndexUnavailable, LedgerUnavailable.
         """
@@ -239,13 +239,26 @@ class JobLives:
         self._ledger.forget_indices(job, indices)
 
     def _delete_letters(self, job: str) -> None:
+        """While they are deleted the name can't be used anew. Where it was already, they stay."""
+        try:
+            self._ledger.begin_deletion_of_letters(job)
+        except NotFound as error:
+            raise Conflict(
+                f"the name of job {job} was used anew since it was deleted, and the new job writes to the same stream of dead "
+                "letters, so these stay"
+            ) from error
+        try:
+            _delete(self._elasticsearch_url, f"/{dead_letter_index(job)}")
+        finally:
+            # Whether Elasticsearch answers or not: the name shall not wait for it.
+            self._delete_letter_topic(job)
+            self._ledger.forget_letters(job)
+
+    def _delete_letter_topic(self, job: str) -> None:
         try:
             self._admin.delete(dead_letter_topic(job))
         except NotFound:
             log.info("there are no dead letters to delete", job=job)
-        # Whether Elasticsearch answers or not: a new topic of that name begins at 0.
-        self._ledger.forget_letters(job)
-        _delete(self._elasticsearch_url, f"/{dead_letter_index(job)}")
 
 
 def _delete(url: str, path: str) -> None:
