@@ -35,7 +35,7 @@ from strandline.processing.source.followed.query_rows import query_rows
 from strandline.processing.source.followed.query_rows import reading as reading_of
 from strandline.processing.source.followed.reading import SourceReader
 from strandline.services.processes.pids import PidFile
-from strandline.services.rest.lookup_changes import LookupChanges
+from strandline.services.rest.applying.lookup_changes import LookupChanges
 from strandline.services.supervision.lookups.follower import LookupFollower
 from tests.support.postgresql import new_database
 from tests.support.steady_sender import SteadySender

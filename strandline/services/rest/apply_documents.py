@@ -7,16 +7,14 @@ applying the same documents again makes the rest of them, and otherwise it chang
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
-from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound, Problem
+from strandline.core.errors import Conflict, InvalidDocument, NotFound, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
-from strandline.core.times.durations import format_place
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import LifeDocuments, ResultStore
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
@@ -24,7 +22,7 @@ from strandline.log.admin import TopicDescription
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.checker import as_far_as_known, check
+from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.followed_streams import unfit_sources
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -37,15 +35,15 @@ from strandline.processing.pipelines.result_streams import (
     streams_of_windows,
     times_in_results,
 )
-from strandline.processing.pipelines.schema_changes import refused_changes
 from strandline.processing.pipelines.stages import Stage
-from strandline.processing.pipelines.stored import load_pipeline, shapes_of_version
-from strandline.processing.pipelines.upgrade import Change, Effect, changes_between, forbidden_at_places
-from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.pipelines.upgrade import forbidden_at_places
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import emit_of_open_index, generation_of, open_index
-from strandline.services.rest.job_status import input_streams, present_pipeline, rewind_view
-from strandline.services.rest.lookup_changes import LookupChanges, Sources, outcome_of
+from strandline.services.rest.applying.job_changes import JobChanges
+from strandline.services.rest.applying.lookup_changes import LookupChanges, Sources, outcome_of
+from strandline.services.rest.applying.stream_changes import StreamChanges
+from strandline.services.rest.job_status import input_streams
 from strandline.services.rest.views import Applied, JobPlan
 
 _SENDERS_TIMES = (
@@ -205,9 +203,10 @@ class Applier:
         self._ledger = ledger
         self._topics = topics
         self._ensure_templates = ensure_templates
-        self._log_starts = log_starts
         self._origin = origin
+        self._stream_changes = StreamChanges(ledger)
         self._lookup_changes = LookupChanges(ledger, sources)
+        self._job_changes = JobChanges(ledger, log_starts)
 
     def check(self, text: bytes | str, source: str) -> Batch:
         """Check documents against each other and the ledger. Raises InvalidDocument."""
@@ -224,7 +223,7 @@ class Applier:
         Raises InvalidDocument, LogUnavailable, LedgerUnavailable.
         """
         pipelines = self.check(text, source).pipelines
-        return [self._plan_job(pipeline, pipelines) for pipeline in pipelines]
+        return [self._job_changes.plan(pipeline, pipelines) for pipeline in pipelines]
 
     def apply(self, text: bytes, source: str, principal: str | None = None) -> list[Applied]:
         """Make the changes, for `principal`, and return what changed.
@@ -240,10 +239,10 @@ class Applier:
         batch = self.check(text, source)
         for stream in batch.streams:
             self._lookup_changes.refuse_unfit(stream, batch.lookups)
-        notes = {stream.stream: self._check_schema_change(stream, batch) for stream in batch.streams}
+        notes = {stream.stream: self._stream_changes.check(stream, batch.pipelines) for stream in batch.streams}
         changes = {one.spec.lookup: self._lookup_changes.check(one, batch.pipelines) for one in batch.lookups}
         self._refuse_other_logs(batch)
-        bases = {pipeline.job: self._check_job(pipeline, batch.pipelines) for pipeline in batch.pipelines}
+        bases = {pipeline.job: self._job_changes.check(pipeline, batch.pipelines) for pipeline in batch.pipelines}
         self._refuse_shared_places(batch.pipelines)
         self._refuse_circles(batch.pipelines)
         self._refuse_left_results(batch.pipelines)
@@ -332,149 +331,11 @@ class Applier:
                 f"records; register the stream under another name"
             )
 
-    def _check_schema_change(self, stream: StreamSpec, batch: Batch) -> list[str]:
-        """Refuse what the jobs that read the stream, or emit to it, can't take; return what the change means for each reader."""
-        known = self._registered(stream.stream)
-        if known is None or not known.reading_changes(stream):
-            return []
-        readers = [job for job in self._ledger.jobs() if stream.stream in input_streams(self._ledger, job)]
-        if readers:
-            documents = self._ledger.stream_documents(stream.stream).values()
-            history = [StreamSpec.from_document(one, is_strict=False) for one in documents]
-            if refused := refused_changes(history, stream):
-                names = ", ".join(job.name for job in readers)
-                raise Conflict(
-                    f"stream {stream.stream} can't change so while job {names} reads it: {'; '.join(refused)}"
-                )
-        self._refuse_other_results(stream, batch)
-        return [self._note_of_reader(job, known, stream, batch) for job in readers]
-
-    def _note_of_reader(self, job: JobRow, known: StreamSpec, stream: StreamSpec, batch: Batch) -> str:
-        spec = self._present_spec(job)
-        lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
-        others = {name: self._stream(name) for name in spec.streams if name != stream.stream}
-        before = as_far_as_known(spec, [others.get(name, known) for name in spec.streams], lookups)
-        try:
-            in_batch = next((one for one in batch.pipelines if one.job == job.name), None)
-            after = in_batch or check(spec, [others.get(name, stream) for name in spec.streams], lookups=lookups)
-        except InvalidDocument as error:
-            raise Conflict(
-                f"stream {stream.stream} can't change so while job {job.name} reads it: "
-                f"{'; '.join(f'its {problem.path} {problem.message}' for problem in error.problems)}. Apply a pipeline that fits "
-                "the stream together with it"
-            ) from error
-        forbidden = [f"{c.what} ({c.reason})" for c in changes_between(before, after) if c.effect is Effect.FORBIDDEN]
-        if forbidden:
-            raise Conflict(
-                f"stream {stream.stream} can't change so while job {job.name} reads it, because that changes "
-                f"{'; '.join(forbidden)}. Apply it together with a pipeline whose results stay as they are, for example by a cast"
-            )
-        if after.compiled == before.compiled:
-            return f"job {job.name} goes by it from its next slice on"
-        cost = rewind_cost(self._ledger, plan_of_job(self._ledger, after), job.name)
-        return f"job {job.name} computes its open windows anew for it, which reads {cost.records:,} records again"
-
-    def _refuse_other_results(self, stream: StreamSpec, batch: Batch) -> None:
-        """A stream of results must still hold what is emitted to it."""
-        for job, spec in present_pipelines(self._ledger).items():
-            of_job = {stage for stage, name in emissions_to_streams(spec) if name == stream.stream}
-            if of_job and all(one.job != job for one in batch.pipelines):
-                lookups = shapes_of_version(self._ledger, job, self._ledger.job(job).version, spec)
-                emitter = as_far_as_known(spec, list(map(self._stream, spec.streams)), lookups)
-                reasons = [
-                    why
-                    for stage in emitter.all_stages
-                    if stage.name in of_job
-                    for why in schema_mismatches(stream, stage)
-                ]
-                if reasons:
-                    raise Conflict(
-                        f"stream {stream.stream} can't hold the results of job {job} then: {'; '.join(reasons)}"
-                    )
-
     def _refuse_other_logs(self, batch: Batch) -> None:
         """A job can't read a topic that is compacted. Of the streams in the batch, making the topics tells."""
         in_batch = {stream.stream for stream in batch.streams}
         for stream in sorted({stream for pipeline in batch.pipelines for stream in pipeline.streams} - in_batch):
             self._topics.require_whole_log(stream)
-
-    def _plan_job(self, pipeline: CheckedPipeline, together: Sequence[CheckedPipeline]) -> JobPlan:
-        """`together`: all pipelines that are applied with it."""
-        job = self._job(pipeline.job)
-        if job is None:
-            return JobPlan(job=pipeline.job, outcome="created", version=1, changes=[], rewind=None)
-        document = self._ledger.job_version(job.name, job.version).document
-        if document == pipeline.spec.as_document():
-            return JobPlan(job=job.name, outcome="unchanged", version=job.version, changes=[], rewind=None)
-        present = present_pipeline(self._ledger, job)
-        changes = [*changes_between(present, pipeline), *self._other_windows(present, pipeline, together)]
-        changes += self._not_compared(job)
-        plan = plan_of_job(self._ledger, pipeline)
-        cost = rewind_cost(self._ledger, plan, job.name)
-        if not any(change.effect is Effect.FORBIDDEN for change in changes):
-            try:
-                require_ledger_holds(self._ledger, job.name, plan)
-                require_log_holds(job.name, cost.needed, {name: self._log_starts(name) for name in present.streams})
-            except LogTruncated as error:
-                changes.insert(0, Change("the reach of the windows", Effect.FORBIDDEN, str(error)))
-        rewind = rewind_view(cost, pipeline.retention_ms)
-        return JobPlan(job=job.name, outcome="changed", version=job.version + 1, changes=changes, rewind=rewind)
-
-    def _not_compared(self, job: JobRow) -> Iterator[Change]:
-        try:
-            present_pipeline(self._ledger, job, is_strict=True)
-        except InvalidDocument as error:
-            what = f"version {job.version} as far as rules that are stricter now refuse it"
-            yield Change(what, Effect.SAFE, f"that part is not compared: {error}")
-
-    def _other_windows(
-        self, before: CheckedPipeline, after: CheckedPipeline, together: Sequence[CheckedPipeline]
-    ) -> Iterator[Change]:
-        """Streams of results whose windows change, or come no more, while jobs go by when the next ones begin and end."""
-        windows = [
-            {stream: str(one.shape) for version in versions for one in version.stages for stream in one.streams}
-            for versions in ([before], [*together, after])
-        ]
-        for job, spec in present_pipelines(self._ledger).items():
-            for read in spec.reads:
-                old, new = (shapes.get(read.stream) for shapes in windows)
-                if read.event_time.watermark != "emissions" or old is None or old == new:
-                    continue
-                if new is None:
-                    yield Change(
-                        f"windows in stream {read.stream}, which come no more",
-                        Effect.FORBIDDEN,
-                        f"job {job} reads them beside other streams, and would wait for the next ones for ever; delete it first",
-                    )
-                else:
-                    yield Change(
-                        f"windows in stream {read.stream} from {old} to {new}",
-                        Effect.FORBIDDEN,
-                        f"job {job} reads them beside other streams, and has gone on to where the next of the old ones begins or "
-                        "ends; emit to another stream",
-                    )
-
-    def _check_job(self, pipeline: CheckedPipeline, together: Sequence[CheckedPipeline]) -> JobBase:
-        """Refuse what a job with results can't take. The submission holds only for a job that is still as the answer says."""
-        job = self._job(pipeline.job)
-        base = JobBase(job.version if job else 0, self._ledger.floor(pipeline.job))
-        plan = self._plan_job(pipeline, together)
-        self._refuse_forbidden(plan)
-        if job is not None and job.has_completed and plan.outcome != "unchanged":
-            raise Conflict(
-                f"batch {job.name} has completed by another version of its document, which would compute nothing more; apply the "
-                f"pipeline under another name, or first: strandline job reset {job.name} --to start"
-            )
-        if job is None:
-            _refuse_future(pipeline.spec)
-        return base
-
-    def _refuse_forbidden(self, plan: JobPlan) -> None:
-        forbidden = [f"{c.what} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]
-        if forbidden:
-            raise Conflict(
-                f"job {plan.job} has begun and can't change {'; '.join(forbidden)}; apply the pipeline under another name"
-            )
 
     def _refuse_shared_places(self, pipelines: list[CheckedPipeline]) -> None:
         """Two stages can't emit under one name: an index has one strict mapping, and the checkpoints of one job say where a
@@ -627,16 +488,6 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generati
                 # The mapping is the same for every version of the job.
                 mapping = build_mapping(document_shape(pipeline, stage, emit, 1))
                 ensure_index_template(elasticsearch_url, emit.name, mapping, generation=generation, settings=emit.index)
-
-
-def _refuse_future(pipeline: PipelineSpec) -> None:
-    """A batch ends at once where its range ends: one in the future would lack what comes until then."""
-    for read in pipeline.reads:
-        if isinstance(read.end, int) and read.end > time.time_ns() // 1_000_000:
-            raise Conflict(
-                f"batch {pipeline.pipeline} is to read stream {read.stream} up to {format_place(read.end)}, which is in the "
-                "future; apply it then, or write end: latest for what is there now"
-            )
 
 
 def _shared_entrances(
