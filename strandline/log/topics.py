@@ -51,19 +51,20 @@ class Topics:
         if made is not None:
             return made
         present = self._wait_until_writable(spec.stream)
-        if present.partitions != spec.partitions:
-            raise Conflict(
-                f"topic {spec.stream} has {present.partitions} partitions, the document says {spec.partitions}: fewer "
-                f"would lose records, more would move keys to other partitions and lose their order; "
-                f"write partitions: {present.partitions}, or register a stream of another name"
-            )
-        config = self._admin.config(spec.stream)
-        require_whole_log(spec.stream, config)
+        config = self._config_that_fits(spec, present)
         changes = {}
         if _retention_grows(spec, int(config["retention.ms"])):
             changes["retention.ms"] = str(spec.retention_ms)
         self._change_config(spec.stream, changes | self._room_for_records(config))
         return replace(present, has_senders_times=has_senders_times(config))
+
+    def present_stream_topic(self, spec: StreamSpec) -> TopicDescription | None:
+        """The stream's topic as it is; None if there is none yet. Changes nothing. Raises Conflict as `ensure_stream_topic`."""
+        try:
+            present = self._admin.describe(spec.stream)
+        except NotFound:
+            return None
+        return replace(present, has_senders_times=has_senders_times(self._config_that_fits(spec, present)))
 
     def ensure_room_for_records(self, topic: str) -> None:
         """Have a present topic take the largest record, and change nothing else of it. Raises Conflict."""
@@ -92,6 +93,19 @@ class Topics:
     def describe(self, topic: str) -> TopicDescription:
         """Return the topic's partitions and id. Raises NotFound when there is no such topic."""
         return self._admin.describe(topic)
+
+    def _config_that_fits(self, spec: StreamSpec, present: TopicDescription) -> Mapping[str, str]:
+        """The settings of a present topic. Raises Conflict when it can't become what the document says."""
+        if present.partitions != spec.partitions:
+            raise Conflict(
+                f"topic {spec.stream} has {present.partitions} partitions, the document says {spec.partitions}: fewer "
+                f"would lose records, more would move keys to other partitions and lose their order; "
+                f"write partitions: {present.partitions}, or register a stream of another name"
+            )
+        config = self._admin.config(spec.stream)
+        require_whole_log(spec.stream, config)
+        _retention_grows(spec, int(config["retention.ms"]))  # for what it refuses
+        return config
 
     def _create_unless_present(self, topic: str, partitions: int, retention_ms: int) -> TopicDescription | None:
         """Return the new topic once it can be written, or None when it is there already."""

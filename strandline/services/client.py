@@ -83,10 +83,9 @@ class ControlClient:
         applied: list[Answer] = self._post_yaml("/v1/documents", text, source)["applied"]
         return applied
 
-    def plan(self, text: bytes, source: str) -> list[Answer]:
-        """What applying documents would mean for each job; changes nothing."""
-        jobs: list[Answer] = self._post_yaml("/v1/documents/plan", text, source)["jobs"]
-        return jobs
+    def plan(self, text: bytes, source: str) -> Answer:
+        """What applying documents would mean for streams and lookups (`documents`) and for `jobs`. Changes nothing."""
+        return self._post_yaml("/v1/documents/plan", text, source)
 
     def check(self, text: bytes, source: str) -> Answer:
         """Check a pipeline. Changes nothing."""

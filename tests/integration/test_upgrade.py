@@ -118,7 +118,7 @@ def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform)
     try:
         for version in range(UPGRADES + 1):
             if version:
-                (plan,) = platform.control.plan(text(job, version).encode(), "test.yaml")
+                (plan,) = platform.control.plan(text(job, version).encode(), "test.yaml")["jobs"]
                 assert plan["outcome"] == "changed"
                 assert {change["effect"] for change in plan["changes"]} <= {"rewind", "safe"}
                 platform.apply(text(job, version))

@@ -91,11 +91,21 @@ class Topics:
         self.is_away = False
         self.policy = "delete"
         """The `cleanup.policy` of all topics."""
+        self.has_senders_times = False
+        """Whether their log times are those of their producers."""
 
     def ensure_stream_topic(self, spec: StreamSpec) -> MadeTopic:
         if self.is_away:
             raise LogUnavailable("Kafka does not answer; try again when it does")
-        return MadeTopic(spec.stream, self.id_of.setdefault(spec.stream, "id-1"))
+        return MadeTopic(spec.stream, self.id_of.setdefault(spec.stream, "id-1"), self.has_senders_times)
+
+    def present_stream_topic(self, spec: StreamSpec) -> MadeTopic | None:
+        if self.is_away:
+            raise LogUnavailable("Kafka does not answer; try again when it does")
+        if spec.stream not in self.id_of:
+            return None
+        self.require_whole_log(spec.stream)
+        return MadeTopic(spec.stream, self.id_of[spec.stream], self.has_senders_times)
 
     def ensure_dead_letter_topic(self, job: str) -> MadeTopic:
         self.dead_letters.append(job)

@@ -89,6 +89,9 @@ class Topics:
     def ensure_stream_topic(self, spec):
         return TopicDescription(spec.stream, "id", spec.partitions)
 
+    def present_stream_topic(self, spec):
+        return self.ensure_stream_topic(spec)
+
     def ensure_dead_letter_topic(self, job):
         return TopicDescription(f"{job}.dead-letter", "id", 1)
 
@@ -147,7 +150,7 @@ def test_a_job_that_was_stored_without_an_idle_timeout_gets_none_until_its_docum
     ledger.submit_job("old", "pipeline: old", old)
     assert rules(ledger)["old"] == ("partitions", None)
     text = TENS.replace("pipeline: tens", "pipeline: old").replace("stream: tens", "elasticsearch: old")
-    (plan,) = applier(ledger).plan(text.encode(), "old.yaml")
+    (plan,) = applier(ledger).plan(text.encode(), "old.yaml").jobs
     assert [change.what for change in plan.changes] == ["idle_timeout from never to 1m"]
     never = text.replace("delay: 1s", "delay: 1s, idle_timeout: null")
     (applied,) = applier(ledger).apply(never.encode(), "old.yaml")

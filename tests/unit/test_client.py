@@ -61,7 +61,11 @@ def test_documents_of_python_files_and_texts_are_applied(client: Client, tmp_pat
     text = PIPELINE.replace("pipeline: power", "pipeline: third").replace("turbine-minute", "third")
     assert [one.name for one in client.apply(file, text)] == ["more", "third"]
     assert [job.name for job in client.jobs()] == ["more", "power", "third"]
-    (plan,) = client.plan(text.replace("max(power)", "min(power)"))
+    planned = client.plan(STREAM, text.replace("max(power)", "min(power)"))
+    assert [(one.kind, one.name, one.changes, one.notes) for one in planned.documents] == [
+        ("stream", "turbines", [], [])
+    ]
+    (plan,) = planned.jobs
     assert (plan.job, plan.outcome, plan.version) == ("third", "changed", 2) and plan.changes
 
 

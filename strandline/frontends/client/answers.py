@@ -38,6 +38,19 @@ class Applied(Answer):
 
 
 @dataclass(frozen=True)
+class DocumentPlan(Answer):
+    """What applying a stream or a lookup would mean."""
+
+    kind: str
+    """`stream` or `lookup`."""
+    name: str
+    changes: list[Data]
+    """The forbidden ones: why `apply` refuses the document."""
+    notes: list[str]
+    """As `apply` would answer with."""
+
+
+@dataclass(frozen=True)
 class JobPlan(Answer):
     """What applying a pipeline would mean for its job."""
 
@@ -48,6 +61,21 @@ class JobPlan(Answer):
     """The forbidden ones first."""
     rewind: Data | None
     """What the start of the new version would have to read again."""
+
+
+@dataclass(frozen=True)
+class Plan(Answer):
+    """What applying documents would mean."""
+
+    documents: list[DocumentPlan]
+    """The streams and lookups."""
+    jobs: list[JobPlan]
+
+    @classmethod
+    def of(cls, data: Data) -> Self:
+        """With its parts."""
+        documents = [DocumentPlan.of(one) for one in data["documents"]]
+        return cls(data=data, documents=documents, jobs=[JobPlan.of(one) for one in data["jobs"]])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from strandline.frontends.client.answers import (
     DeadLetter,
     Explanation,
     Job,
-    JobPlan,
+    Plan,
     RegisteredStream,
     Replayed,
     Sent,
@@ -113,9 +113,9 @@ class Client:
         """
         return [Applied.of(one) for one in self._judged(self._control.apply, documents)]
 
-    def plan(self, *documents: Documents | Path | str) -> list[JobPlan]:
-        """What `apply` would mean for each job. Changes nothing."""
-        return [JobPlan.of(one) for one in self._judged(self._control.plan, documents)]
+    def plan(self, *documents: Documents | Path | str) -> Plan:
+        """What `apply` would mean. A change that is `forbidden` is one that `apply` refuses. Changes nothing."""
+        return Plan.of(self._judged(self._control.plan, documents))
 
     # Jobs
 

@@ -132,8 +132,11 @@ def applied_lines(applied: list[Answer]) -> list[Text]:
     return lines
 
 
-def plan_tables(jobs: list[Answer]) -> list[Table]:
-    """What `apply` would do: a line for each job, and one for each change."""
+def plan_tables(plan: Answer) -> list[Table]:
+    """What `apply` would do: a line for each job, and one for each change and note."""
+    jobs = plan["jobs"]
+    planned = [(f"{one['kind']} {one['name']}", one) for one in plan["documents"]]
+    planned += [(f"job {job['job']}", job) for job in jobs]
     summary = table_of(
         ("JOB", "OUTCOME", "#VERSION", "#RECORDS TO REWIND", "#SECONDS"),
         (
@@ -148,8 +151,15 @@ def plan_tables(jobs: list[Answer]) -> list[Table]:
         ),
     )
     changes = table_of(
-        ("JOB", "EFFECT", "CHANGE", "CONSEQUENCE"),
-        ((job["job"], one["effect"], one["what"], one["reason"]) for job in jobs for one in job["changes"]),
+        ("OF", "EFFECT", "CHANGE", "CONSEQUENCE"),
+        (
+            row
+            for name, one in planned
+            for row in [
+                *((name, change["effect"], change["what"], change["reason"]) for change in one["changes"]),
+                *((name, "note", "-", note) for note in one.get("notes", [])),
+            ]
+        ),
     )
     return [summary, changes]
 

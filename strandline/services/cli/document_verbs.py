@@ -47,13 +47,13 @@ def apply(
     with connect(data_dir, url, token_file) as client, waiting(f"applying {', '.join(map(str, files))}"):
         try:
             if plan:
-                jobs = client.plan(text, str(files[0]))
+                planned = client.plan(text, str(files[0]))
             else:
                 applied = client.apply(text, str(files[0]))
         except InvalidDocument as error:
             raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
     if plan:
-        show({"jobs": jobs}, as_json, lambda: display.plan_tables(jobs))
+        show(planned, as_json, lambda: display.plan_tables(planned))
     else:
         show({"applied": applied}, as_json, lambda: display.applied_lines(applied))
 

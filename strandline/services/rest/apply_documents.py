@@ -41,10 +41,11 @@ from strandline.processing.pipelines.upgrade import forbidden_at_places
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.names import emit_of_open_index, generation_of, open_index
 from strandline.services.rest.applying.job_changes import JobChanges
-from strandline.services.rest.applying.lookup_changes import LookupChanges, Sources, outcome_of
+from strandline.services.rest.applying.judged import Judged
+from strandline.services.rest.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
 from strandline.services.rest.applying.stream_changes import StreamChanges
 from strandline.services.rest.job_status import input_streams
-from strandline.services.rest.views import Applied, JobPlan
+from strandline.services.rest.views import Applied, PlanView
 
 _SENDERS_TIMES = (
     "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by "
@@ -57,6 +58,7 @@ _SENDERS_TIMES = (
 class TopicMaker(Protocol):
     """What applying needs of `ingest.topics.Topics`."""
 
+    def present_stream_topic(self, spec: StreamSpec) -> TopicDescription | None: ...
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
     def ensure_room_for_records(self, topic: str) -> None: ...
@@ -217,18 +219,18 @@ class Applier:
         }
         return check_documents(text, source, registered, emitted, lookups)
 
-    def plan(self, text: bytes, source: str) -> list[JobPlan]:
-        """Return what applying would mean for each job. Changes nothing.
+    def plan(self, text: bytes, source: str) -> PlanView:
+        """Return what applying would mean for each job, the notes that it would give, and what it would refuse, as forbidden
+        changes. Changes nothing.
 
-        Raises InvalidDocument, LogUnavailable, LedgerUnavailable.
+        Raises InvalidDocument, NotFound, LogUnavailable, LedgerUnavailable.
         """
-        pipelines = self.check(text, source).pipelines
-        return [self._job_changes.plan(pipeline, pipelines) for pipeline in pipelines]
+        return self._judge(self.check(text, source)).plan()
 
     def apply(self, text: bytes, source: str, principal: str | None = None) -> list[Applied]:
         """Make the changes, for `principal`, and return what changed.
 
-        1. Check every document; refuse changes that a job with results, or the stream it reads, can't take.
+        1. Check every document; refuse what a plan forbids.
         2. Make or widen the topics, then register the streams, then the lookups.
         3. Make the dead-letter topics and index templates, have the topics that the jobs write to take the largest record, then
            submit the jobs: a new job starts.
@@ -237,25 +239,70 @@ class Applier:
         """
         versions = {row.name: row.version for row in self._ledger.streams()}
         batch = self.check(text, source)
-        for stream in batch.streams:
-            self._lookup_changes.refuse_unfit(stream, batch.lookups)
-        notes = {stream.stream: self._stream_changes.check(stream, batch.pipelines) for stream in batch.streams}
-        changes = {one.spec.lookup: self._lookup_changes.check(one, batch.pipelines) for one in batch.lookups}
-        self._refuse_other_logs(batch)
-        bases = {pipeline.job: self._job_changes.check(pipeline, batch.pipelines) for pipeline in batch.pipelines}
-        self._refuse_shared_places(batch.pipelines)
-        self._refuse_circles(batch.pipelines)
-        self._refuse_left_results(batch.pipelines)
+        judged = self._judge(batch)
+        judged.require_accepted()
         applied = [
-            self._apply_stream(one, versions.get(one.stream, 0), notes[one.stream], principal, notes.keys())
+            self._apply_stream(
+                one, versions.get(one.stream, 0), judged.streams[one.stream], principal, judged.streams.keys()
+            )
             for one in batch.streams
         ]
-        applied += [self._lookup_changes.apply(one, changes[one.spec.lookup], principal) for one in batch.lookups]
+        applied += [
+            self._lookup_changes.apply(one, judged.lookups[one.spec.lookup], principal) for one in batch.lookups
+        ]
         lookups = {one.name: one.version for one in applied if one.kind == "lookup"}
         written = without_packed(text).decode("utf-8")
         return applied + [
-            self._apply_pipeline(pipeline, written, bases, lookups, principal) for pipeline in batch.pipelines
+            self._apply_pipeline(pipeline, written, judged.bases, lookups, principal) for pipeline in batch.pipelines
         ]
+
+    def _judge(self, batch: Batch) -> Judged:
+        """Compare the documents with what is there: what they would change, and all that is refused of it. Changes nothing."""
+        judged = Judged()
+        for stream in batch.streams:
+            self._judge_stream(stream, batch, judged)
+        for lookup in batch.lookups:
+            judged.lookups[lookup.spec.lookup] = LookupChange(0)  # stays where it is refused
+            with judged.refusing("lookup", lookup.spec.lookup):
+                judged.lookups[lookup.spec.lookup] = self._lookup_changes.check(lookup, batch.pipelines)
+        for name, job in self._first_readers(batch).items():
+            with judged.refusing("pipeline", job):
+                self._topics.require_whole_log(name)
+        for pipeline in batch.pipelines:
+            judged.bases[pipeline.job] = self._job_changes.base(pipeline)
+            judged.jobs[pipeline.job] = plan = self._job_changes.plan(pipeline, batch.pipelines)
+            with judged.refusing("pipeline", pipeline.job, is_planned=True):
+                self._job_changes.refuse_forbidden(plan)
+            with judged.refusing("pipeline", pipeline.job):
+                self._job_changes.refuse_unfit_batch(pipeline, plan)
+        for job, reason in [*self._shared_places(batch.pipelines), *self._circles(batch.pipelines)]:
+            with judged.refusing("pipeline", job):
+                raise Conflict(reason)
+        for pipeline in batch.pipelines:
+            with judged.refusing("pipeline", pipeline.job):
+                self._refuse_left_results([pipeline])
+        return judged
+
+    def _judge_stream(self, stream: StreamSpec, batch: Batch, judged: Judged) -> None:
+        judged.streams[stream.stream] = notes = []
+        with judged.refusing("stream", stream.stream):
+            self._lookup_changes.refuse_unfit(stream, batch.lookups)
+        with judged.refusing("stream", stream.stream):
+            notes += self._stream_changes.check(stream, batch.pipelines)
+        with judged.refusing("stream", stream.stream):
+            topic = self._topics.present_stream_topic(stream)
+            if topic is not None:
+                self._refuse_other_topic(stream.stream, topic)
+                notes += [_SENDERS_TIMES] * topic.has_senders_times
+
+    def _first_readers(self, batch: Batch) -> dict[str, str]:
+        """Stream -> the first pipeline that reads it, of those that are not in the batch: their topics are looked at, too."""
+        in_batch = {stream.stream for stream in batch.streams}
+        readers: dict[str, str] = {}
+        for pipeline in batch.pipelines:
+            for name in sorted(set(pipeline.streams) - in_batch):
+                readers.setdefault(name, pipeline.job)
+        return readers
 
     def _apply_stream(
         self, stream: StreamSpec, base: int, notes: list[str], principal: str | None, together: Collection[str]
@@ -267,7 +314,6 @@ class Applier:
         if row.topic_id is None:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
         outcome = outcome_of(base or None, row.version)
-        notes = notes + [_SENDERS_TIMES] * topic.has_senders_times
         if outcome == "changed" or (principal is not None and outcome != "unchanged"):
             message = f"stream {row.name} {outcome}: version {row.version}"
             facts = {"stream": row.name, "version": row.version}
@@ -331,15 +377,9 @@ class Applier:
                 f"records; register the stream under another name"
             )
 
-    def _refuse_other_logs(self, batch: Batch) -> None:
-        """A job can't read a topic that is compacted. Of the streams in the batch, making the topics tells."""
-        in_batch = {stream.stream for stream in batch.streams}
-        for stream in sorted({stream for pipeline in batch.pipelines for stream in pipeline.streams} - in_batch):
-            self._topics.require_whole_log(stream)
-
-    def _refuse_shared_places(self, pipelines: list[CheckedPipeline]) -> None:
-        """Two stages can't emit under one name: an index has one strict mapping, and the checkpoints of one job say where a
-        stream of results ends."""
+    def _shared_places(self, pipelines: list[CheckedPipeline]) -> Iterator[tuple[str, str]]:
+        """Job and reason, of each place that it can't have. Two stages can't emit under one name: an index has one strict
+        mapping, and the checkpoints of one job say where a stream of results ends."""
         owners: dict[tuple[str, str], tuple[str, str]] = {}
         submitted = {pipeline.job: pipeline.spec for pipeline in pipelines}
         for job, spec in present_pipelines(self._ledger).items():
@@ -349,34 +389,41 @@ class Applier:
             for stage, place in _places(spec):
                 owner, other = owners.setdefault(place, (job, stage))
                 if (owner, other) != (job, stage):
-                    raise Conflict(
+                    yield (
+                        job,
                         f"stage {stage} of {job} can't emit to {place[0]} {place[1]}, because stage {other} of "
                         f"{owner} does; choose another name"
-                        + (" (NAME.open shows what is open of NAME)" if emit_of_open_index(place[1]) else "")
+                        + (" (NAME.open shows what is open of NAME)" if emit_of_open_index(place[1]) else ""),
                     )
 
-    def _refuse_circles(self, pipelines: list[CheckedPipeline]) -> None:
-        """A job that reads what follows from its own results would never end; one that reads results beside streams as it reads
-        others would lose some."""
-        specs = present_pipelines(self._ledger) | {pipeline.job: pipeline.spec for pipeline in pipelines}
+    def _circles(self, pipelines: list[CheckedPipeline]) -> Iterator[tuple[str, str]]:
+        """Job and reason, of each that can't read what it would. A job that reads what follows from its own results would never
+        end; one that reads results beside streams as it reads others would lose some."""
+        submitted = {pipeline.job: pipeline.spec for pipeline in pipelines}
+        specs = present_pipelines(self._ledger) | submitted
         emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
         emitted = {stream for spec in specs.values() for stream in streams_of_windows(spec)}
         for job, spec in specs.items():
             for read in spec.reads:
-                if len(spec.reads) > 1 and read.stream in emitted and read.event_time.watermark != "emissions":
-                    raise Conflict(
+                if len(spec.reads) == 1 or read.stream not in emitted or read.event_time.watermark == "emissions":
+                    continue
+                emitter = emitters[read.stream]
+                if changed := [one for one in (job, emitter) if one in submitted]:
+                    yield (
+                        changed[0],
                         f"job {job} reads {read.stream} beside other streams as what senders send, and job "
-                        f"{emitters[read.stream]} would emit to it; apply the pipeline of job {job} together with it, so "
-                        "that it waits for the results"
+                        f"{emitter} would emit to it; apply the pipeline of job {job} together with it, so "
+                        "that it waits for the results",
                     )
         before = {
             job: [emitters[stream] for stream in spec.streams if stream in emitters] for job, spec in specs.items()
         }
         for pipeline in pipelines:
             if way := _circle(before, pipeline.job):
-                raise Conflict(
+                yield (
+                    pipeline.job,
                     f"job {pipeline.job} would read what follows from its own results: {' -> '.join(way)}; have one of them "
-                    "read, or emit to, another stream"
+                    "read, or emit to, another stream",
                 )
 
     def _refuse_left_results(self, pipelines: list[CheckedPipeline]) -> None:

@@ -95,7 +95,22 @@ class JobPlan(View):
     """The rewind that the start of the new version would need; null where there is nothing to rewind."""
 
 
+class DocumentPlan(View):
+    """What applying a stream or a lookup would mean."""
+
+    kind: Literal["stream", "lookup"]
+    name: str
+    changes: list[Change]
+    """The forbidden ones: why applying is refused."""
+    notes: list[str]
+    """As applying would answer with."""
+
+
 class PlanView(View):
+    """What applying would mean. It is refused where one change is forbidden."""
+
+    documents: list[DocumentPlan]
+    """The streams and lookups."""
     jobs: list[JobPlan]
 
 

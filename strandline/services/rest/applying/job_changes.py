@@ -83,12 +83,14 @@ class JobChanges:
                         "ends; emit to another stream",
                     )
 
-    def check(self, pipeline: CheckedPipeline, together: Sequence[CheckedPipeline]) -> JobBase:
-        """Refuse what a job with results can't take. The submission holds only for a job that is still as the answer says."""
+    def base(self, pipeline: CheckedPipeline) -> JobBase:
+        """What its job is now, before it is planned: the submission holds only for a job that is still so."""
         job = self._job(pipeline.job)
-        base = JobBase(job.version if job else 0, self._ledger.floor(pipeline.job))
-        plan = self.plan(pipeline, together)
-        self._refuse_forbidden(plan)
+        return JobBase(job.version if job else 0, self._ledger.floor(pipeline.job))
+
+    def refuse_unfit_batch(self, pipeline: CheckedPipeline, plan: JobPlan) -> None:
+        """Refuse a batch that has completed by another document, or would end in the future. Raises Conflict."""
+        job = self._job(pipeline.job)
         if job is not None and job.has_completed and plan.outcome != "unchanged":
             raise Conflict(
                 f"batch {job.name} has completed by another version of its document, which would compute nothing more; apply the "
@@ -96,9 +98,9 @@ class JobChanges:
             )
         if job is None:
             _refuse_future(pipeline.spec)
-        return base
 
-    def _refuse_forbidden(self, plan: JobPlan) -> None:
+    def refuse_forbidden(self, plan: JobPlan) -> None:
+        """Refuse what a job that has begun can't take. Raises Conflict."""
         forbidden = [f"{c.what} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]
         if forbidden:
             raise Conflict(

@@ -57,8 +57,9 @@ def plan_documents(
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> PlanView:
-    """What applying the documents would mean for each job: its changes, and what its start would cost. Changes nothing."""
-    return PlanView(jobs=control.applier.plan(body, source))
+    """What applying the documents would mean for each job: its changes, and what its start would cost. What applying refuses
+    is a forbidden change here. Changes nothing."""
+    return control.applier.plan(body, source)
 
 
 @router.post("/v1/pipelines/preview", openapi_extra=_YAML_BODY)
