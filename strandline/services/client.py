@@ -21,6 +21,7 @@ from strandline.core.errors import (
     TransientError,
     Unauthenticated,
 )
+from strandline.ledger.states import COMPLETED, Desired, JobState
 from strandline.services.trust import Trust, certificates_for
 
 Answer = dict[str, Any]
@@ -240,6 +241,20 @@ class ControlClient:
                     f"again with: strandline job status {name}"
                 )
             time.sleep(POLL_S)
+
+    def wait_for_batch(self, name: str, told: Callable[[Answer], None], timeout_s: float = float("inf")) -> Answer:
+        """Poll the batch until it has completed, and return it; `told` is called with every answer. Raises PermanentError when it
+        fails or is stopped meanwhile, TransientError at the deadline."""
+
+        def has_completed(job: Answer) -> bool:
+            told(job)
+            if job["state"] in (JobState.STOPPED, JobState.DRAINED) and job["desired"] != Desired.RUNNING:
+                raise PermanentError(
+                    f"batch {name} was stopped before it had completed; go on with: strandline job start {name}"
+                )
+            return bool(job["state"] == COMPLETED)
+
+        return self.wait_for_job(name, has_completed, COMPLETED, timeout_s)
 
     def _post_yaml(self, path: str, text: bytes, source: str, **query: str | float) -> Answer:
         headers = {"Content-Type": "application/yaml"}

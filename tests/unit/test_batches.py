@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from strandline.core.documents import read_documents
-from strandline.core.errors import Fenced, InvalidDocument
+from strandline.core.errors import Fenced, InvalidDocument, PermanentError
 from strandline.core.times.durations import format_place, parse_place
+from strandline.frontends.client.client import Client
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
 from strandline.ledger.states import Desired, JobState, SliceKind
@@ -22,9 +23,11 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.run.ending import wanted_end
 from strandline.processing.slices.planner import PlannerSettings
+from strandline.services import client as client_module
 from strandline.services.cli import commands
 from strandline.services.cli.batch_verbs import as_batch
 from strandline.services.cli.display import batch_sentence
+from strandline.services.client import ControlClient
 from strandline.services.rest.apply_documents import check_documents
 from strandline.services.supervision.supervisor import Supervisor
 from tests.support.control import PIPELINE, STREAM, Api, ObedientSupervisor, serving
@@ -373,6 +376,32 @@ def test_the_command_line_runs_a_batch_until_it_has_completed_and_never_twice(le
         file.write_text(f"{STREAM}---\n{PIPELINE}".replace("max(power)", "max(pwoer)"))
         wrong = CliRunner().invoke(commands.app, ["batch", "run", str(file), "--url", url])
         assert f"{file}:13: steps[0].window.aggregate.peak: unknown column 'pwoer'" in str(wrong.exception)
+
+
+def test_who_waits_for_a_batch_is_told_when_another_client_stops_it(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, looks = tmp_path / "farm.yaml", []
+    file.write_text(BOTH)
+
+    def look(client: ControlClient, name: str) -> Any:
+        looks.append(name)
+        assert len(looks) < 20, "it waits for a batch that is stopped"
+        if len(looks) == 3:
+            client.order(name, "stop")
+        return client.get(f"/v1/jobs/{name}")
+
+    monkeypatch.setattr(client_module, "POLL_S", 0)
+    monkeypatch.setattr(ControlClient, "job", look)
+    with serving(Api(ledger, ObedientSupervisor(ledger)).app) as url:
+        done = CliRunner().invoke(commands.app, ["batch", "run", str(file), "--url", url])
+        assert isinstance(done.exception, PermanentError), (done.output, done.exception)
+        assert ledger.job("power").state is JobState.STOPPED
+        assert "batch power was stopped before it had completed" in str(done.exception)
+        assert "strandline job start power" in str(done.exception)
+        with Client(url) as client:
+            with pytest.raises(PermanentError, match="was stopped before it had completed"):
+                client.wait_completed("power")
 
 
 def test_options_of_the_command_line_go_over_those_of_the_document() -> None:

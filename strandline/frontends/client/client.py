@@ -142,9 +142,9 @@ class Client:
         return self.job(name) if wait_s is None else self.wait(name, lambda job: job.state in states, states[0], wait_s)
 
     def wait_completed(self, name: str, timeout_s: float = 3_600.0) -> Job:
-        """Wait until a batch has read its range and closed all of its windows. Raises PermanentError when it fails, and
-        TransientError at the end of the time."""
-        return self.wait(name, lambda job: job.state == COMPLETED, COMPLETED, timeout_s)
+        """Wait until a batch has read its range and closed all of its windows. Raises PermanentError when it fails or is stopped,
+        and TransientError at the end of the time."""
+        return Job.of(self._control.wait_for_batch(name, lambda job: None, timeout_s))
 
     def restart(self, name: str, *, wait_s: float | None = 60.0) -> Job:
         """End a job's run after its current slice, begin a new one, and wait so long until that runs. Asked for once only."""

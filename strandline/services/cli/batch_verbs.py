@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.core.errors import InvalidDocument, Problem, StackError
-from strandline.ledger.states import COMPLETED
 from strandline.services.cli import display
 from strandline.services.cli.document_verbs import join_files
 from strandline.services.cli.ingest_verbs import Failure, put_files
@@ -24,7 +23,6 @@ batch_app = typer.Typer(help="Batches: pipelines over a range of a stream or fil
 
 _TO_START = ("stopped", "failed", "drained")
 """In these states a batch that has not completed waits for an order."""
-_FOREVER_S = float("inf")
 
 
 @batch_app.command(
@@ -151,7 +149,7 @@ def _put(
 
 
 def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:
-    """See that the batch runs, and wait until it has completed."""
+    """See that the batch runs, and wait until it has completed, or somebody stops it."""
     job = client.job(name)
     if job["state"] in _TO_START:
         job = client.order(name, "start")
@@ -159,7 +157,7 @@ def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:
         return job
     with waiting(f"batch {name} begins") as tell:
 
-        def look(job: Answer) -> bool:
+        def look(job: Answer) -> None:
             message = f" ({job['message']})" if job["message"] else ""
             batch = job["batch"]
             if batch is None:
@@ -167,6 +165,5 @@ def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:
             else:
                 done, total = batch["records_read"], batch["records_read"] + batch["records_left"]
                 tell(f"batch {name} is {job['state']}{message}", f", {display.batch_sentence(batch)}", done, total)
-            return bool(job["state"] == COMPLETED)
 
-        return client.wait_for_job(name, look, COMPLETED, _FOREVER_S)
+        return client.wait_for_batch(name, look)
