@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -26,6 +26,8 @@ from strandline.services.trust import Trust, certificates_for
 
 Answer = dict[str, Any]
 POLL_S = 0.2
+APPLY_S_MAX = 600.0
+"""So long a client waits while documents are applied: each lookup among them that follows a source may take 40 s."""
 NO_ANSWER_MAX_S = 60.0
 """How long a wait goes on without an answer: a control service that died is started anew within seconds."""
 TOKEN_VARIABLE = "STRANDLINE_TOKEN"  # noqa: S105  # a variable's name
@@ -52,8 +54,10 @@ class ControlClient:
     def __init__(
         self, url: str, *, timeout_s: float = 60.0, token: str | None = None, trust: Trust | None = None
     ) -> None:
-        """`trust`: for an `https` service. Raises InvalidSettings if it can't be used."""
+        """`timeout_s`: of one request; one that applies documents may take APPLY_S_MAX. `trust`: for an `https` service. Raises
+        InvalidSettings if it can't be used."""
         self._url = url.rstrip("/")
+        self._timeout_s = timeout_s
         # A proxy of the environment must not stand between a command line and its own machine.
         self._http = httpx.Client(
             base_url=self._url,
@@ -81,7 +85,18 @@ class ControlClient:
 
     def apply(self, text: bytes, source: str) -> list[Answer]:
         """Apply documents; what became of each. `source` is the file's name, for problems."""
-        applied: list[Answer] = self._post_yaml("/v1/documents", text, source)["applied"]
+        read_s = max(self._timeout_s, APPLY_S_MAX)
+        try:
+            timeout = httpx.Timeout(self._timeout_s, read=read_s)
+            answer = self._post_yaml("/v1/documents", text, source, timeout=timeout)
+        except ControlUnavailable as error:
+            if not isinstance(error.__cause__, httpx.ReadTimeout):
+                raise
+            raise ControlUnavailable(
+                f"the control service at {self._url} has not answered within {read_s:g} s, and applying may go on there; "
+                "apply the same documents again, which does what is left to do"
+            ) from error
+        applied: list[Answer] = answer["applied"]
         return applied
 
     def plan(self, text: bytes, source: str) -> Answer:
@@ -94,7 +109,7 @@ class ControlClient:
 
     def preview(self, text: bytes, source: str, **query: str | float) -> Answer:
         """What a pipeline makes of the newest records of a stream. Writes nothing."""
-        return self._post_yaml("/v1/pipelines/preview", text, source, **query)
+        return self._post_yaml("/v1/pipelines/preview", text, source, query)
 
     def stream(self, name: str) -> Answer:
         """A stream, and what the log holds of it. Raises NotFound."""
@@ -256,9 +271,12 @@ class ControlClient:
 
         return self.wait_for_job(name, has_completed, COMPLETED, timeout_s)
 
-    def _post_yaml(self, path: str, text: bytes, source: str, **query: str | float) -> Answer:
+    def _post_yaml(
+        self, path: str, text: bytes, source: str, query: Mapping[str, str | float] | None = None, **options: Any
+    ) -> Answer:
+        asked = {"source": source[-300:], **(query or {})}
         headers = {"Content-Type": "application/yaml"}
-        return self._ask("POST", path, content=text, params={"source": source[-300:], **query}, headers=headers)
+        return self._ask("POST", path, content=text, params=asked, headers=headers, **options)
 
     def _ask(self, method: str, path: str, **options: Any) -> Answer:
         try:

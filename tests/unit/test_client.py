@@ -25,7 +25,9 @@ from strandline.frontends.client import client as client_module
 from strandline.frontends.client.sending import REQUEST_RECORDS_MAX, Sender, SendFailed
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import StoredDeadLetter
-from strandline.services.client import ControlUnavailable, error_of
+from strandline.processing.source.followed.query_rows import CONNECT_S_MAX, QUERY_S_MAX
+from strandline.processing.source.followed.reading import FIRST_READ_S_MAX
+from strandline.services.client import APPLY_S_MAX, ControlClient, ControlUnavailable, error_of
 from strandline.services.embedded.addresses import StackAddresses
 from tests.support.control import PIPELINE, STREAM, Api, ObedientSupervisor, serving
 
@@ -144,6 +146,40 @@ def test_what_only_reads_is_asked_again_and_a_restart_is_not(client: Client, mon
     with pytest.raises(ControlUnavailable):
         client.restart("power")
     assert asked == ["POST /v1/jobs/power/restart"]
+
+
+@pytest.mark.parametrize("timeout_s", [10.0, 900.0])
+def test_applying_may_take_as_long_as_sources_are_read_and_other_requests_may_not(
+    api: Api, monkeypatch: pytest.MonkeyPatch, timeout_s: float
+) -> None:
+    """Two lookups that follow streams take 80 s at most; a client that is away for longer asks later anyway."""
+    allowed: dict[str, dict[str, float]] = {}
+    with serving(api.app) as url, Client(url, timeout_s=timeout_s) as client:
+
+        def noted(request: httpx.Request) -> httpx.Response:
+            allowed[request.url.path] = request.extensions["timeout"]
+            return send(request)
+
+        send = client._control._http._transport.handle_request
+        monkeypatch.setattr(client._control._http._transport, "handle_request", noted)
+        client.apply(POWER)
+        client.plan(POWER)
+    applying = allowed["/v1/documents"]
+    assert (applying["connect"], applying["read"]) == (timeout_s, max(timeout_s, APPLY_S_MAX))
+    assert 10 * max(FIRST_READ_S_MAX, CONNECT_S_MAX + QUERY_S_MAX) <= APPLY_S_MAX
+    assert allowed["/v1/documents/plan"]["read"] == timeout_s
+
+
+def test_an_apply_without_an_answer_says_that_it_may_go_on() -> None:
+    def late(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("timed out", request=request)
+
+    with ControlClient("http://127.0.0.1:9") as control:
+        control._http = httpx.Client(base_url="http://127.0.0.1:9", transport=httpx.MockTransport(late))
+        with pytest.raises(ControlUnavailable, match=r"not answered.*may go on there.*apply the same documents again"):
+            control.apply(STREAM.encode(), "a.yaml")
+        with pytest.raises(ControlUnavailable, match="does not answer"):
+            control.job("power")
 
 
 def test_a_wait_outlives_a_control_service_that_is_started_anew(

@@ -65,7 +65,7 @@ class Client:
         trust: Trust | None = None,
     ) -> None:
         """`url`: of the control service; `ingest_url`: of an HTTP gateway, for `send`. `token`: where the platform asks for one.
-        `timeout_s`: of one request. `trust`: certificates for `https`."""
+        `timeout_s`: of one request; one that applies documents may take ten minutes. `trust`: certificates for `https`."""
         self._control = ControlClient(url, timeout_s=timeout_s, token=token, trust=trust)
         self._gateway: httpx.Client | None = None
         if ingest_url is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 READ_S_MAX = 30.0
 """A reading of a stream ends after about so long; the next goes on."""
 FIRST_READ_S_MAX = 40.0
-"""The first reading of a stream, when a lookup is applied, is whole or fails: the client waits for a minute."""
+"""The first reading of a stream, when a lookup is applied, is whole or fails: a client waits for the answer."""
 VERSION_BYTES_A_SECOND = 4_096
 """Versions are recorded so slowly that no more than this comes into the ledger, whatever a source does."""
 
