@@ -196,21 +196,23 @@ def test_a_stream_is_refused_before_anything_is_changed(api: Api) -> None:
     assert registered(api) == [("turbines", 1)]
 
 
-def test_the_command_line_shows_what_is_refused_and_the_notes(api: Api, tmp_path: Path) -> None:
+def test_the_command_line_shows_what_is_refused_and_fails_and_the_notes(api: Api, tmp_path: Path) -> None:
     api.apply(BOTH)
     file = tmp_path / "a.yaml"
     with serving(api.app) as url:
-        for text, told in (
+        for text, code, told in (
             (
                 STREAM.replace("power: double", "power: long"),
+                1,
                 ("stream turbines", "forbidden", "power from double to long"),
             ),
             (
                 STREAM.replace("power: double", "power: double?"),
+                0,
                 ("stream turbines", "note", "goes by it from its next slice on"),
             ),
         ):
             file.write_text(text)
             shown = CliRunner().invoke(commands.app, ["apply", str(file), "--plan", "--url", url])
-            assert shown.exit_code == 0, shown.output
+            assert shown.exit_code == code, shown.output
             assert all(word in " ".join(shown.output.split()) for word in told), shown.output

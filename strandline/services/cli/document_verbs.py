@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.errors import Conflict, InvalidDocument, Problem
 from strandline.frontends.joined_texts import JoinedTexts
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, IgnoredDataDir, IgnoredUrl, TokenFile, Url, connect
-from strandline.services.cli.output import AnsweredError, print_json, show, waiting
+from strandline.services.cli.output import Answer, AnsweredError, print_json, show, waiting
 
 apply_app = typer.Typer()
 pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=True)
@@ -53,9 +53,26 @@ def apply(
         except InvalidDocument as error:
             raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
     if plan:
-        show(planned, as_json, lambda: display.plan_tables(planned))
+        _show_plan(planned, as_json)
     else:
         show({"applied": applied}, as_json, lambda: display.applied_lines(applied))
+
+
+def _show_plan(plan: Answer, as_json: bool) -> None:
+    changes = [change for one in [*plan["documents"], *plan["jobs"]] for change in one["changes"]]
+    forbidden = sum(change["effect"] == "forbidden" for change in changes)
+    if not forbidden:
+        show(plan, as_json, lambda: display.plan_tables(plan))
+        return
+    if not as_json:
+        show(plan, as_json, lambda: display.plan_tables(plan))
+    raise AnsweredError(
+        plan,
+        Conflict(
+            f"apply would refuse these documents ({forbidden} forbidden) and change nothing; mend what is called 'forbidden' as "
+            "it says there"
+        ),
+    )
 
 
 @pipeline_app.command("check", epilog="Example: strandline pipeline check examples/nab.yaml")
