@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.formats.inference import NoSampleError, Proposal, infer_from_topic, infer_stream
+from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.inference.proposals import NoSampleError, Proposal, infer_from_topic, infer_stream
+from strandline.processing.formats.inference.text_hints import time_patterns
+from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.pipelines.event_time import EventTimeSource
+from strandline.processing.pipelines.expression_types import infer_type
+from strandline.processing.pipelines.expressions import parse_expression
 from strandline.services.cli.commands import app
 from tests.support.examples import examples
 
@@ -95,14 +101,175 @@ def test_the_proposal_is_what_a_person_would_write(sample: str, document: dict[s
     StreamSpec.from_document(yaml.safe_load(yaml.safe_dump(proposal.document)))
 
 
-@pytest.mark.parametrize(("time", "is_one"), [("02.12.2013 21:15", True), ("2-Dec-13 9:15 PM", True), ("1.2.3", False)])
-def test_a_time_in_another_form_is_pointed_out(time: str, is_one: bool) -> None:
-    proposal = infer(json.dumps({"id": "m1", "t": time}))
+@pytest.mark.parametrize(
+    ("times", "patterns"),
+    [
+        (["24.11.2026 08:00:00", "01.12.2026 09:30:00"], ["dd.MM.yyyy HH:mm:ss"]),
+        (["02.12.2013 21:15"], ["dd.MM.yyyy HH:mm", "MM.dd.yyyy HH:mm"]),
+        (["11/24/2026 8:00 AM", "11/24/2026 12:15 PM"], ["MM/dd/yyyy h:mm a"]),
+        (["1/2/2026 8:00 AM"], ["M/d/yyyy h:mm a", "d/M/yyyy h:mm a"]),
+        (["1/2/2026 18:00"], ["d/M/yyyy HH:mm", "M/d/yyyy HH:mm"]),
+        (["2-Dec-13 9:15 PM"], ["d-MMM-yy h:mm a"]),
+        (["24/November/2026T08:00:00.250+01:00"], ["dd/MMMM/yyyy'T'HH:mm:ss.SSSSSSXXX"]),
+        (["2026/11/24 08:00:00,5 +0100"], ["yyyy/MM/dd HH:mm:ss,SSSSSS XX"]),
+        (["24.11.2026, 08:00"], ["dd.MM.yyyy, HH:mm"]),
+        (["32.13.2026 08:00"], []),
+    ],
+)
+def test_a_time_in_another_form_is_a_text_and_its_pattern_is_proposed(times: list[str], patterns: list[str]) -> None:
+    assert time_patterns(times) == patterns
+    proposal = infer("\n".join(json.dumps({"id": "m1", "t": time}) for time in times))
     assert proposal.document["schema"]["t"] == "string"
-    assert [note for note in proposal.notes if "seems to be a time" in note][:1] == [
-        "t seems to be a time in another form than ISO 8601: read it with to_timestamp(text, pattern), as docs/formats.md shows "
-        "(Times in other forms)"
-    ] * is_one
+    (note,) = (note for note in proposal.notes if note.startswith("t is a text: "))
+    assert "as docs/formats.md shows (Times in other forms)" in note
+    if patterns:
+        written = [one.replace("'", "''") for one in patterns]
+        assert f"derive: {{t_time: \"to_timestamp(t, '{written[0]}')\"}}" in note
+        assert all(f"the pattern is '{one}'" in note for one in written[1:])
+
+
+def of_column(values: list[Any], form: str) -> Proposal:
+    """The proposal for a field v with these values, of CSV or JSON."""
+    if form == "csv":
+        return infer("id,v\n" + "".join(f"d{at},{value}\n" for at, value in enumerate(values)))
+    return infer("\n".join(json.dumps({"id": f"d{at}", "v": value}) for at, value in enumerate(values)))
+
+
+NUMBERS = [at + 0.5 for at in range(99)]
+TIMES = [f"2026-11-24T06:00:{at % 60:02}Z" for at in range(99)]
+
+
+@pytest.mark.parametrize(
+    ("form", "values", "odd", "kind"),
+    [
+        ("json", NUMBERS, "n/a", "double"),
+        ("json", NUMBERS, "", "double"),
+        ("json", list(range(99)), "ERR", "long"),
+        ("json", [True] * 99, "on", "boolean"),
+        ("json", TIMES, "unknown", "timestamp"),
+        ("csv", NUMBERS, "n/a", "double"),
+        ("csv", NUMBERS, "NaN", "double"),
+        ("csv", NUMBERS, "1 000", "double"),
+        ("csv", TIMES, "-", "timestamp"),
+    ],
+)
+def test_one_odd_value_changes_no_type_and_it_is_said(form: str, values: list[Any], odd: str, kind: str) -> None:
+    good = of_column(values, form).document["schema"]["v"]
+    assert good == kind
+    for place in (1, 50, 99):
+        proposal = of_column([*values[:place], odd, *values[place:]], form)
+        assert proposal.document["schema"]["v"] == good
+        assert (proposal.records, proposal.accepted, len(proposal.rejected)) == (100, 99, 1)
+        expected = f"v: values that don't fit {kind}: 1 of 100, as {json.dumps(odd)}; their records become dead letters"
+        assert expected in proposal.notes
+
+
+@pytest.mark.parametrize(
+    ("good", "odd", "kind"),
+    [(95, 5, "double"), (94, 6, "string"), (20, 1, "double"), (19, 1, "string"), (10, 1, "string")],
+)
+def test_a_text_stays_one_where_more_than_a_few_are_odd(good: int, odd: int, kind: str) -> None:
+    for form in ("csv", "json"):
+        texts = [f"{value}" for value in NUMBERS[:good]] + ["n/a"] * odd
+        proposal = of_column(texts, form)
+        spec = proposal.document["schema"]["v"]
+        assert (spec if isinstance(spec, str) else spec["type"]) == kind
+        assert any("v is a text: too many of its values are no numbers, as 'n/a'" in one for one in proposal.notes) == (
+            kind == "string"
+        )
+
+
+def test_numbers_and_texts_of_json_are_of_the_type_that_accepts_most() -> None:
+    assert of_column([1.5, 2.5, "x"], "json").document["schema"]["v"] == "double"
+    assert of_column([1.5, "y", "x"], "json").document["schema"]["v"] == "string"
+    assert of_column([1.5, "y"], "json").document["schema"]["v"] == "string"
+
+
+def test_a_time_in_another_unit_changes_no_type() -> None:
+    times = [{"ts": 1_793_534_400 + at} for at in range(99)]
+    proposal = infer("\n".join(map(json.dumps, [*times[:40], {"ts": 1_793_534_440_000}, *times[40:]])))
+    assert proposal.document["schema"] == {"ts": {"type": "timestamp", "unit": "s"}}
+    assert "ts: values that are no times of 2000 to 2099 in s: 1 of 100, as 1793534440000" in proposal.notes
+
+
+@pytest.mark.parametrize(("unit", "digits"), [("s", 0), ("ms", 3), ("us", 6), ("ns", 9)])
+def test_the_unit_of_influx_lines_is_that_in_which_they_are_times(unit: str, digits: int) -> None:
+    lines = "\n".join(f"temp,dev=a v={at}.5 {(1_793_534_400 + at) * 10**digits}" for at in range(3))
+    proposal = infer(lines)
+    assert proposal.document["schema"]["time"] == {"type": "timestamp", "unit": unit}
+    assert (proposal.accepted, proposal.rejected) == (3, [])
+    assert any(f"?precision={unit}" in note for note in proposal.notes) == (unit != "ns")
+    reader = RowReader(config := record_format(StreamSpec.from_document(proposal.document)))
+    for some in (lines.encode().split(b"\n"), [b"temp,dev=b v=1 %d" % (1_793_534_400 * 10**digits), b'temp v="x"']):
+        (rows,) = reader.parts(some, [])
+        decoded = Decoder(config.fields, EventTimeSource("time"), []).decode(
+            rows.texts, [1_793_534_400_000] * len(some), None
+        )
+        assert decoded.event_time[0].as_py() == datetime.fromtimestamp(1_793_534_400, UTC)
+
+
+def test_one_row_of_another_width_leaves_it_csv() -> None:
+    rows = [f"d{at},{at}.5" for at in range(40)]
+    proposal = infer("\n".join(["id,v", *rows[:20], "d7", *rows[20:]]))
+    assert proposal.document == {"stream": "s", "format": "csv", "schema": {"id": "string", "v": "double"}}
+    assert (proposal.records, proposal.accepted) == (41, 40)
+    assert "rows with more or fewer than 2 values: 1 of 42; they become dead letters" in proposal.notes
+
+
+def test_comments_above_csv_are_said() -> None:
+    proposal = infer("# logger v2\n# site: north, hall 2, left\nid,ts,v\nd0,1793534400,20.0\nd1,1793534401,20.5\n")
+    assert list(proposal.document["schema"]) == ["id", "ts", "v"]
+    assert (proposal.records, proposal.accepted) == (2, 2)
+    assert (
+        "comments (#) above the rows, which no reader of files leaves out: 2; take them away: tail -n +3 FILE"
+        in proposal.notes
+    )
+    assert list(infer("#id,v\na,1\nb,2\n").document["schema"]) == ["f_id", "v"]  # that is the line of names
+
+
+@pytest.mark.parametrize(
+    ("values", "note", "read"),
+    [
+        (
+            ["20,5", "21", "-3,25"],
+            'v is a text: its numbers have a decimal comma, as "20,5"; a pipeline makes numbers of them by derive: {v_number: '
+            "\"try_cast(replace(v, ',', '.') as double)\"}",
+            "double",
+        ),
+        (
+            ["True", "False"],
+            'v is a text: it says "True", and only true and false are booleans; a pipeline makes them of it by derive: '
+            "{v_is_true: \"lower(v) = 'true'\"}",
+            "boolean",
+        ),
+        (
+            ["1.5", "NaN", "2"],
+            "v is a text: too many of its values are no numbers, as 'NaN'; a pipeline takes the numbers out of it by derive: "
+            '{v_number: "try_cast(v as double)"}',
+            "double",
+        ),
+        (
+            ["24.11.2026 08:00:00", "25.11.2026 08:00:00"],
+            'v is a text: times as "24.11.2026 08:00:00" are not guessed at; a pipeline makes a timestamp of it by derive: '
+            "{v_time: \"to_timestamp(v, 'dd.MM.yyyy HH:mm:ss')\"}, as docs/formats.md shows (Times in other forms)",
+            "timestamp",
+        ),
+    ],
+)
+def test_a_text_that_is_something_else_comes_with_what_to_do(values: list[str], note: str, read: str) -> None:
+    proposal = infer("id;v\n" + "".join(f"d{at};{value}\n" for at, value in enumerate(values)))
+    assert proposal.document["schema"] == {"id": "string", "v": "string"}
+    assert note in proposal.notes
+    derived = yaml.safe_load(note[note.index("derive: ") : note.rindex("}") + 1])["derive"]
+    ((_, expression),) = derived.items()
+    assert infer_type(parse_expression(expression), {"v": "string"}) == read
+
+
+def test_columns_without_values_and_of_one_name_are_columns() -> None:
+    """As many fields as the lines have values: each line would be a dead letter otherwise."""
+    proposal = infer("id,v,note,v\na,1,,2\nb,2,,3\n")
+    assert proposal.document["schema"] == {"id": "string", "v": "long", "note": "string?", "v_4": "long"}
+    assert (proposal.accepted, proposal.rejected) == (2, [])
 
 
 @pytest.mark.parametrize(
@@ -228,6 +395,37 @@ def test_whatever_the_objects_are_the_document_is_one_and_reads_them_without_err
         return
     StreamSpec.from_document(proposal.document)
     assert proposal.accepted + len(proposal.rejected) > 0 or "explode" in proposal.document
+
+
+KINDS: dict[str, st.SearchStrategy[Any]] = {
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "double": st.floats(-1e300, 1e300).filter(lambda one: one != int(one)),
+    "boolean": st.booleans(),
+    "timestamp": st.datetimes(timezones=st.just(UTC)).map(lambda one: one.isoformat(timespec="seconds")),
+}
+ODD_VALUES = st.sampled_from(["n/a", "ERR", "", "-", "NaN", "null", "1,5", "True", "0x1F", "2026-13-01", "\u00fc"])
+
+
+@examples(60)
+@given(st.data(), st.sampled_from(sorted(KINDS)), st.sampled_from(["json", "csv"]))
+def test_a_few_odd_values_cost_no_more_than_their_records(data: st.DataObject, kind: str, form: str) -> None:
+    good = data.draw(st.lists(KINDS[kind], min_size=20, max_size=40))
+    odd_values = ODD_VALUES if form == "csv" else ODD_VALUES | st.none() | st.lists(st.integers(), max_size=2)
+    odd = data.draw(st.lists(odd_values, max_size=len(good) // 19))
+    values = data.draw(st.permutations(good + odd))
+    if form == "csv":  # the first row tells whether there is a line of names
+        values = [value if isinstance(value, str) else json.dumps(value) for value in [good[0], *values]]
+        values = [value for value in values if "," not in value]
+        proposal = infer("id;v\n" + "".join(f"d{at};{value}\n" for at, value in enumerate(values)))
+    else:
+        proposal = of_column(values, "json")
+    spec = proposal.document["schema"]["v"]
+    found = (spec if isinstance(spec, str) else spec["type"]).removesuffix("?")
+    assert found == kind or (kind, found) == ("long", "double")
+    assert proposal.records == len(values)
+    assert proposal.accepted >= len([value for value in values if value not in odd])
+    told = [note for note in proposal.notes if f"values that don't fit {found}: " in note]
+    assert bool(told) == (proposal.accepted < proposal.records)
 
 
 def test_the_command_prints_a_document() -> None:

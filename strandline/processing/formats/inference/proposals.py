@@ -5,53 +5,42 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO, StringIO
 from itertools import islice
-from math import isfinite
 from typing import Any
 
-from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
 from strandline.core.documents import COLUMNS_MAX
-from strandline.core.errors import StrandlineError
-from strandline.core.field_types import WHOLE_RANGES
+from strandline.core.field_types import is_nested
 from strandline.core.files.text_rows import RECORD_BYTES_MAX, rows_of_csv
-from strandline.core.json_paths import STEPS_MAX, parse_json_path
 from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.change_events import row_of_change
 from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.inference.field_types import (
+    FITS_MIN,
+    FITS_SHARE,
+    is_beyond,
+    number_of,
+    type_of,
+    value_of,
+)
+from strandline.processing.formats.inference.schemas import NoSampleError, Path, leaves, odd_note, schema_of
+from strandline.processing.formats.inference.text_hints import hint_of, is_odd_value
 from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import path_text
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import Rejection, why_unreadable
 from strandline.processing.formats.record_rows import RowReader, record_format
-from strandline.processing.formats.text_values import is_number_text
-from strandline.processing.formats.timestamps import PER_SECOND, parse_timestamp
+from strandline.processing.formats.timestamps import parse_timestamp
 from strandline.processing.formats.with_schema.avro_records import AvroRecords, declared_type
 from strandline.processing.pipelines.event_time import EventTimeSource
 
 SAMPLE_RECORDS_MAX = 10_000
 _AVRO_FILE = b"Obj\x01"
 _DELIMITERS = ";,\t|"
-_TIME_NAME = re.compile(
-    r"(?i)(?:^|_|\b)(?:t|ts|epoch|time|timestamp|date|datetime|at|when|created|measured|ns)(?:_?(?:s|ms|us|ns))?$"
-)
-_OTHER_TIME = re.compile(r"\d{1,4}[./-](\d{1,2}|[A-Za-z]{3,9})[./-]\d{1,4}[ T]+\d{1,2}:\d{2}")
-_OTHER_TIME_REMEDY = "read it with to_timestamp(text, pattern), as docs/formats.md shows (Times in other forms)"
-_SOME_ZONE = "Asia/Kolkata"
-"""One that was never UTC."""
-_CENTURY_S = (946_684_800, 4_102_444_800)
-"""2000 to 2099: what a number may be that is taken for a time."""
-
-
-class NoSampleError(StrandlineError):
-    """Nothing can be told from the sample."""
-
-    code = "no_sample"
 
 
 @dataclass
@@ -65,9 +54,6 @@ class Proposal:
     """Rows that the document accepts."""
     rejected: list[str] = field(default_factory=list)
     """The reasons of the first rows that it rejects."""
-
-
-Path = tuple[str | int, ...]
 
 
 def infer_stream(name: str, sample: bytes) -> Proposal:
@@ -91,7 +77,7 @@ def infer_stream(name: str, sample: bytes) -> Proposal:
     elif _are_influx(lines):
         proposal, values = _of_influx(name, lines)
     elif (found := _read_csv(text)) is not None:
-        proposal, values = _of_csv(name, *found)
+        proposal, values = _of_csv(name, found)
     else:
         proposal, values = _of_values(name, lines)
     _try_out(proposal, values)
@@ -182,7 +168,7 @@ def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[byt
 def _json_texts(text: str, lines: list[str]) -> list[str]:
     """The text of each record: of each element of an array, of one value on several lines, or each line."""
     try:
-        whole = json.loads(text, parse_int=_number)
+        whole = json.loads(text, parse_int=number_of)
         return [json.dumps(one) for one in whole] if isinstance(whole, list) else [text]
     except (ValueError, RecursionError):
         return lines
@@ -193,14 +179,9 @@ def _read_json(text: str) -> Any:
     surrogate pair, and a number that no field can hold."""
     if (why := why_unreadable(text.encode())) is not None:
         raise ValueError(why)
-    value = json.loads(text, parse_int=_number)
+    value = json.loads(text, parse_int=number_of)
     json.dumps(value, allow_nan=False)  # raises for infinite numbers
     return value
-
-
-def _number(text: str) -> int | float:
-    """A number as JSON writes it; infinite if it is one that no field can hold."""
-    return int(text) if isfinite(number := float(text)) and text.removeprefix("-").isdigit() else number
 
 
 def _readable(texts: Sequence[str]) -> Iterator[Any]:
@@ -228,7 +209,7 @@ def _of_objects(name: str, objects: list[dict[str, Any]]) -> Proposal:
     for row in rows:
         for path, value in leaves(row, ()):
             found[path].append(value)
-    document["schema"] = _schema(found, len(rows), proposal, is_text=False)
+    document["schema"] = schema_of(found, len(rows), proposal.notes, is_text=False)
     return proposal
 
 
@@ -239,7 +220,7 @@ def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
         for path, value in leaves(row_of_change(event) or {}, ()):
             found[path].append(value)
     proposal = Proposal({"stream": name, "format": "debezium"})
-    schema = _schema(found, len(events), proposal, is_text=False, fields_max=COLUMNS_MAX - 2)  # two are added
+    schema = schema_of(found, len(events), proposal.notes, is_text=False, fields_max=COLUMNS_MAX - 2)  # two are added
     for field_name, spec in schema.items():  # a column that is further in, or has no field's name
         if isinstance(spec, dict) and "from" in spec:
             schema[field_name] = spec | {"from": f"$.row{spec['from'][1:]}"}
@@ -274,14 +255,9 @@ def _of_avro_file(name: str, sample: bytes) -> tuple[Proposal, list[bytes]]:
         for path, value in leaves(json.loads(one) if isinstance(one, bytes) else {}, ()):
             found[path].append(value)
     proposal = Proposal({"stream": name, "format": "avro", "avro": {"schema": text}})
-    fields = _schema(found, len(values), proposal, is_text=False)
-    for field_name, spec in fields.items():
-        spec = dict(spec) if isinstance(spec, dict) else {"type": spec}
-        path = parse_json_path(spec.get("from", f"$.{field_name}"))
-        if (declared := declared_type(read_avro_schema(text), path)) is not None:
-            spec["type"] = declared + "?" * spec["type"].endswith("?")
-            spec.pop("unit", None)
-        fields[field_name] = spec if len(spec) > 1 else spec["type"]
+    read_schema = read_avro_schema(text)
+    types = {path: kind for path in found if (kind := declared_type(read_schema, path)) and not is_nested(kind)}
+    fields = schema_of(found, len(values), proposal.notes, is_text=False, declared=types)
     proposal.document["schema"] = fields
     proposal.notes.append("send each record by itself, without the file's header; or use a schema registry")
     return proposal, values
@@ -309,54 +285,96 @@ def _of_influx(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
         for key, value in members.items():
             found[(key,)].append(value)
     proposal = Proposal({"stream": name, "format": "influx"})
-    schema = _schema(found, good, proposal, is_text=False)
-    if "time" in schema:
-        schema["time"] = {"type": "timestamp?" if len(found[("time",)]) < good else "timestamp", "unit": "ns"}
+    schema = schema_of(found, good, proposal.notes, is_text=False)
+    times = found[("time",)]
+    if times and all(isinstance(value, int) for value in times):
+        proposed = schema["time"]
+        unit = proposed.get("unit", "ns") if isinstance(proposed, dict) else "ns"
+        schema["time"] = {"type": "timestamp?" if len(times) < good else "timestamp", "unit": unit}
+        if unit != "ns":
+            proposal.notes.append(
+                f"time counts {unit} in these lines. A write request by HTTP that says so (?precision={unit}) brings ns: where "
+                "all lines come that way, write unit: ns"
+            )
     proposal.document["schema"] = schema
     return proposal, values
 
 
-def _read_csv(text: str) -> tuple[str, list[str], list[list[str]]] | None:
-    """The delimiter, the rows as they are, and their values, as many in each row; None if there is no such delimiter."""
+@dataclass(frozen=True)
+class _CsvSample:
+    delimiter: str
+    texts: list[str]
+    """The rows as they are."""
+    rows: list[list[str]]
+    """The values of those that have as many as most."""
+    comments: int
+    """How many lines above them begin with #."""
+
+
+def _read_csv(text: str) -> _CsvSample | None:
+    """The sample as CSV: by a delimiter that gives as many values in each row, or in nearly all; None if there is none."""
     lines = text.encode().split(b"\n")
-    for delimiter in _DELIMITERS:
-        whole = islice(rows_of_csv(lines, delimiter.encode(), RECORD_BYTES_MAX), SAMPLE_RECORDS_MAX)
-        texts = [row.decode() for row, _ in whole if isinstance(row, bytes)]
-        try:
-            rows = [next(csv.reader(StringIO(row, newline=""), delimiter=delimiter)) for row in texts]
-        except csv.Error:
-            continue
-        if len({len(row) for row in rows}) == 1 and len(rows[0]) > 1:
-            return delimiter, texts, rows
+    comments = next((at for at, line in enumerate(lines) if not line.startswith(b"#")), 0)
+    for above, share in ((0, 1.0), (comments, 1.0), (comments, FITS_SHARE)):
+        for delimiter in _DELIMITERS:
+            found = rows_of_csv(lines[above:], delimiter.encode(), RECORD_BYTES_MAX)
+            texts = [row.decode() for row, _ in islice(found, SAMPLE_RECORDS_MAX) if isinstance(row, bytes)]
+            try:
+                rows = [next(csv.reader(StringIO(row, newline=""), delimiter=delimiter)) for row in texts]
+            except csv.Error:
+                continue
+            width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+            if width > 1 and count >= share * len(rows) and (count >= FITS_MIN or share == 1):
+                return _CsvSample(delimiter, texts, [row for row in rows if len(row) == width], above)
     return None
 
 
-def _of_csv(name: str, delimiter: str, lines: list[str], rows: list[list[str]]) -> tuple[Proposal, list[bytes]]:
+def _of_csv(name: str, sample: _CsvSample) -> tuple[Proposal, list[bytes]]:
     document: dict[str, Any] = {"stream": name, "format": "csv"}
     proposal = Proposal(document)
+    rows, lines = sample.rows, sample.texts
+    if len(lines) > len(rows):
+        proposal.notes.append(
+            f"rows with more or fewer than {len(rows[0])} values: {len(lines) - len(rows):,} of {len(lines):,}; they become dead "
+            "letters"
+        )
+    if sample.comments:
+        proposal.notes.append(
+            f"comments (#) above the rows, which no reader of files leaves out: {sample.comments:,}; take them away: "
+            f"tail -n +{sample.comments + 1} FILE"
+        )
     has_head = len(rows) > 1 and not any(map(_is_value, rows[0])) and any(map(_is_value, rows[1]))
-    names = rows[0] if has_head else [f"column_{at + 1}" for at in range(len(rows[0]))]
+    names = _unlike(rows[0]) if has_head else [f"column_{at + 1}" for at in range(len(rows[0]))]
     if has_head:
         rows, lines = rows[1:], lines[1:]
         proposal.notes.append("the first line holds the names of the columns; don't send it")
     else:
         proposal.notes.append("no line holds the names of the columns: put better ones")
-    rows = [row for row in rows if not any(map(_is_beyond, row))] or rows
+    rows = [row for row in rows if not any(map(is_beyond, row))] or rows
     found: dict[Path, list[Any]] = {(key,): [row[at] for row in rows if row[at]] for at, key in enumerate(names)}
-    document["schema"] = _schema(found, len(rows), proposal, is_text=True)
+    empty: dict[Path, str] = {path: "string" for path, values in found.items() if not values}
+    document["schema"] = schema_of(found, len(rows), proposal.notes, is_text=True, declared=empty)
     for spec in document["schema"].values():
         if isinstance(spec, dict):
             spec.pop("from", None)
-    if delimiter != ",":
-        document["csv"] = {"delimiter": delimiter}
+    if sample.delimiter != ",":
+        document["csv"] = {"delimiter": sample.delimiter}
     return proposal, [line.encode() for line in lines]
 
 
+def _unlike(names: list[str]) -> list[str]:
+    """The names of columns, those that stand there again with their place."""
+    return [name if name not in names[:at] else f"{name}_{at + 1}" for at, name in enumerate(names)]
+
+
 def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
-    usual = [line for line in lines if not _is_beyond(line)] or lines
-    proposal = Proposal(
-        {"stream": name, "format": "value", "schema": {"value": _type_of("value", usual, is_text=True)["type"]}}
-    )
+    usual = [line for line in lines if not is_beyond(line)] or lines
+    proposed = type_of("value", usual, is_text=True)
+    proposal = Proposal({"stream": name, "format": "value", "schema": {"value": proposed.spec["type"]}})
+    if proposed.odd:
+        proposal.notes.append(odd_note("value", proposed.spec, usual, proposed.odd))
+    if proposed.spec["type"] == "string" and (hint := hint_of("value", usual)) is not None:
+        proposal.notes.append(hint)
     proposal.notes.append(
         "add a field for what tells the devices apart, from the topic (mqtt: {fields}) or the URL's query"
     )
@@ -364,117 +382,11 @@ def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
     return proposal, [line.encode() for line in lines]
 
 
-# --- What a field is
-
-
-def leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
-    """Every value that is no object; lists are one value each."""
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            yield from leaves(inner, (*path, key))
-        else:
-            yield (*path, key), inner
-
-
-def _schema(
-    found: dict[Path, list[Any]], rows: int, proposal: Proposal, *, is_text: bool, fields_max: int = COLUMNS_MAX
-) -> dict[str, Any]:
-    schema: dict[str, Any] = {}
-    times = []
-    if len(found) > fields_max:
-        proposal.notes.append(f"{len(found) - fields_max:,} fields that the fewest records have are left out")
-        found = dict(sorted(found.items(), key=lambda one: -len(one[1]))[:fields_max])
-    for path, values in found.items():
-        if len(path) >= STEPS_MAX:
-            proposal.notes.append(f"{path_text(path)} has more steps than a path may have; left out")
-            continue
-        known = [value for value in values if value is not None]
-        if not known or any(isinstance(value, list) for value in known):
-            what = "is null throughout" if not known else "is an array: take single elements by a path, as $.name[0]"
-            proposal.notes.append(f"{path_text(path)} {what}; left out")
-            continue
-        name = _field_name(path, schema)
-        spec = _type_of(str(path[-1]), known, is_text=is_text)
-        if len(known) < rows:
-            spec["required"] = False
-        if path != (name,):
-            spec["from"] = path_text(path)
-        if spec["type"] == "timestamp" and len(known) == rows:
-            times.append(name)
-        if spec["type"] == "timestamp" and any(isinstance(value, str) and _is_of_a_clock(value) for value in known):
-            proposal.notes.append(
-                f"{name} names no time zone, so it is UTC; if it is not, add tz: {_SOME_ZONE} or another"
-            )
-        if spec["type"] == "string" and all(_OTHER_TIME.search(str(value)) for value in known):
-            proposal.notes.append(f"{name} seems to be a time in another form than ISO 8601: {_OTHER_TIME_REMEDY}")
-        schema[name] = spec if len(spec) > 1 else spec["type"]
-        if set(spec) == {"type", "required"}:
-            schema[name] = f"{spec['type']}?"
-    if not schema:
-        raise NoSampleError("the sample's records hold no value that a field can have")
-    if times:
-        proposal.notes.append(f"for a pipeline: event_time: {{field: {times[0]}, delay: 10s}}")
-    else:
-        proposal.notes.append("no field is a time in every record; for a pipeline: event_time: {from: log}")
-    return schema
-
-
-def _is_of_a_clock(text: str) -> bool:
-    """Whether the time depends on where the clock hangs."""
-    return parse_timestamp(text, "ms") != parse_timestamp(text, "ms", _SOME_ZONE)
-
-
-def _field_name(path: Path, taken: dict[str, Any]) -> str:
-    """The last name on the path, made a field name; with those before it where that is taken."""
-    steps = [re.sub(r"\W", "_", str(step), flags=re.ASCII) for step in path]
-    lower = {name.lower() for name in taken}
-    for count in range(1, len(steps) + 1):
-        name = "_".join(steps[-count:])
-        name = name if FIELD_NAME.fullmatch(name) and not name.startswith("_") else f"f_{name.lstrip('_')}"[:200]
-        if name.lower() not in lower and name.lower() not in RESERVED_FIELDS:
-            return name
-    return next(f"{name}_{number}" for number in range(2, len(taken) + 3) if f"{name}_{number}".lower() not in lower)
-
-
-def _type_of(name: str, values: Sequence[Any], *, is_text: bool) -> dict[str, Any]:
-    """The type that holds all of the values. `is_text`: they are texts whatever they mean."""
-    texts = [value for value in values if isinstance(value, str)]
-    if len(texts) == len(values):
-        read = [_value_of(text) for text in texts]
-        if any(isinstance(value, str) for value in read):
-            are_times = all(isinstance(value, str) and parse_timestamp(value, "ms") is not None for value in read)
-            return {"type": "timestamp" if are_times else "string"}
-        spec = _type_of(name, read, is_text=False)
-        return spec if is_text else spec | {"text": True}
-    if all(isinstance(value, bool) for value in values):
-        return {"type": "boolean"}
-    if any(isinstance(value, bool | str) for value in values):
-        return {"type": "string"}
-    if _TIME_NAME.search(name):
-        for unit, per_second in PER_SECOND.items():
-            if all(_CENTURY_S[0] <= value / per_second < _CENTURY_S[1] for value in values):
-                return {"type": "timestamp", "unit": unit}
-    first, last = WHOLE_RANGES["long"]
-    is_whole = all(isinstance(value, int) and first <= value <= last for value in values)
-    return {"type": "long" if is_whole else "double"}
-
-
-def _value_of(text: str) -> Any:
-    """What a text means: a number that a field can hold, true or false, or itself."""
-    stripped = text.strip()
-    if stripped in ("true", "false"):
-        return stripped == "true"
-    return _number(stripped) if is_number_text(stripped) and not _is_beyond(stripped) else text
-
-
-def _is_beyond(text: str) -> bool:
-    """Whether a text is a number that no field can hold."""
-    return is_number_text(text.strip()) and not isfinite(float(text))
-
-
 def _is_value(text: str) -> bool:
-    """Whether a text is something else than a name: empty, a number, true or false, or a time."""
-    return not text or not isinstance(_value_of(text), str) or parse_timestamp(text, "ms") is not None
+    """Whether a text is something else than a name: empty, a number, true or false, or a time, also in another form."""
+    return (
+        not text or not isinstance(value_of(text), str) or parse_timestamp(text, "ms") is not None or is_odd_value(text)
+    )
 
 
 def _objects_in(value: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""A stream's document, proposed from a sample of its records."""

@@ -1,0 +1,117 @@
+"""The type of a field, proposed from its values: that which accepts most of them.
+
+A type that leaves values out is proposed instead of one that holds them all (as `string` holds every text) only where at least
+`FITS_MIN` values, and at least `FITS_SHARE` of all, fit it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from strandline.core.field_types import WHOLE_RANGES
+from strandline.processing.formats.text_values import is_number_text
+from strandline.processing.formats.timestamps import PER_SECOND, parse_timestamp
+
+FITS_MIN = 20
+FITS_SHARE = 0.95
+_CENTURY_S = (946_684_800, 4_102_444_800)
+"""2000 to 2099: what a number may be that is taken for a time."""
+_TIME_NAME = re.compile(
+    r"(?i)(?:^|_|\b)(?:t|ts|epoch|time|timestamp|date|datetime|at|when|created|measured|ns)(?:_?(?:s|ms|us|ns))?$"
+)
+
+
+@dataclass(frozen=True)
+class ProposedType:
+    """What a schema says of a field, and the values that don't fit that."""
+
+    spec: dict[str, Any]
+    odd: list[Any] = field(default_factory=list)
+
+
+def type_of(name: str, values: Sequence[Any], *, is_text: bool) -> ProposedType:
+    """The type for these values, of which none is null, a list or an object. `is_text`: they are texts whatever they mean."""
+    meant = [value_of(value) if isinstance(value, str) else value for value in values]
+    is_number = [isinstance(value, int | float) and not isinstance(value, bool) for value in meant]
+    unit = _unit(name, [value for value, fits in zip(meant, is_number, strict=True) if fits])
+    fits_of = {
+        "timestamp": [_is_time(value, unit) for value in meant],
+        "boolean": [isinstance(value, bool) for value in meant],
+        "number": is_number,
+        "string": [isinstance(value, str) for value in values],
+    }
+    kind = _best(fits_of, len(values))
+    fitting = [at for at, fits in enumerate(fits_of[kind]) if fits]
+    spec: dict[str, Any] = {"type": kind}
+    if kind == "number":
+        spec["type"] = _number_type([meant[at] for at in fitting])
+    if kind == "timestamp" and any(is_number[at] for at in fitting):
+        spec["unit"] = unit
+    if (
+        kind != "string"
+        and not is_text
+        and any(isinstance(values[at], str) and values[at] != meant[at] for at in fitting)
+    ):
+        spec["text"] = True
+    return ProposedType(spec, [value for value, fits in zip(values, fits_of[kind], strict=True) if not fits])
+
+
+def are_most(fitting: int, count: int) -> bool:
+    """Whether so many of the values are all, or so many that the others are taken for odd ones."""
+    return fitting > 0 and (fitting == count or (fitting >= FITS_MIN and fitting >= FITS_SHARE * count))
+
+
+def _best(fits_of: dict[str, list[bool]], count: int) -> str:
+    """Which kind to propose; of those that are as good, the first."""
+    fitting = {kind: sum(fits) for kind, fits in fits_of.items()}
+    usual = next((kind for kind, fits in fitting.items() if fits == count), None)
+    near = next((kind for kind, fits in fitting.items() if are_most(fits, count)), None)
+    if near is not None and usual in (None, "string", "number"):
+        return near
+    return usual or max(("timestamp", "string", "boolean", "number"), key=fitting.__getitem__)
+
+
+def _unit(name: str, numbers: list[int | float]) -> str | None:
+    """The unit in which most of the numbers are times of this century, if they can be times by the name of their field."""
+    if not _TIME_NAME.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)):
+        return None
+    times = {unit: sum(_is_of_century(number, unit) for number in numbers) for unit in PER_SECOND}
+    unit = max(times, key=times.__getitem__)
+    return unit if times[unit] else None
+
+
+def _is_time(value: Any, unit: str | None) -> bool:
+    if isinstance(value, str):
+        return parse_timestamp(value, "ms") is not None
+    return unit is not None and not isinstance(value, bool) and _is_of_century(value, unit)
+
+
+def _is_of_century(number: float, unit: str) -> bool:
+    return _CENTURY_S[0] <= number / PER_SECOND[unit] < _CENTURY_S[1]
+
+
+def _number_type(numbers: list[int | float]) -> str:
+    first, last = WHOLE_RANGES["long"]
+    return "long" if all(isinstance(value, int) and first <= value <= last for value in numbers) else "double"
+
+
+def value_of(text: str) -> Any:
+    """What a text means: a number that a field can hold, true or false, or itself."""
+    stripped = text.strip()
+    if stripped in ("true", "false"):
+        return stripped == "true"
+    return number_of(stripped) if is_number_text(stripped) and not is_beyond(stripped) else text
+
+
+def number_of(text: str) -> int | float:
+    """A number as JSON writes it; infinite if it is one that no field can hold."""
+    return int(text) if isfinite(number := float(text)) and text.removeprefix("-").isdigit() else number
+
+
+def is_beyond(text: str) -> bool:
+    """Whether a text is a number that no field can hold."""
+    return is_number_text(text.strip()) and not isfinite(float(text))

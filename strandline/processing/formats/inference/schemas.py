@@ -1,0 +1,130 @@
+"""The schema of a proposed document: a field for each place in the sample's records at which values stand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
+from strandline.core.documents import COLUMNS_MAX
+from strandline.core.errors import StrandlineError
+from strandline.core.json_paths import STEPS_MAX
+from strandline.processing.formats.inference.field_types import ProposedType, are_most, type_of
+from strandline.processing.formats.inference.text_hints import hint_of
+from strandline.processing.formats.json_rows import path_text
+from strandline.processing.formats.timestamps import parse_timestamp
+
+Path = tuple[str | int, ...]
+SOME_ZONE = "Asia/Kolkata"
+"""One that was never UTC."""
+
+
+class NoSampleError(StrandlineError):
+    """Nothing can be told from the sample."""
+
+    code = "no_sample"
+
+
+def leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
+    """Every value that is no object; lists are one value each."""
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from leaves(inner, (*path, key))
+        else:
+            yield (*path, key), inner
+
+
+def schema_of(
+    found: Mapping[Path, list[Any]],
+    rows: int,
+    notes: list[str],
+    *,
+    is_text: bool,
+    fields_max: int = COLUMNS_MAX,
+    declared: Mapping[Path, str] | None = None,
+) -> dict[str, Any]:
+    """A field for the values at each path, as so many rows have them; what a person should know of them is added to `notes`.
+
+    `is_text`: the values are texts whatever they mean. `declared`: types that are known. Raises NoSampleError where no
+    field is left.
+    """
+    schema: dict[str, Any] = {}
+    times = []
+    if len(found) > fields_max:
+        notes.append(f"{len(found) - fields_max:,} fields that the fewest records have are left out")
+        found = dict(sorted(found.items(), key=lambda one: -len(one[1]))[:fields_max])
+    for path, values in found.items():
+        if len(path) >= STEPS_MAX:
+            notes.append(f"{path_text(path)} has more steps than a path may have; left out")
+            continue
+        known = [value for value in values if value is not None]
+        type_known = (declared or {}).get(path)
+        single = [value for value in known if not isinstance(value, list)]
+        if type_known is None and not are_most(len(single), len(known)):
+            element = path_text((*path, 0))
+            what = "is null throughout" if not known else f"is an array: take single elements by a path, as {element}"
+            notes.append(f"{path_text(path)} {what}; left out")
+            continue
+        name = _field_name(path, schema)
+        if type_known is None:
+            proposed = type_of(str(path[-1]), single, is_text=is_text)
+            proposed.odd.extend(value for value in known if isinstance(value, list))
+        else:
+            proposed = ProposedType({"type": type_known})
+        spec = proposed.spec
+        if len(known) < rows:
+            spec["required"] = False
+        if path != (name,):
+            spec["from"] = path_text(path)
+        if spec["type"] == "timestamp" and len(known) == rows:
+            times.append(name)
+        notes += _notes_of(name, spec, known, proposed.odd)
+        schema[name] = spec if len(spec) > 1 else spec["type"]
+        if set(spec) == {"type", "required"}:
+            schema[name] = f"{spec['type']}?"
+    if not schema:
+        raise NoSampleError("the sample's records hold no value that a field can have")
+    if times:
+        notes.append(f"for a pipeline: event_time: {{field: {times[0]}, delay: 10s}}")
+    else:
+        notes.append("no field is a time in every record; for a pipeline: event_time: {from: log}")
+    return schema
+
+
+def _notes_of(name: str, spec: dict[str, Any], known: list[Any], odd: list[Any]) -> Iterator[str]:
+    """What a person should know about one field."""
+    if odd:
+        yield odd_note(name, spec, known, odd)
+    texts = [value for value in known if isinstance(value, str)]
+    if spec["type"] == "timestamp" and any(map(_is_of_a_clock, texts)):
+        yield f"{name} names no time zone, so it is UTC; if it is not, add tz: {SOME_ZONE} or another"
+    if spec["type"] == "string" and texts and (hint := hint_of(name, texts)) is not None:
+        yield hint
+
+
+def odd_note(name: str, spec: dict[str, Any], known: list[Any], odd: list[Any]) -> str:
+    """How many values don't fit the proposed type, and one of them."""
+    shown = json.dumps(odd[0])
+    how_many = f"{len(odd):,} of {len(known):,}, as {shown if len(shown) <= 40 else shown[:40] + '...'}"
+    if "unit" in spec and not isinstance(odd[0], str | bool | list):
+        return f"{name}: values that are no times of 2000 to 2099 in {spec['unit']}: {how_many}"
+    return f"{name}: values that don't fit {spec['type']}: {how_many}; their records become dead letters"
+
+
+def _is_of_a_clock(text: str) -> bool:
+    """Whether the time depends on where the clock hangs."""
+    return parse_timestamp(text, "ms") != parse_timestamp(text, "ms", SOME_ZONE)
+
+
+def _field_name(path: Path, taken: dict[str, Any]) -> str:
+    """The last name on the path, made a field name; with those before it where that is taken."""
+    steps = [re.sub(r"\W", "_", str(step), flags=re.ASCII) for step in path]
+    lower = {name.lower() for name in taken}
+    for count in range(1, len(steps) + 1):
+        name = "_".join(steps[-count:])
+        name = name if FIELD_NAME.fullmatch(name) and not name.startswith("_") else f"f_{name.lstrip('_')}"[:200]
+        if name.lower() not in lower and name.lower() not in RESERVED_FIELDS:
+            return name
+    return next(f"{name}_{number}" for number in range(2, len(taken) + 3) if f"{name}_{number}".lower() not in lower)

@@ -1,0 +1,115 @@
+"""What a field's texts seem to be, though they are declared as texts, and the expression that makes that of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.processing.formats.inference.field_types import FITS_SHARE, value_of
+from strandline.processing.operators.functions.written_times import read
+from strandline.processing.pipelines.functions.time_patterns import read_pattern
+
+_TEXTS_MAX = 1_000
+"""So many are looked at."""
+_TIME = re.compile(r"\d{1,4}[./-](?:\d{1,2}|[A-Za-z]{3,9})[./-]\d{1,4}(?:[ T]|, )+\d{1,2}:\d{2}")
+_TIME_PARTS = re.compile(
+    r"(?P<first>\d{1,4})(?P<mark>[./-])(?P<second>\d{1,2}|[A-Za-z]{3,9})(?P=mark)(?P<third>\d{1,4})(?P<gap>,? +|T)"
+    r"\d{1,2}:\d{2}(?P<seconds>:\d{2}(?:(?P<point>[.,])\d{1,6})?)?"
+    r"(?P<half> ?[AaPp][Mm])?(?P<offset> ?(?:Z|[+-]\d{2}(?::?\d{2})?))?"
+)
+_COMMA_NUMBER = re.compile(r"-?\d+,\d+", re.ASCII)
+_BOOLEANS = ("true", "false")
+_TIME_REMEDY = "as docs/formats.md shows (Times in other forms)"
+
+
+def is_odd_value(text: str) -> bool:
+    """Whether it is a time in another form than ISO 8601, a number with a decimal comma, or `True` or `False`."""
+    stripped = text.strip()
+    return bool(_TIME.search(stripped) or _COMMA_NUMBER.fullmatch(stripped)) or stripped.lower() in _BOOLEANS
+
+
+def hint_of(name: str, texts: Sequence[str]) -> str | None:
+    """What to do with the texts of the field of this name, where they seem to be something else."""
+    some = [text.strip() for text in texts[:_TEXTS_MAX]]
+    needed = FITS_SHARE * len(some)
+    if sum(_TIME.search(text) is not None for text in some) >= needed:
+        return _time_hint(name, some)
+    numbers = [not isinstance(value_of(text), str | bool) for text in some]
+    commas = [text for text in some if _COMMA_NUMBER.fullmatch(text)]
+    if commas and sum(numbers) + len(commas) >= needed:
+        return (
+            f'{name} is a text: its numbers have a decimal comma, as "{commas[0]}"; a pipeline makes numbers of them by '
+            f"derive: {{{name}_number: \"try_cast(replace({name}, ',', '.') as double)\"}}"
+        )
+    booleans = [text for text in some if text.lower() in _BOOLEANS]
+    if len(booleans) >= needed:
+        return (
+            f'{name} is a text: it says "{booleans[0]}", and only true and false are booleans; a pipeline makes them of it by '
+            f"derive: {{{name}_is_true: \"lower({name}) = 'true'\"}}"
+        )
+    if 2 * sum(numbers) >= len(some):
+        other = next(text for text, is_number in zip(some, numbers, strict=True) if not is_number)
+        return (
+            f"{name} is a text: too many of its values are no numbers, as {other[:40]!a}; a pipeline takes the numbers out of it "
+            f'by derive: {{{name}_number: "try_cast({name} as double)"}}'
+        )
+    return None
+
+
+def _time_hint(name: str, texts: list[str]) -> str:
+    patterns = time_patterns(texts)
+    if not patterns:
+        return f"{name} is a text: a time in another form than ISO 8601; read it by to_timestamp(text, pattern), {_TIME_REMEDY}"
+    first, *others = (one.replace("'", "''") for one in patterns)
+    told = (
+        f'{name} is a text: times as "{texts[0]}" are not guessed at; a pipeline makes a timestamp of it by derive: '
+        f"{{{name}_time: \"to_timestamp({name}, '{first}')\"}}, {_TIME_REMEDY}"
+    )
+    return told + "".join(f"; if the month stands elsewhere, the pattern is '{one}'" for one in others)
+
+
+def time_patterns(texts: Sequence[str]) -> list[str]:
+    """The patterns by which `to_timestamp` reads nearly all of the texts, the likeliest first; one for each order of day and
+    month."""
+    parts = next((found for text in texts if (found := _TIME_PARTS.fullmatch(text))), None)
+    if parts is None:
+        return []
+    column = pa.array(texts, pa.string())
+    patterns = []
+    for dates in _orders(parts):
+        for date, clock in product(dates, _clocks(parts)):
+            pattern = f"{date}{clock}"
+            if pc.count(read(column, read_pattern(pattern))).as_py() >= FITS_SHARE * len(texts):
+                patterns.append(pattern)
+                break
+    return patterns
+
+
+def _orders(parts: re.Match[str]) -> Iterator[list[str]]:
+    """The dates that can be meant, the likeliest order first; of each, with two digits and with as many as it has."""
+    months = ("MMM", "MMMM") if parts["second"].isalpha() else ("MM", "M")
+    year = "yyyy" if max(len(parts["first"]), len(parts["third"])) == 4 else "yy"
+    mark = parts["mark"]
+    if len(parts["first"]) > 2:
+        yield [mark.join((year, month, day)) for day, month in product(("dd", "d"), months)]
+        return
+    orders = [[mark.join((day, month, year)) for day, month in product(("dd", "d"), months)]]
+    if not parts["second"].isalpha():
+        orders.append([mark.join((month, day, year)) for day, month in product(("dd", "d"), months)])
+    yield from reversed(orders) if mark == "/" and parts["half"] else orders
+
+
+def _clocks(parts: re.Match[str]) -> Iterator[str]:
+    gap = "'T'" if parts["gap"] == "T" else parts["gap"]
+    seconds = "" if parts["seconds"] is None else ":ss"
+    fraction = "" if parts["point"] is None else f"{parts['point']}SSSSSS"
+    half = "" if parts["half"] is None else parts["half"][:-2] + "a"
+    offset = (parts["offset"] or "").strip()
+    letters = "" if not offset else "XXX" if ":" in offset else "XX" if len(offset) > 3 else "X"
+    behind = " " * (parts["offset"] or "").startswith(" ") + letters
+    for hours in ("hh", "h") if half else ("HH", "H"):
+        yield f"{gap}{hours}:mm{seconds}{fraction}{half}{behind}"
