@@ -254,3 +254,34 @@ def test_requests_with_metrics_are_records(say: Say, tmp_path: Path) -> None:
     assert {one["metric"]: one["n"] for one in found[0]}["my.counter"] == 1
     (write,) = found[2]
     assert (write["metric"], write["instance"], write["n"], write["low"], write["high"]) == ("up", "a", 2, 1.5, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "told"),
+    [
+        ("ns", 1_793_534_400, "field ts is read in ns, and in s that would be 2026-11-01: if it counts"),
+        ("ms", 1_793_534_400, "write ts: {type: timestamp, unit: s} in the stream's schema"),
+        ("us", 1_793_534_400_000, "and in ms that would be 2026-11-01: if it counts"),
+        ("s", 5, "look at the values of field ts, and at its 'unit' in the schema, which is s"),
+        ("s", 1_793_534_400, None),
+    ],
+)
+def test_a_run_warns_where_all_times_lie_before_1990(
+    unit: str, number: int, told: str | None, say: Say, tmp_path: Path
+) -> None:
+    (tmp_path / "meters.yaml").write_text(documents_of("json").replace("unit: s", f"unit: {unit}"))
+    file = tmp_path / "meters.ndjson"
+    lines = [json.dumps({"id": "a", "ts": number + at}) for at in range(3)]
+    file.write_text("\n".join(lines))
+    run = ("pipeline", "run", str(tmp_path / "meters.yaml"), "--input", str(file))
+    said = say(*run)
+    assert said.code == 0
+    if told is None:
+        assert said.err == ""
+        return
+    assert said.err.startswith("warning: all event times of stream meters lie before 1990, the first at 1970-01-")
+    assert told in said.err
+    (line,) = say(*run, "--json").err.splitlines()
+    assert told in json.loads(line)["warning"]
+    file.write_text("\n".join([*lines, json.dumps({"id": "a", "ts": "2026-11-01T00:00:00Z"}), '{"id": "a"}']))
+    assert "warning" not in say(*run).err

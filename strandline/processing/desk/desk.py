@@ -20,7 +20,7 @@ from strandline.core.errors import PermanentError
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_EXPRESSION, REASON_RESULT
 from strandline.processing.desk.asked_schemas import asked_schemas
 from strandline.processing.desk.event_clock import EventClock
-from strandline.processing.desk.log_times import LogTimes
+from strandline.processing.desk.log_times import EarlyTimes, LogTimes
 from strandline.processing.desk.records import DeskRecords, Offsets
 from strandline.processing.emission.result_shapes import document_shape, letter_shape, refusal_message, unusable_results
 from strandline.processing.formats.decoder import NEVER_LATE, Decoded, RejectedRecord
@@ -128,6 +128,7 @@ class _DeskStream:
         self.decoder = decoder_of(decoding)
         self.reader = RowReader(decoding.format, asked_schemas(decoding.format))
         self.log_times = LogTimes(decoding.format.fields, decoding.event_time_source, log_time)
+        self.early_times = EarlyTimes(self.name, decoding.format.fields, decoding.event_time_source)
         self.max_ahead_ms = pipeline.inputs[place].event_time_rule.max_ahead_ms
         self.offsets = Offsets()
 
@@ -218,6 +219,11 @@ class Desk:
             for part in self._judged(stream, records, offsets, rows):
                 yield from self._taken(part)
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should look at, though the run goes on: streams whose event times can hardly be meant."""
+        return [told for one in self._streams if (told := one.early_times.warning) is not None]
+
     def wait(self, ms: int) -> Iterator[Outcome]:
         """Let so much log time pass in which no record comes, and close what that closes."""
         self._clock.wait(ms)
@@ -286,7 +292,9 @@ class Desk:
         is_usable = np.ones(len(rows.texts), np.bool_)
         is_usable[[one.index for one in decoded.rejects]] = False
         events_ms = np.zeros(len(rows.texts), np.int64)
-        events_ms[is_usable] = decoded.event_time.cast(pa.int64()).to_numpy() // 1_000
+        micros = decoded.event_time.cast(pa.int64()).to_numpy()
+        stream.early_times.watch(micros)
+        events_ms[is_usable] = micros // 1_000
         places = np.arange(len(rows.texts)) if rows.places is None else np.asarray(rows.places)
         value_at = partial(stream.reader.dead_letter_value, records.values, rows)
         judged = _JudgedRows(

@@ -1,4 +1,4 @@
-"""The log time of records whose input names none: their event time."""
+"""The log time of records whose input names none, which is their event time; and whether event times can be right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.processing.formats.record_fields import JsonText, RecordField
-from strandline.processing.formats.timestamps import parse_timestamp_column
+from strandline.processing.formats.timestamps import format_timestamp, parse_timestamp_column, unit_of_century
 from strandline.processing.pipelines.event_time import EventTimeSource
 
 Times = npt.NDArray[np.int64]
@@ -19,6 +19,42 @@ _NO_TIMESTAMP = (
     "the stream has no field of type timestamp, so let a test say when they came: strandline pipeline test FILE, "
     "whose steps have 'at' (docs/desk.md)"
 )
+
+
+_EARLY_MICROS = 631_152_000_000_000
+"""The beginning of 1990: devices send nothing older, but what is read in a wrong unit mostly is."""
+
+
+class EarlyTimes:
+    """Watches the event times of one stream: where all are early, its field counts another unit than the schema says."""
+
+    def __init__(self, stream: str, fields: Sequence[RecordField], source: EventTimeSource) -> None:
+        self._stream = stream
+        self._field = next((field for field in fields if field.name == source.field), None)
+        self._first: int | None = None
+        self._latest = 0
+
+    def watch(self, micros: Times) -> None:
+        """Take these event times in."""
+        if len(micros):
+            self._first = int(micros[0]) if self._first is None else self._first
+            self._latest = max(self._latest, int(micros.max()))
+
+    @property
+    def warning(self) -> str | None:
+        """What to look at where all event times that were taken in are early; None where one isn't, or there was none."""
+        if self._field is None or self._first is None or self._latest >= _EARLY_MICROS:
+            return None
+        name, unit = self._field.name, self._field.time_unit
+        told = (
+            f"all event times of stream {self._stream} lie before 1990, the first at {format_timestamp(self._first)}; "
+        )
+        if (likely := unit_of_century(self._first, unit)) is None:
+            return told + f"look at the values of field {name}, and at its 'unit' in the schema, which is {unit}"
+        return (
+            f"{told}field {name} is read in {unit}, and in {likely[0]} that would be {format_timestamp(likely[1])[:10]}: if it "
+            f"counts {likely[0]}, write {name}: {{type: timestamp, unit: {likely[0]}}} in the stream's schema"
+        )
 
 
 class LogTimes:

@@ -42,9 +42,9 @@ from strandline.processing.formats.decimals import DecimalParser
 from strandline.processing.formats.timestamps import (
     PER_SECOND,
     format_timestamp,
-    likely_unit,
     number_range,
     parse_timestamp,
+    unit_of_century,
 )
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
@@ -55,8 +55,6 @@ NESTING_MAX = 100
 """How deep objects and arrays may be nested. Fixed here, since the parser's own limit depends on its caller's depth."""
 _SHOWN_CHARACTERS_MAX = 40
 
-_MID_CENTURY_MICROS = 2_524_608_000_000_000
-"""The year 2050. Half as many before and after it are the years 2010 to 2090."""
 _WHOLE_NUMBER = re.compile(rb"-?\d{1,30}")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """Also one that is not closed: to look on behind each of its quotes would cost the square of its length."""
@@ -344,7 +342,7 @@ def _wrong_value(field: RecordField, raw: bytes) -> Rejection:
     """Why the value is none of the field. A number that is a time of this century in another unit is said to be one."""
     if field.type == "timestamp" and _WHOLE_NUMBER.fullmatch(raw) and not field.is_in_time(int(raw)):
         micros = int(raw) * 1_000_000 // PER_SECOND[field.time_unit]
-        likely = likely_unit(micros, field.time_unit, _MID_CENTURY_MICROS, _MID_CENTURY_MICROS // 2)
+        likely = unit_of_century(micros, field.time_unit)
         if likely is not None:
             message = f"{field.name}: {shown(raw)} is no time in {field.time_unit}; as {likely[0]} it would be "
             return Rejection(REASON_TIME_UNIT, f"{message}{format_timestamp(likely[1])}; is the unit right?")

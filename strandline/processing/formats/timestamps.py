@@ -26,6 +26,8 @@ Marks = npt.NDArray[np.bool_]
 
 PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MID_CENTURY_MICROS = 2_524_608_000_000_000
+"""The year 2050. Half as many before and after it are the years 2010 to 2090."""
 _SECONDS_FIRST = -62_135_596_800
 _SECONDS_END = 253_402_300_800
 _TEXT = re.compile(
@@ -69,6 +71,11 @@ def likely_unit(micros: int, unit: str, near_micros: int, within_micros: int) ->
         if other != unit and abs(found - near_micros) <= within_micros:
             return other, found
     return None
+
+
+def unit_of_century(micros: int, unit: str) -> tuple[str, int] | None:
+    """Return in which other unit a number is a time of 2010 to 2090, and that time, if it was read as `micros` in `unit`."""
+    return likely_unit(micros, unit, _MID_CENTURY_MICROS, _MID_CENTURY_MICROS // 2)
 
 
 def parse_timestamp_column(

@@ -127,6 +127,9 @@ def run_pipeline(
             shown.keep(one)
     if not as_json:
         shown.print(desk, checked, output)
+    for warning in desk.warnings:
+        told = printable_json(json.dumps({"warning": warning})) if as_json else printable(f"warning: {warning}")
+        print(told, file=sys.stderr)
 
 
 @pipeline_app.command("test", epilog="Example: strandline pipeline test examples/tests/nab.yaml --junit report.xml")
