@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from hypothesis import given
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from strandline.core.streams.stream import StreamSpec
+from strandline.processing.desk.record_files import read_records
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.inference.proposals import NoSampleError, Proposal, infer_from_topic, infer_stream
 from strandline.processing.formats.inference.text_hints import time_patterns
@@ -265,6 +269,109 @@ def test_a_text_that_is_something_else_comes_with_what_to_do(values: list[str], 
     assert infer_type(parse_expression(expression), {"v": "string"}) == read
 
 
+@pytest.mark.parametrize(
+    ("record", "explode"),
+    [
+        (
+            {"id": "a", "rx": [{"gw": "g", "rssi": -90}], "object": {"readings": [{"t": 1, "v": 2.5}] * 3}},
+            "$.object.readings",
+        ),
+        ({"id": "a", "readings": [{"v": 2.5}], "tags": [{"name": "x"}] * 9}, "$.readings"),
+        ({"id": "a", "tags": [{"name": "x"}], "names": [{"name": "y"}] * 2}, "$.names"),
+        ({"id": "a", "rx": [{"rssi": -90}], "empty": []}, "$.rx"),
+        ({"id": "a", "v": [1, 2], "w": [[1, 2]]}, None),
+    ],
+)
+def test_the_array_with_most_numbers_gives_the_rows(record: dict[str, Any], explode: str | None) -> None:
+    proposal = infer("\n".join(map(json.dumps, [record, record])))
+    assert proposal.document.get("explode") == explode
+    assert proposal.rejected == []
+    assert proposal.document["schema"]["id"] == "string"
+
+
+def test_an_array_that_few_records_have_gives_no_rows() -> None:
+    """Each record without it would be a dead letter."""
+    proposal = infer("\n".join(map(json.dumps, [{"v": 1, "errors": [{"code": 3}]}, {"v": 2}, {"v": 3}])))
+    assert proposal.document == {"stream": "s", "format": "json", "schema": {"v": "long"}}
+    assert proposal.accepted == 3
+    assert "$.errors is an array: take single elements by a path, as $.errors[0]; left out" in proposal.notes
+
+
+def test_maps_with_arrays_of_maps_are_read_as_they_are() -> None:
+    """MessagePack has no explode."""
+    maps = [msgspec.msgpack.encode({"id": at, "all": [{"v": 1}]}) for at in range(3)]
+    proposal = infer_from_topic("s", maps, 1, "7d")
+    assert (proposal.document["format"], proposal.document["schema"]) == ("msgpack", {"id": "long"})
+    assert (proposal.accepted, proposal.rejected) == (3, [])
+
+
+def parquet(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
+    file = BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema), file)
+    return file.getvalue()
+
+
+def test_a_file_of_parquet_brings_its_schema(tmp_path: Path) -> None:
+    at = datetime(2026, 11, 24, 6, tzinfo=UTC)
+    schema = pa.schema(
+        {
+            "id": pa.string(),
+            "at": pa.timestamp("ns", "UTC"),
+            "n": pa.int32(),
+            "u": pa.uint32(),
+            "v": pa.float32(),
+            "cost": pa.decimal128(9, 2),
+            "day": pa.date32(),
+            "kind": pa.dictionary(pa.int8(), pa.string()),
+            "levels": pa.list_(pa.float64()),
+            "site": pa.struct({"name": pa.string(), "floor": pa.int8()}),
+            "nothing": pa.float64(),
+            "bytes": pa.binary(),
+        }
+    )
+    row = {
+        "id": "007", "at": at, "n": 1, "u": 2, "v": 1.5, "cost": Decimal("1.25"), "day": at.date(), "kind": "5", "levels": [1.0],
+        "site": {"name": "north", "floor": 2}, "bytes": b"\xff",
+    }  # fmt: skip
+    sample = parquet([row, row | {"v": float("nan"), "site": None}], schema)
+    proposal = infer_stream("s", sample)
+    assert proposal.document == {
+        "stream": "s",
+        "format": "json",
+        "schema": {
+            "id": "string",
+            "at": "timestamp",
+            "n": "integer",
+            "u": "long",
+            "v": "double?",
+            "cost": "decimal(9,2)",
+            "day": "timestamp",
+            "kind": "string",
+            "levels": "array<double>",
+            "name": {"type": "string", "required": False, "from": "$.site.name"},
+            "floor": {"type": "integer", "required": False, "from": "$.site.floor"},
+            "nothing": "double?",
+            "bytes": "string",
+        },
+    }
+    assert (proposal.records, proposal.accepted, proposal.rejected) == (2, 2, [])
+    assert not [note for note in proposal.notes if "left out" in note]
+    (file := tmp_path / "rows.parquet").write_bytes(sample)
+    assert sum(map(len, read_records(file, record_format(StreamSpec.from_document(proposal.document))))) == 2
+    with pytest.raises(NoSampleError, match="no file of Parquet that can be read"):
+        infer_stream("s", sample[:-20])
+
+
+def test_an_array_of_parquet_gives_rows_with_the_types_of_its_elements() -> None:
+    element = pa.struct({"t": pa.timestamp("ms", "UTC"), "v": pa.float32()})
+    schema = pa.schema({"id": pa.string(), "o": pa.struct({"all": pa.list_(element)})})
+    t = datetime(2026, 11, 24, 6, tzinfo=UTC)
+    proposal = infer_stream("s", parquet([{"id": "5", "o": {"all": [{"t": t, "v": 1.0}, {"t": t, "v": 2.0}]}}], schema))
+    assert proposal.document["explode"] == "$.o.all"
+    assert proposal.document["schema"] == {"id": "string", "t": "timestamp", "v": "double"}
+    assert (proposal.accepted, proposal.rejected) == (2, [])
+
+
 def test_columns_without_values_and_of_one_name_are_columns() -> None:
     """As many fields as the lines have values: each line would be a dead letter otherwise."""
     proposal = infer("id,v,note,v\na,1,,2\nb,2,,3\n")
@@ -287,6 +394,12 @@ def test_a_time_without_a_zone_is_pointed_out(time: str | int, is_one: bool) -> 
     [
         (b" \n", "is empty"),
         (b"\x81\xa1", "is no text"),
+        (b"\x00\n\xfc\n", "is no text"),
+        (
+            "Bereich;v\nS\u00fcd;1\n".encode("latin-1"),
+            "byte 11 is 0xfc, '\u00fc' in Latin-1; .*iconv -f ISO-8859-1 ",
+        ),
+        ("v\n1\n".encode("utf-16"), "UTF-16, .*iconv -f UTF-16 -t UTF-8"),
         (b"[1, 2]", "no JSON object"),
         (b'{"a":\n{"b":\n', "most lines are none"),
     ],

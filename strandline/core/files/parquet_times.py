@@ -1,8 +1,18 @@
-"""Times of Parquet as Python has them."""
+"""Rows of Parquet as JSON objects, with times as Python has them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import msgspec
 import pyarrow as pa
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """Each row as a JSON object. Times become ISO 8601 text, and decimals text with all their digits."""
+    return map(_encode, in_microseconds(batch).to_pylist())
 
 
 def in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from strandline.core.errors import PermanentError
-from strandline.core.files.parquet_times import in_microseconds
+from strandline.core.files.parquet_times import json_rows
 from strandline.core.files.text_rows import (
     Row,
     TooLong,
@@ -230,11 +230,6 @@ def _of_parquet(path: Path) -> Iterator[list[bytes]]:
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(RECORDS_AT_ONCE):
-                yield [_json(row) for row in in_microseconds(batch).to_pylist()]
+                yield list(json_rows(batch))
     except ValueError as error:
         raise PermanentError(f"{path} can't be read as Parquet: {error}") from error
-
-
-def _json(row: dict[str, Any]) -> bytes:
-    """Times become ISO 8601 text, and decimals text with all their digits."""
-    return _encode(row)

@@ -6,8 +6,9 @@ import contextlib
 import csv
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO, StringIO
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from strandline.core.documents import COLUMNS_MAX
 from strandline.core.field_types import is_nested
 from strandline.core.files.text_rows import RECORD_BYTES_MAX, rows_of_csv
+from strandline.core.json_paths import STEPS_MAX
 from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.change_events import row_of_change
@@ -27,6 +29,7 @@ from strandline.processing.formats.inference.field_types import (
     type_of,
     value_of,
 )
+from strandline.processing.formats.inference.parquet_sample import declared_types, read_parquet
 from strandline.processing.formats.inference.schemas import NoSampleError, Path, leaves, odd_note, schema_of
 from strandline.processing.formats.inference.text_hints import hint_of, is_odd_value
 from strandline.processing.formats.influx_lines import InfluxLines
@@ -40,6 +43,9 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 
 SAMPLE_RECORDS_MAX = 10_000
 _AVRO_FILE = b"Obj\x01"
+_PARQUET_FILE = b"PAR1"
+_CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r")
+"""Bytes that no text has."""
 _DELIMITERS = ";,\t|"
 
 
@@ -62,13 +68,14 @@ def infer_stream(name: str, sample: bytes) -> Proposal:
         proposal, values = _of_avro_file(name, sample)
         _try_out(proposal, values)
         return proposal
+    if sample.startswith(_PARQUET_FILE):
+        proposal, values = _of_parquet(name, sample)
+        _try_out(proposal, values)
+        return proposal
     try:
         text = sample.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise NoSampleError(
-            f"the sample is no text ({error.reason} at byte {error.start}); MessagePack, CBOR, Protobuf and single records of "
-            "Avro can't be inferred: write the document by hand, see docs/formats.md"
-        ) from error
+        raise NoSampleError(_no_text(sample, error)) from error
     lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()][:SAMPLE_RECORDS_MAX]
     if not lines:
         raise NoSampleError("the sample is empty; give some records")
@@ -82,6 +89,24 @@ def infer_stream(name: str, sample: bytes) -> Proposal:
         proposal, values = _of_values(name, lines)
     _try_out(proposal, values)
     return proposal
+
+
+def _no_text(sample: bytes, error: UnicodeDecodeError) -> str:
+    """What a sample is that is no text in UTF-8, and what to do."""
+    if sample.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return (
+            "the sample is text in UTF-16, and a stream's texts are in UTF-8; convert it: iconv -f UTF-16 -t UTF-8 FILE"
+        )
+    if b"\n" in sample and _CONTROLS.isdisjoint(sample):
+        byte = sample[error.start]
+        return (
+            f"the sample is text, but not in UTF-8: byte {error.start:,} is 0x{byte:02x}, '{chr(byte)}' in Latin-1; if that is "
+            "right, convert it: iconv -f ISO-8859-1 -t UTF-8 FILE. What the devices send has to be UTF-8, too"
+        )
+    return (
+        f"the sample is no text ({error.reason} at byte {error.start}); MessagePack, CBOR, Protobuf and single records of Avro "
+        "can't be inferred: write the document by hand, see docs/formats.md"
+    )
 
 
 def infer_from_topic(name: str, records: Sequence[bytes], partitions: int, retention: str) -> Proposal:
@@ -118,10 +143,9 @@ def _of_packed(name: str, records: list[bytes]) -> Proposal:
     for packed, reader in (("msgpack", PackedMaps.of_msgpack()), ("cbor", PackedMaps.of_cbor())):
         objects = [one for one in reader.objects(records, [None] * len(records)) if isinstance(one, bytes)]
         if 2 * len(objects) >= len(records):
-            proposal = infer_stream(name, b"\n".join(objects))
+            maps = list(_readable([one.decode() for one in objects]))
+            proposal = _of_objects(name, maps, explodes=False)
             proposal.document["format"] = packed
-            proposal.document.pop("explode", None)
-            proposal.accepted, proposal.rejected = 0, []
             _try_out(proposal, records)
             return proposal
     raise NoSampleError(
@@ -191,26 +215,83 @@ def _readable(texts: Sequence[str]) -> Iterator[Any]:
             yield _read_json(text)
 
 
-def _of_objects(name: str, objects: list[dict[str, Any]]) -> Proposal:
+def _of_objects(
+    name: str,
+    objects: list[dict[str, Any]],
+    *,
+    explodes: bool = True,
+    declared: Callable[[Path | None], Mapping[Path, str]] | None = None,
+) -> Proposal:
+    """Of objects. `explodes`: an array of objects may give the rows. `declared`: the types that are known, by the array that
+    does."""
     document: dict[str, Any] = {"stream": name, "format": "json"}
     proposal = Proposal(document)
-    array = next((key for key, value in objects[0].items() if _is_list_of_objects(value)), None)
+    array = _array_of_rows(objects) if explodes else None
     rows = objects
     if array is not None:
-        document["explode"] = path_text((array,))
+        document["explode"] = path_text(array)
         proposal.notes.append(
-            f"each element of {array!r} becomes a row; without explode, take single ones as {path_text((array, 0))}.name"
+            f"each element of {path_text(array)} becomes a row; without explode, take single ones as "
+            f"{path_text((*array, 0))}.name"
         )
-        beside = [{key: value for key, value in one.items() if key != array} for one in objects]
-        rows = [
-            row | element for one, row in zip(objects, beside, strict=True) for element in _objects_in(one.get(array))
-        ]
+        rows = [_without(one, array) | element for one in objects for element in _objects_in(_at(one, array))]
     found: dict[Path, list[Any]] = defaultdict(list)
     for row in rows:
         for path, value in leaves(row, ()):
             found[path].append(value)
-    document["schema"] = schema_of(found, len(rows), proposal.notes, is_text=False)
+    types = None if declared is None else declared(array)
+    document["schema"] = schema_of(found, len(rows), proposal.notes, is_text=False, declared=types)
     return proposal
+
+
+def _array_of_rows(objects: list[dict[str, Any]]) -> Path | None:
+    """Where most records have an array of objects; of several that with numbers in its objects, and then the most of them."""
+    having: Counter[Path] = Counter()
+    elements: Counter[Path] = Counter()
+    with_numbers = set()
+    for one in objects:
+        for path, value in leaves(one, ()):
+            if (
+                isinstance(value, list)
+                and len(path) < STEPS_MAX
+                and all(isinstance(element, dict) for element in value)
+            ):
+                having[path] += 1
+                elements[path] += len(value)
+                if path not in with_numbers and any(map(_has_number, value)):
+                    with_numbers.add(path)
+    usual = [path for path, count in elements.items() if count and 2 * having[path] >= len(objects)]
+    return max(usual, key=lambda path: (path in with_numbers, elements[path]), default=None)
+
+
+def _has_number(one: dict[str, Any]) -> bool:
+    return any(isinstance(value, int | float) and not isinstance(value, bool) for _, value in leaves(one, ()))
+
+
+def _at(one: Any, path: Path) -> Any:
+    """What stands at a path of members; None where it leads nowhere."""
+    for step in path:
+        one = one.get(step) if isinstance(one, dict) else None
+    return one
+
+
+def _without(one: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The object without what stands at the path."""
+    first, *others = path
+    left = {key: value for key, value in one.items() if key != first}
+    return (
+        left
+        if not others or not isinstance(one.get(first), dict)
+        else left | {first: _without(one[first], tuple(others))}
+    )
+
+
+def _of_parquet(name: str, sample: bytes) -> tuple[Proposal, list[bytes]]:
+    """Of a file of Parquet: its rows as JSON objects, with the types of its schema."""
+    rows, schema = read_parquet(sample, SAMPLE_RECORDS_MAX)
+    proposal = _of_objects(name, list(map(json.loads, rows)), declared=partial(declared_types, schema))
+    proposal.notes.append("a row of the file becomes a JSON object, where a file is read: pipeline run, ingest")
+    return proposal, rows
 
 
 def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
@@ -391,7 +472,3 @@ def _is_value(text: str) -> bool:
 
 def _objects_in(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(isinstance(one, dict) for one in value)

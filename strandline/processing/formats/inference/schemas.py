@@ -61,6 +61,8 @@ def schema_of(
             continue
         known = [value for value in values if value is not None]
         type_known = (declared or {}).get(path)
+        if not known and any(other[: len(path)] == path != other for other in found):
+            continue  # an object, which some records lack
         single = [value for value in known if not isinstance(value, list)]
         if type_known is None and not are_most(len(single), len(known)):
             element = path_text((*path, 0))

@@ -51,7 +51,7 @@ def hint_of(name: str, texts: Sequence[str]) -> str | None:
             f'{name} is a text: it says "{booleans[0]}", and only true and false are booleans; a pipeline makes them of it by '
             f"derive: {{{name}_is_true: \"lower({name}) = 'true'\"}}"
         )
-    if 2 * sum(numbers) >= len(some):
+    if 2 * sum(numbers) >= len(some) and not all(numbers):
         other = next(text for text, is_number in zip(some, numbers, strict=True) if not is_number)
         return (
             f"{name} is a text: too many of its values are no numbers, as {other[:40]!a}; a pipeline takes the numbers out of it "
