@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from strandline.core.errors import PermanentError
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.record_files import read_records
 from strandline.processing.formats.decoder import Decoder
@@ -181,6 +182,15 @@ def test_a_text_stays_one_where_more_than_a_few_are_odd(good: int, odd: int, kin
         assert any("v is a text: too many of its values are no numbers, as 'n/a'" in one for one in proposal.notes) == (
             kind == "string"
         )
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_numbers_of_things_stay_texts(form: str) -> None:
+    """Otherwise the records of all those with a zero in front would become dead letters."""
+    proposal = of_column([f"{at:04}" for at in range(999, 1_040)], form)
+    assert proposal.document["schema"]["v"] == "string"
+    assert (proposal.accepted, proposal.rejected) == (41, [])
+    assert not [note for note in proposal.notes if note.startswith("v")]
 
 
 def test_numbers_and_texts_of_json_are_of_the_type_that_accepts_most() -> None:
@@ -370,6 +380,54 @@ def test_an_array_of_parquet_gives_rows_with_the_types_of_its_elements() -> None
     assert proposal.document["explode"] == "$.o.all"
     assert proposal.document["schema"] == {"id": "string", "t": "timestamp", "v": "double"}
     assert (proposal.accepted, proposal.rejected) == (2, [])
+
+
+ROWS = [{"id": f"d{at}", "v": at + 0.5, "o": {"t": [at]}} for at in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (json.dumps(ROWS), 3),
+        (json.dumps(ROWS, indent=1), 3),
+        ("\ufeff" + json.dumps(ROWS, indent=2), 3),
+        (json.dumps(ROWS, indent=2).replace("\n", "\r\n"), 3),
+        ("\n\n" + json.dumps(ROWS) + "\n", 3),
+        (json.dumps(ROWS[0], indent=1), 1),
+        (json.dumps(ROWS[0]), 1),
+        ("\n".join(map(json.dumps, ROWS)), 3),
+        ("\n".join(map(json.dumps, ROWS)) + '\n{"id": "d9",', 3),
+    ],
+)
+def test_infer_and_a_run_take_the_same_for_a_record(text: str, count: int, tmp_path: Path) -> None:
+    proposal = infer_stream("s", text.encode())
+    (file := tmp_path / "records.json").write_text(text, newline="")
+    config = record_format(StreamSpec.from_document(proposal.document))
+    read = [one for piece in read_records(file, config) for one in piece]
+    assert (proposal.records, proposal.accepted) == (count, count)
+    assert [json.loads(one) for one in read[:count]] == ROWS[:count]
+    assert len(read) == count + text.endswith(",")
+    is_one_value = json.dumps(ROWS[0]) not in text.splitlines()
+    assert any("strandline ingest one object a line: jq -c " in note for note in proposal.notes) == is_one_value
+
+
+@pytest.mark.parametrize("text", ["[1\n[2]", "[" * 100_000, "{\n}\n{\n}", "[1] [2]"])
+def test_what_is_not_one_value_is_read_by_lines(text: str, tmp_path: Path) -> None:
+    (file := tmp_path / "records.json").write_text(text)
+    config = record_format(StreamSpec.from_document({"stream": "s", "schema": {"v": "long"}}))
+    assert [one.decode() for piece in read_records(file, config) for one in piece] == text.split("\n")
+
+
+def test_an_array_that_is_too_large_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.processing.desk.record_files.LINE_BYTES_MAX", 100)
+    (file := tmp_path / "records.json").write_text(json.dumps([*ROWS] * 3, indent=1))
+    config = record_format(StreamSpec.from_document({"stream": "s", "schema": {"v": "double"}}))
+    with pytest.raises(
+        PermanentError, match="seems to be one JSON array, of more than 100 bytes; give one object a line: jq"
+    ):
+        list(read_records(file, config))
+    file.write_text(json.dumps(ROWS[0] | {"x": ["y" * 20] * 9}, indent=1))
+    assert sum(map(len, read_records(file, config))) > 9  # lines, as before
 
 
 def test_columns_without_values_and_of_one_name_are_columns() -> None:

@@ -35,6 +35,7 @@ from strandline.processing.formats.text_values import json_of_text
 
 FileFormat = Literal["lines", "csv", "parquet", "base64", "avro"]
 LINE_BYTES_MAX = 64 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
 _LINE_FORMATS = ("json", "value", "raw", "csv", "influx", "debezium", "otlp")
 """Whose records may be lines of text; of otlp those in JSON, as a collector writes them to files."""
@@ -66,6 +67,8 @@ def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
                 records = _of_csv(file, config, path)
             elif config.name == "csv":
                 records = _rows_of_values(file, config, str(path))
+            elif config.name == "json":
+                records = _of_json(file, str(path))
             else:
                 records = _lines(file, str(path))
             yield from _pieces(records)
@@ -103,6 +106,38 @@ def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Each line that is not blank, without its end."""
     rows = rows_of_lines(_all_lines(file), LINE_BYTES_MAX)
     return _kept((row for row, _ in rows), LINE_BYTES_MAX, name)
+
+
+def _of_json(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Each line; of a file that is one array its elements, and of one that is a single object that: as `stream infer` does."""
+    lines = _lines(file, name)
+    held = list(islice(lines, 1))
+    first = held[0].removeprefix(_BYTE_ORDER_MARK).strip() if held else b""
+    if first[:1] == b"[" or (first[:1] == b"{" and first[-1:] in (b"{", b"[", b",")):
+        size = len(held[0])
+        for line in lines:
+            held.append(line)
+            size += len(line)
+            if size > LINE_BYTES_MAX and first[:1] == b"[":
+                raise PermanentError(
+                    f"{name} seems to be one JSON array, of more than {LINE_BYTES_MAX:,} bytes; give one object a line: "
+                    "jq -c '.[]' FILE"
+                )
+            if size > LINE_BYTES_MAX:
+                break
+        else:
+            held = _of_one_value(b"\n".join(held).removeprefix(_BYTE_ORDER_MARK)) or held
+    yield from held
+    yield from lines
+
+
+def _of_one_value(text: bytes) -> list[bytes] | None:
+    """The elements of an array, or the object itself; None if the text is neither."""
+    try:
+        found = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return [bytes(one) for one in found] if isinstance(found, list) else [text]
 
 
 def _all_lines(file: BinaryIO) -> Iterator[Row]:

@@ -20,6 +20,7 @@ FITS_MIN = 20
 FITS_SHARE = 0.95
 _CENTURY_S = (946_684_800, 4_102_444_800)
 """2000 to 2099: what a number may be that is taken for a time."""
+_CODE = re.compile(r"0\d+", re.ASCII)
 _TIME_NAME = re.compile(
     r"(?i)(?:^|_|\b)(?:t|ts|epoch|time|timestamp|date|datetime|at|when|created|measured|ns)(?:_?(?:s|ms|us|ns))?$"
 )
@@ -44,7 +45,8 @@ def type_of(name: str, values: Sequence[Any], *, is_text: bool) -> ProposedType:
         "number": is_number,
         "string": [isinstance(value, str) for value in values],
     }
-    kind = _best(fits_of, len(values))
+    are_codes = all(fits_of["string"]) and any(map(is_code, values))
+    kind = "string" if are_codes else _best(fits_of, len(values))
     fitting = [at for at, fits in enumerate(fits_of[kind]) if fits]
     spec: dict[str, Any] = {"type": kind}
     if kind == "number":
@@ -97,6 +99,11 @@ def _is_of_century(number: float, unit: str) -> bool:
 def _number_type(numbers: list[int | float]) -> str:
     first, last = WHOLE_RANGES["long"]
     return "long" if all(isinstance(value, int) and first <= value <= last for value in numbers) else "double"
+
+
+def is_code(text: str) -> bool:
+    """Whether it is digits with a zero in front, as numbers of things are written: those without one are no numbers, either."""
+    return _CODE.fullmatch(text.strip()) is not None
 
 
 def value_of(text: str) -> Any:

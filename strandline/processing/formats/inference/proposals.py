@@ -170,7 +170,8 @@ def _try_out(proposal: Proposal, values: list[bytes]) -> None:
 
 
 def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
-    texts = _json_texts(text, lines)[:SAMPLE_RECORDS_MAX]
+    texts, program = _json_texts(text, lines)
+    texts = texts[:SAMPLE_RECORDS_MAX]
     records = list(_readable(texts))
     unreadable = len(texts) - len(records)
     if unreadable > len(records):
@@ -184,18 +185,26 @@ def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[byt
         proposal, records = _of_changes(name, objects), objects
     else:
         proposal = _of_objects(name, objects)
+    if program is not None:
+        proposal.notes.append(
+            f"the sample is one JSON value; requests by HTTP and pipeline run take it so, and strandline ingest one object a "
+            f"line: jq -c {program} FILE"
+        )
     if unreadable:
         proposal.notes.append(f"records of the sample that can't be read, and are left out: {unreadable:,}")
     return proposal, [json.dumps(record).encode() for record in records]
 
 
-def _json_texts(text: str, lines: list[str]) -> list[str]:
-    """The text of each record: of each element of an array, of one value on several lines, or each line."""
+def _json_texts(text: str, lines: list[str]) -> tuple[list[str], str | None]:
+    """The text of each record: of each element of an array, of one value on several lines, or each line; and by which program of
+    jq they would stand one a line, if they don't."""
     try:
         whole = json.loads(text, parse_int=number_of)
-        return [json.dumps(one) for one in whole] if isinstance(whole, list) else [text]
     except (ValueError, RecursionError):
-        return lines
+        return lines, None
+    if isinstance(whole, list):
+        return [json.dumps(one) for one in whole], "'.[]'"
+    return [text], "." if len(lines) > 1 else None
 
 
 def _read_json(text: str) -> Any:
@@ -275,7 +284,7 @@ def _at(one: Any, path: Path) -> Any:
     return one
 
 
-def _without(one: dict[str, Any], path: Path) -> dict[str, Any]:
+def _without(one: dict[Any, Any], path: Path) -> dict[Any, Any]:
     """The object without what stands at the path."""
     first, *others = path
     left = {key: value for key, value in one.items() if key != first}

@@ -9,7 +9,7 @@ from itertools import product
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.formats.inference.field_types import FITS_SHARE, value_of
+from strandline.processing.formats.inference.field_types import FITS_SHARE, is_code, value_of
 from strandline.processing.operators.functions.written_times import read
 from strandline.processing.pipelines.functions.time_patterns import read_pattern
 
@@ -27,9 +27,12 @@ _TIME_REMEDY = "as docs/formats.md shows (Times in other forms)"
 
 
 def is_odd_value(text: str) -> bool:
-    """Whether it is a time in another form than ISO 8601, a number with a decimal comma, or `True` or `False`."""
+    """Whether it is a time in another form than ISO 8601, a number with a decimal comma or a zero in front, `True` or `False`."""
     stripped = text.strip()
-    return bool(_TIME.search(stripped) or _COMMA_NUMBER.fullmatch(stripped)) or stripped.lower() in _BOOLEANS
+    return (
+        bool(_TIME.search(stripped) or _COMMA_NUMBER.fullmatch(stripped) or is_code(stripped))
+        or stripped.lower() in _BOOLEANS
+    )
 
 
 def hint_of(name: str, texts: Sequence[str]) -> str | None:
@@ -51,7 +54,7 @@ def hint_of(name: str, texts: Sequence[str]) -> str | None:
             f'{name} is a text: it says "{booleans[0]}", and only true and false are booleans; a pipeline makes them of it by '
             f"derive: {{{name}_is_true: \"lower({name}) = 'true'\"}}"
         )
-    if 2 * sum(numbers) >= len(some) and not all(numbers):
+    if 2 * sum(numbers) >= len(some) and not all(numbers) and not any(map(is_code, some)):
         other = next(text for text, is_number in zip(some, numbers, strict=True) if not is_number)
         return (
             f"{name} is a text: too many of its values are no numbers, as {other[:40]!a}; a pipeline takes the numbers out of it "
