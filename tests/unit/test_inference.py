@@ -95,6 +95,17 @@ def infer(sample: str) -> Proposal:
             '{"id":"m1","t":"1386018900"}\n{"id":"m1","t":"1386019200"}\n',
             {"format": "json", "schema": {"id": "string", "t": {"type": "timestamp", "unit": "s", "text": True}}},
         ),
+        (
+            '{"createdAt": 1764000000000, "lastTimeMs": 1764000000000, "watt": 1764000000}',
+            {
+                "format": "json",
+                "schema": {
+                    "createdAt": {"type": "timestamp", "unit": "ms"},
+                    "lastTimeMs": {"type": "timestamp", "unit": "ms"},
+                    "watt": "long",
+                },
+            },
+        ),
         ("ON\nOFF\n", {"format": "value", "schema": {"value": "string"}}),
     ],
 )  # fmt: skip
