@@ -106,5 +106,9 @@ def _rows(text: str, path: Path, named: _Named, document: Path) -> str:
         raise InvalidDocument([Problem(f"{path}: can't be read, there is no such file", "file", str(document), line)])
     try:
         return pack_rows(read_lookup_file(spec, path))
-    except (PermanentError, TooLarge) as error:
+    except InvalidDocument:
+        raise  # it names the file's own lines
+    except PermanentError as error:
+        raise InvalidDocument([Problem(str(error), "file", str(document), line)]) from error
+    except TooLarge as error:
         raise InvalidDocument([Problem(f"{path}: {error}", "file", str(document), line)]) from error

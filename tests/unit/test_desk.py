@@ -401,16 +401,19 @@ def test_a_case_says_where_records_come_from_and_when(tmp_path: Path) -> None:
     assert report.passed, report
 
 
+ENRICHED = (
+    "lookup: tanks\nschema: {tank: string, site: string}\nkey: tank\nrows: [{tank: a, site: north}]\n---\n"
+    "stream: levels\nschema: {tank: string, ts: timestamp}\n---\n"
+    "pipeline: sites\ninput: {stream: levels}\nevent_time: {field: ts, delay: 10s}\nsteps:\n"
+    "  - enrich: {lookup: tanks, key: tank, add: [site]}\n"
+    "  - window: {name: minutes, tumbling: 1m, by: [site], aggregate: {n: count(*)}}\n"
+    "    emit: [{elasticsearch: minutes}]\n"
+)
+
+
 def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
     """Each record goes by the rows that are in force when it comes, also behind a restart."""
-    (tmp_path / "a.yaml").write_text(
-        "lookup: tanks\nschema: {tank: string, site: string}\nkey: tank\nrows: [{tank: a, site: north}]\n---\n"
-        "stream: levels\nschema: {tank: string, ts: timestamp}\n---\n"
-        "pipeline: sites\ninput: {stream: levels}\nevent_time: {field: ts, delay: 10s}\nsteps:\n"
-        "  - enrich: {lookup: tanks, key: tank, add: [site]}\n"
-        "  - window: {name: minutes, tumbling: 1m, by: [site], aggregate: {n: count(*)}}\n"
-        "    emit: [{elasticsearch: minutes}]\n"
-    )
+    (tmp_path / "a.yaml").write_text(ENRICHED)
     (tmp_path / "before.csv").write_text("tank,site\na,north\n")
     (tmp_path / "after.csv").write_text("tank,site\na,south\nb,south\n")
     both = [{"tank": "a", "ts": 1}, {"tank": "b", "ts": 1}]
@@ -448,6 +451,33 @@ def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
     assert "holds no lookup 'tank'; did you mean 'tanks'" in report.sentences[0]
     with pytest.raises(InvalidDocument, match="is of records, and this step is a 'lookups'"):
         CaseSpec.from_document(given | {"steps": [{"lookups": {}, "at": 1}]})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("rows.csv", "tank,site\na,north\na,south\n", "rows.csv:3: file: has the key tank 'a', as has line 2"),
+        ("rows.csv", "tank\na\n", "rows.csv:2: file: site: required but missing"),
+        ("rows.csv", "tank,site\na\n", "rows.csv: the row at line 2 has 1 values"),
+        ("rows.csv", None, "rows.csv can't be read"),
+        ("rows.xlsx", "", "rows.xlsx: rows come as .csv, .tsv"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_rows_names_that_file(
+    tmp_path: Path, say: Say, name: str, content: str | None, expected: str
+) -> None:
+    """Not the pipeline's, whose lines have nothing to do with it."""
+    (tmp_path / "a.yaml").write_text(ENRICHED)
+    (tmp_path / "records.ndjson").write_text('{"tank": "a", "ts": 1}\n')
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    records, rows = str(tmp_path / "records.ndjson"), str(tmp_path / name)
+    said = say("pipeline", "run", str(tmp_path / "a.yaml"), "--input", records, "--lookup", f"tanks={rows}")
+    assert (said.code, said.err.startswith(f"{tmp_path}/{expected}")) == (1, True), said.err
+    (tmp_path / "test.yaml").write_text(
+        f"test: rows\nfile: a.yaml\nlookups: {{tanks: {name}}}\nsteps: [{{input: records.ndjson}}]\nexpect: {{}}\n"
+    )
+    assert f"  {tmp_path}/{expected}" in say("pipeline", "test", str(tmp_path / "test.yaml")).out
 
 
 def test_a_wrong_test_is_told_with_its_line(tmp_path: Path, say: Say) -> None:

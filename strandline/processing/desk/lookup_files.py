@@ -22,7 +22,7 @@ def read_lookup_file(spec: LookupSpec, path: Path) -> bytes:
     """The rows as JSON objects, one a line. Raises InvalidDocument with the places of what is wrong; PermanentError for a file
     that can't be read, or holds more than a lookup may."""
     if not {suffix.lower() for suffix in path.suffixes}.intersection(KINDS):
-        raise PermanentError(f"rows come as {', '.join(KINDS)}")
+        raise PermanentError(f"{path}: rows come as {', '.join(KINDS)}")
     rows: list[bytes] = []
     size = 0
     for piece in read_records(path, RecordFormat("json", record_fields(spec), {})):
@@ -31,7 +31,9 @@ def read_lookup_file(spec: LookupSpec, path: Path) -> bytes:
         )  # a line of JSON may hold a carriage return between two values
         size += sum(map(len, piece))
         if len(rows) > ROWS_MAX or size > TEXT_BYTES_MAX:
-            raise PermanentError(f"holds more than {ROWS_MAX:,} rows, or {TEXT_BYTES_MAX:,} bytes of them as JSON")
+            raise PermanentError(
+                f"{path} holds more than {ROWS_MAX:,} rows, or {TEXT_BYTES_MAX:,} bytes of them as JSON"
+            )
     found = read_rows(spec, rows)
     if isinstance(found, pa.RecordBatch):
         return b"\n".join(rows)

@@ -278,7 +278,9 @@ def _read(
     try:
         return read_pipeline(text, str(file), pipeline, stream, rows)
     except InvalidDocument as error:
-        raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
+        # A problem of a file of rows has that file's name and lines.
+        placed = [name_source(one) if one.source == str(file) else one for one in error.problems]
+        raise InvalidDocument(placed) from error
 
 
 def _row_files(given: list[str] | None) -> dict[str, Path]:
