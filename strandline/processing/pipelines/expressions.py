@@ -88,7 +88,7 @@ def parse_expression(text: str) -> Expression:
             raise ExpressionError(f"expected one expression, got {len(trees)}; remove the ';'")
         _refuse_deep_tree(trees[0])
         tree = _with_calls(trees[0])
-        _refuse_unknown_nodes(tree)
+        _refuse_unknown_nodes(tree, text)
         aggregates = list(tree.find_all(*_AGGREGATES))
         _refuse_misplaced_aggregates(tree, aggregates)
         columns = tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
@@ -289,10 +289,10 @@ def _refuse_deep_tree(tree: exp.Expr) -> None:
         level = [child for node in level for child in node.iter_expressions()]
 
 
-def _refuse_unknown_nodes(tree: exp.Expr) -> None:
+def _refuse_unknown_nodes(tree: exp.Expr, text: str) -> None:
     for node in tree.walk():
         if type(node) not in _ALLOWED or (isinstance(node, exp.Anonymous) and node.name.lower() not in CALLS):
-            raise ExpressionError(_refusal(node))
+            raise ExpressionError(_refusal(node, text))
     for node in tree.walk():
         allowed = _ARGUMENTS.get(type(node))
         extra = [name for name, value in node.args.items() if value and allowed is not None and name not in allowed]
@@ -319,8 +319,8 @@ def _refuse_other_distinct(node: exp.Distinct) -> None:
         )
 
 
-def _refusal(node: exp.Expr) -> str:
-    """Why this kind of node can't stand in an expression."""
+def _refusal(node: exp.Expr, text: str) -> str:
+    """Why this kind of node can't stand in an expression. `text`: the whole, as it was written."""
     if isinstance(node, exp.Query | exp.Subquery | exp.Exists):
         return "a query can't stand in an expression; an expression sees the columns of its own row only"
     if isinstance(node, exp.Window):
@@ -332,14 +332,16 @@ def _refusal(node: exp.Expr) -> str:
     if isinstance(node, exp.Alias | exp.Aliases):
         return f"{sql_of(node)}: the name stands before the ':', not in the expression"
     if isinstance(node, exp.Func):
-        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
-        name = str(node.meta.get("name") or name).lower()
-        place = _place(node)
-        if name in _UNSTEADY:
+        place, parsed = _place(node), node.sql_name().lower()
+        # The parser gives functions of other databases names of its own.
+        name = text[node.meta["start"] : node.meta["end"] + 1].strip("`") if place else parsed
+        if {name.lower(), parsed} & _UNSTEADY:
             return f"{name}(){place} gives another value in each run, and a result must be the same in every replay"
-        if name in _BY_ORDER:
+        if {name.lower(), parsed} & _BY_ORDER:
             return f"{name}(){place} depends on the order of records, which a replay may change; use min or collect_list(x, 9)"
-        return f"unknown function '{name}'{place}{did_you_mean(_SYNONYMS.get(name, name), FUNCTIONS)}"
+        if place:
+            meant = _SYNONYMS.get(name.lower(), name)
+            return f"unknown function '{name}'{place}{did_you_mean(meant, FUNCTIONS)}"
     if isinstance(node, exp.Bracket):
         return (
             f"{sql_of(node)}: brackets behind an array are not supported; write element_at(x, 1), which counts from 1"
@@ -443,6 +445,10 @@ _SYNONYMS = {
     "to_date": "to_timestamp",
     "from_unixtime": "date_format",
     "convert_timezone": "from_utc_timestamp",
+    "charindex": "instr",
+    "strpos": "instr",
+    "bool_and": "min",
+    "bool_or": "max",
 }
 
 
