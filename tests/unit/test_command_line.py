@@ -287,13 +287,13 @@ def test_check_needs_no_stack_when_the_stream_is_there(say: Say, farm: str, tmp_
     assert (said.code, said.err) == (0, "")
     assert "per_minute" in said.out
     pipeline, stream = _file(tmp_path, "p.yaml", PIPELINE), _file(tmp_path, "s.yaml", STREAM)
-    assert say("pipeline", "check", pipeline, "--stream", stream, "--json").json["valid"] is True
+    assert say("pipeline", "check", pipeline, "--stream-file", stream, "--json").json["valid"] is True
 
 
 def test_check_of_a_wrong_pipeline_is_1_and_names_the_line(say: Say, tmp_path: Path) -> None:
     stream = _file(tmp_path, "s.yaml", STREAM)
     wrong = _file(tmp_path, "p.yaml", PIPELINE.replace("max(power)", "max(pwer)"))
-    said = say("pipeline", "check", wrong, "--stream", stream, "--json")
+    said = say("pipeline", "check", wrong, "--stream-file", stream, "--json")
     assert said.code == 1
     assert (said.json["problems"][0]["source"], said.json["problems"][0]["line"]) == (wrong, 5)
     assert said.err.startswith(f"{wrong}:5: ")
@@ -315,6 +315,44 @@ def test_without_a_stack_check_says_first_what_the_file_lacks(say: Say, tmp_path
     assert said.err.startswith(
         f"{wrong} holds no stream 'turbine'; did you mean 'turbines'?; a stack may have it, but the control"
     )
+
+
+def test_without_a_stack_check_says_all_that_is_wrong_in_the_file(say: Say, tmp_path: Path) -> None:
+    """Whatever a stack knows, that has to be mended; one that isn't there is asked in vain."""
+    enriched = PIPELINE.replace("steps:\n", "steps:\n  - enrich: {lookup: site, key: turbine, add: [owner]}\n", 1)
+    lookup = "lookup: sites\nschema: {turbine: string, owner: string}\nkey: turbine\nrows: []\n"
+    reads_another = PIPELINE.replace("{stream: turbines", "{stream: farm").replace("pipeline: ", "pipeline: other-")
+    wrong = enriched.replace("max(power)", "maxx(power)")
+    file = _file(tmp_path, "p.yaml", "---\n".join((lookup, wrong, reads_another, STREAM)))
+    said = say("pipeline", "check", file, "--json")
+    assert said.code == 1
+    told = {one["pointer"]: one["detail"] for one in said.json["problems"]}
+    assert "unknown function 'maxx'" in next(told[one] for one in told if one.endswith("peak"))
+    assert told["steps[0].enrich.lookup"] == (
+        "there is no lookup 'site'; did you mean 'sites'?; a stack may have it, and none was reached"
+    )
+    assert told["input.stream"].startswith("there is no stream 'farm'")
+    right = _file(tmp_path, "right.yaml", "---\n".join((lookup, enriched, STREAM)))
+    said = say("pipeline", "check", right)
+    assert said.err.startswith(
+        f"{right} holds no lookup 'site'; did you mean 'sites'?; a stack may have it, but no stack was ever started in"
+    )
+
+
+def test_a_stream_in_a_file_of_its_own_is_named_alike_by_every_verb(say: Say, tmp_path: Path) -> None:
+    pipeline, stream = _file(tmp_path, "p.yaml", PIPELINE), _file(tmp_path, "s.yaml", STREAM)
+    records = _file(tmp_path, "r.ndjson", "")
+    expected = _file(tmp_path, "e.ndjson", "")
+    for verb in (
+        ("check", pipeline),
+        ("explain", pipeline),
+        ("run", pipeline, "--input", records),
+        ("test", pipeline, "--input", records, "--expect", expected),
+    ):
+        said = say("pipeline", *verb, "--stream-file", stream)
+        assert (said.code, said.err) == (0, ""), (verb, said)
+    said = say("pipeline", "test", pipeline, "--stream-file", stream)
+    assert (said.code, "goes with --input" in said.err) == (2, True)
 
 
 def test_a_program_is_no_document(say: Say, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from strandline.core.errors import Conflict, InvalidDocument, Problem
+from strandline.core.errors import Conflict, InvalidDocument, Problem, StackError
 from strandline.frontends.joined_texts import JoinedTexts
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, IgnoredDataDir, IgnoredUrl, TokenFile, Url, connect
@@ -28,6 +28,9 @@ class Form(StrEnum):
 
 
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
+StreamFile = Annotated[
+    Path | None, typer.Option("--stream-file", exists=True, dir_okay=False, help="A file with the stream's document.")
+]
 
 
 @apply_app.command(epilog="Example: strandline apply examples/nab.yaml")
@@ -78,7 +81,7 @@ def _show_plan(plan: Answer, as_json: bool) -> None:
 @pipeline_app.command("check", epilog="Example: strandline pipeline check examples/nab.yaml")
 def check_pipeline(
     file: File,
-    stream: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A file with the stream.")] = None,
+    stream_file: StreamFile = None,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
@@ -86,21 +89,22 @@ def check_pipeline(
 ) -> None:
     """Check a pipeline and change nothing. Needs no stack when the files hold its stream too."""
     from strandline.services.client import ControlUnavailable
-    from strandline.services.rest.checking import absent, check_without_stack
+    from strandline.services.rest.checking import absent, check_without_stack, refusal, wrong_without_stack
 
-    files = [stream, file] if stream else [file]
-    text, name_source = join_files(files)
+    text, name_source = join_files([stream_file, file] if stream_file else [file])
     judged = check_without_stack(text, str(file))
     if judged is not None:
         answer = judged.model_dump()
     else:
-        with connect(data_dir, url, token_file) as client:
-            try:
+        try:
+            with connect(data_dir, url, token_file) as client:
                 answer = client.check(text, str(file))
-            except ControlUnavailable as error:
-                raise ControlUnavailable(
-                    f"{file} holds {absent(text, str(file))[0]}; a stack may have it, but {error}"
-                ) from error
+        except (ControlUnavailable, StackError) as error:
+            wrong = wrong_without_stack(text, str(file))
+            if not wrong:
+                lacking = absent(text, str(file))[0].message
+                raise type(error)(f"{file} holds {lacking}; a stack may have it, but {error}") from error
+            answer = refusal(InvalidDocument(wrong)).model_dump()
     problems = [
         name_source(Problem(one["detail"], one["pointer"], one["source"], one["line"])) for one in answer["problems"]
     ]

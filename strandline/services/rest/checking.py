@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from strandline.core.documents import did_you_mean, read_documents
-from strandline.core.errors import InvalidDocument
+from strandline.core.documents import Path, did_you_mean, read_documents
+from strandline.core.errors import InvalidDocument, Problem
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.rest.apply_documents import Batch, check_documents
 from strandline.services.rest.problems import problem_errors
@@ -35,9 +36,23 @@ def check_without_stack(text: bytes, source: str) -> CheckView | None:
         return refusal(error)
 
 
-def absent(text: bytes, source: str) -> list[str]:
-    """What the documents name and don't hold, as "no stream 'meter'; did you mean 'meters'?". Raises InvalidDocument for a text
-    that can't be read; what is wrong inside a document, the check says."""
+def wrong_without_stack(text: bytes, source: str) -> list[Problem]:
+    """What is wrong in documents whatever a stack may have, and behind it what they name and don't hold. Empty when nothing else
+    is wrong than that. Raises InvalidDocument as `absent`."""
+    lacking = absent(text, source)
+    places = {(one.path, one.line) for one in lacking}
+    try:
+        check_documents(text, source, {})
+    except InvalidDocument as error:
+        if wrong := [one for one in error.problems if (one.path, one.line) not in places]:
+            hint = "a stack may have it, and none was reached"
+            return [*wrong, *(replace(one, message=f"there is {one.message}; {hint}") for one in lacking)]
+    return []
+
+
+def absent(text: bytes, source: str) -> list[Problem]:
+    """What the documents name and don't hold, as "no stream 'meter'; did you mean 'meters'?", where they name it. Raises
+    InvalidDocument for a text that can't be read; what is wrong inside a document, the check says."""
     documents = read_documents(text, source)
     streams = {document.name for document in documents if document.kind == "stream"}
     streams |= {str(emit) for document in documents for emit in _emitted(document.data)}
@@ -45,40 +60,43 @@ def absent(text: bytes, source: str) -> list[str]:
     found = []
     for document in documents:
         if document.kind == "lookup":
-            read = [_followed(document.data)]
+            read: list[tuple[Path, object]] = [(("source", "stream"), _followed(document.data))]
         else:
             read = list(_read(document.data)) if document.kind == "pipeline" else []
         for kind, names, known in (("stream", read, streams), ("lookup", list(_used(document.data)), lookups)):
             found += [
-                f"no {kind} '{name}'{did_you_mean(name, known)}"
-                for name in names
+                document.problem(path, f"no {kind} '{name}'{did_you_mean(name, known)}")
+                for path, name in names
                 if isinstance(name, str) and name not in known
             ]
     return found
 
 
-def _read(pipeline: dict[str, object]) -> Iterator[object]:
-    """The streams that a pipeline's document says it reads."""
+def _read(pipeline: dict[str, object]) -> Iterator[tuple[Path, object]]:
+    """The streams that a pipeline's document says it reads, and where."""
     several = pipeline.get("inputs")
-    for one in several if isinstance(several, list) else [pipeline.get("input")]:
+    inputs: list[tuple[Path, object]] = [(("input",), pipeline.get("input"))]
+    if isinstance(several, list):
+        inputs = [(("inputs", at), one) for at, one in enumerate(several)]
+    for path, one in inputs:
         if isinstance(one, dict):
-            yield one.get("stream")
+            yield (*path, "stream"), one.get("stream")
 
 
 def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
     """The streams that a pipeline's document says it emits to."""
-    for step in _steps(pipeline):
+    for _, step in _steps(pipeline):
         emits = step.get("emit")
         for emit in emits if isinstance(emits, list) else []:
             if isinstance(emit, dict) and "stream" in emit:
                 yield emit["stream"]
 
 
-def _used(pipeline: dict[str, object]) -> Iterator[object]:
-    """The lookups that a pipeline's document says it uses."""
-    for step in _steps(pipeline):
+def _used(pipeline: dict[str, object]) -> Iterator[tuple[Path, object]]:
+    """The lookups that a pipeline's document says it uses, and where."""
+    for number, step in _steps(pipeline):
         if isinstance(enrich := step.get("enrich"), dict):
-            yield enrich.get("lookup")
+            yield ("steps", number, "enrich", "lookup"), enrich.get("lookup")
 
 
 def _followed(lookup: dict[str, object]) -> object:
@@ -87,10 +105,12 @@ def _followed(lookup: dict[str, object]) -> object:
     return source.get("stream") if isinstance(source, dict) else None
 
 
-def _steps(pipeline: dict[str, object]) -> Iterator[dict[str, object]]:
-    """The steps of a document. It may be wrong: it is not checked yet."""
+def _steps(pipeline: dict[str, object]) -> Iterator[tuple[int, dict[str, object]]]:
+    """The steps of a document, numbered. It may be wrong: it is not checked yet."""
     steps = pipeline.get("steps")
-    yield from (step for step in (steps if isinstance(steps, list) else []) if isinstance(step, dict))
+    yield from (
+        (number, step) for number, step in enumerate(steps if isinstance(steps, list) else []) if isinstance(step, dict)
+    )
 
 
 def _stages(pipeline: CheckedPipeline) -> list[StageView]:

@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,7 @@ import typer
 from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
 from strandline.services.cli.desk.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
-from strandline.services.cli.document_verbs import join_files, pipeline_app
+from strandline.services.cli.document_verbs import StreamFile, join_files, pipeline_app
 from strandline.services.cli.options import (
     AsJson,
     DataDir,
@@ -41,9 +42,6 @@ File = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML or SQL: the pipeline and its stream.")
 ]
 PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline, where the file has several.")]
-StreamFile = Annotated[
-    Path | None, typer.Option("--stream-file", exists=True, dir_okay=False, help="A file with the stream's document.")
-]
 LookupRows = Annotated[
     list[str] | None,
     typer.Option("--lookup", metavar="NAME=FILE", help="Rows of a lookup: .csv, .ndjson, .parquet; may be repeated."),
@@ -150,6 +148,7 @@ def judge_pipeline(
         Path | None, typer.Option(exists=True, dir_okay=False, help="Expected results: NDJSON, JSON or YAML.")
     ] = None,
     pipeline: PipelineName = None,
+    stream_file: StreamFile = None,
     lookup: LookupRows = None,
     partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream.")] = 1,
     junit: Annotated[Path | None, typer.Option(help="Write a report in JUnit's XML to this file.")] = None,
@@ -163,6 +162,10 @@ def judge_pipeline(
     from strandline.processing.desk.case_run import CaseReport, read_cases, run_case
     from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
 
+    if stream_file and records is None:
+        raise typer.BadParameter(
+            "--stream-file goes with --input; a file of tests names one that holds pipeline and stream"
+        )
     if lookup and records is None:
         raise typer.BadParameter("--lookup goes with --input; a file of tests names the rows itself, in 'lookups'")
     if (records is None) != (expect is None):
@@ -183,7 +186,7 @@ def judge_pipeline(
         cases = [(case, file.parent) for file in files for case in read_cases(file)]
     reports: list[CaseReport] = []
     for case, directory in cases:
-        reports.append(run_case(case, directory, _read_for_test))
+        reports.append(run_case(case, directory, partial(_read_for_test, stream_file)))
         if not as_json:
             print(printable("\n".join(case_lines(reports[-1]))))
     if junit is not None:
@@ -231,6 +234,7 @@ def preview_pipeline(
         float | None, typer.Option(min=0.1, max=30, help="Wait so long, and take what comes meanwhile.")
     ] = None,
     pipeline: PipelineName = None,
+    stream_file: StreamFile = None,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
@@ -242,7 +246,7 @@ def preview_pipeline(
     with connect(data_dir, url, token_file) as client:
         if Path(what).is_file():
             query |= {"pipeline": pipeline} if pipeline else {}
-            text, name_source = join_files([Path(what)])
+            text, name_source = join_files([stream_file, Path(what)] if stream_file else [Path(what)])
             try:
                 answer = client.preview(text, what, **query)
             except InvalidDocument as error:
@@ -294,9 +298,11 @@ def _row_files(given: list[str] | None) -> dict[str, Path]:
     return files
 
 
-def _read_for_test(file: Path, pipeline: str | None, rows: Mapping[str, Path]) -> CheckedPipeline:
+def _read_for_test(
+    stream_file: Path | None, file: Path, pipeline: str | None, rows: Mapping[str, Path]
+) -> CheckedPipeline:
     try:
-        return _read(file, None, pipeline, None, dict(rows))
+        return _read(file, stream_file, pipeline, None, dict(rows))
     except OSError as error:
         raise PermanentError(f"{file} can't be read: {error.strerror}") from error
 
