@@ -401,6 +401,35 @@ def test_a_case_says_where_records_come_from_and_when(tmp_path: Path) -> None:
     assert report.passed, report
 
 
+HOME = (
+    "stream: home\nformat: value\nschema: {room: string, celsius: double}\nkey: room\n"
+    "mqtt: {topics: [home/+/temp, 'attic/#'], fields: {room: 1}}\n---\n"
+    "pipeline: rooms\ninput: {stream: home}\nevent_time: {from: log}\nsteps:\n"
+    "  - window: {name: five, tumbling: 5m, by: [room], aggregate: {n: count(*), mean: avg(celsius)}}\n"
+    "    emit: [{elasticsearch: rooms}]\n"
+)
+
+
+def test_a_record_comes_to_a_stream_from_topics_that_it_takes_alone(tmp_path: Path) -> None:
+    (tmp_path / "home.yaml").write_text(HOME)
+    at = "2026-11-01T12:00:00Z"
+    steps = [{"record": "21.5", "topic": topic, "at": at} for topic in ("home/kitchen/temp", "attic/east/left")]
+    given = {"test": "home", "file": "home.yaml", "expect": {"results": [{"room": "kitchen"}, {"room": "east"}]}}
+    assert run_case(CaseSpec.from_document(given | {"steps": steps}), tmp_path).passed
+    for topic in ("garden/temp", "home/temp", "home/a/b/temp"):
+        wrong = [*steps, {"record": "21.5", "topic": topic, "at": at}]
+        assert run_case(CaseSpec.from_document(given | {"steps": wrong}), tmp_path).sentences == [
+            f"no record of topic '{topic}' comes to stream home, which takes home/+/temp, attic/#; mend the topic, or mqtt.topics"
+        ]
+    (sentence,) = case(
+        tmp_path, steps=[{"record": {"tank": "a", "ts": 1, "level": 1}, "topic": "home/kitchen"}]
+    ).sentences
+    assert sentence == (
+        "no record of topic 'home/kitchen' comes to stream tanks, which takes none; say in its document which: "
+        "mqtt: {topics: [home/kitchen]}"
+    )
+
+
 ENRICHED = (
     "lookup: tanks\nschema: {tank: string, site: string}\nkey: tank\nrows: [{tank: a, site: north}]\n---\n"
     "stream: levels\nschema: {tank: string, ts: timestamp}\n---\n"

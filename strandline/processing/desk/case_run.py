@@ -12,7 +12,7 @@ from typing import Any
 
 from strandline.core.documents import read_documents, read_values
 from strandline.core.errors import InvalidDocument, PermanentError, Problem, StrandlineError
-from strandline.core.record_headers import REASON_LATE, SOURCE_MQTT, pack_header_values
+from strandline.core.record_headers import REASON_LATE, pack_header_values
 from strandline.core.streams.entrances import record_header
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
@@ -20,7 +20,7 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcom
 from strandline.processing.desk.desk_pipeline import RowFiles, read_pipeline
 from strandline.processing.desk.expectations import Differences, compare
 from strandline.processing.desk.record_files import read_records
-from strandline.processing.desk.records import DeskRecords, Placement
+from strandline.processing.desk.records import DeskRecords, Placement, source_of_topic
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.results.names import EVENT_TIME_FIELD
@@ -196,7 +196,7 @@ def _records(step: CaseStep, stream: StreamSpec, placement: Placement, directory
         pieces = read_records(Path("-") if step.input == "-" else directory / step.input, record_format(stream))
     source = None
     if step.topic is not None:
-        source = SOURCE_MQTT + step.topic.encode()
+        source = source_of_topic(stream, step.topic)
     elif step.query is not None:
         source = b"?" + step.query.removeprefix("?").encode()
     if step.headers:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from strandline.core.errors import PermanentError
+from strandline.core.record_headers import SOURCE_MQTT
 from strandline.core.streams.stream import StreamSpec
 from strandline.log.record_key import key_finder
 
@@ -32,6 +34,20 @@ class DeskRecords:
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+def source_of_topic(stream: StreamSpec, topic: str) -> bytes:
+    """The header of a record that came to the stream from this MQTT topic. Raises PermanentError where the gateway has none of
+    its records for the stream."""
+    from strandline.ingest.mqtt.topics import TopicRoutes  # only where topics are said
+
+    if TopicRoutes([stream]).find(topic.encode()) is None:
+        filters = stream.mqtt.topics if stream.mqtt else []
+        way = "mend the topic, or mqtt.topics" if filters else f"say in its document which: mqtt: {{topics: [{topic}]}}"
+        raise PermanentError(
+            f"no record of topic '{topic}' comes to stream {stream.stream}, which takes {', '.join(filters) or 'none'}; {way}"
+        )
+    return SOURCE_MQTT + topic.encode()
 
 
 class Placement:
