@@ -649,6 +649,30 @@ def test_results_are_written_as_columns(say: Say, tmp_path: Path) -> None:
     assert all(row["strandline_window_end"] - row["strandline_window_start"] == timedelta(days=1) for row in rows)
 
 
+def test_a_stage_that_emits_nothing_has_no_part_in_results(say: Say, tmp_path: Path) -> None:
+    """Neither columns and types in a file, nor a way to be chosen or sorted by."""
+    (tmp_path / "levels.yaml").write_text(
+        STREAM + "pipeline: tank-levels\ninput: {stream: tanks}\nevent_time: {field: ts, delay: 10s}\nsteps:\n"
+        "  - derive: {cents: 'cast(level as decimal(10,2))'}\n"
+        "  - window: {name: minutes, tumbling: 1m, by: [tank], aggregate: {n: count(*), cents: sum(cents)}}\n"
+        "  - window: {name: hours, tumbling: 1h, by: [tank], aggregate: {cents: sum(cents)}}\n"
+        "    emit: [{elasticsearch: tank-hour}]\n"
+    )
+    (tmp_path / "r.ndjson").write_text('{"tank": "a", "ts": 1, "level": 1.5}\n')
+    run_it = ("pipeline", "run", str(tmp_path / "levels.yaml"), "--input", str(tmp_path / "r.ndjson"))
+    said = say(*run_it, "--output", str(tmp_path / "results.parquet"), "--sort", "cents")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.endswith(f"results: 1 of hours; {tmp_path}/results.parquet is written\n")
+    table = pq.read_table(tmp_path / "results.parquet")
+    assert [name for name in table.column_names if not name.startswith("strandline_")] == ["tank", "cents"]
+    said = say(*run_it, "--json", "--stage", "minutes")
+    assert said.code == 2
+    assert (
+        "stage 'minutes' emits nothing, so it has no results; write an 'emit' beside it, or choose one of: hours"
+        in said.err
+    )
+
+
 def test_every_command_of_the_page_runs(api: Api, say: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "desk.md").read_text()
     assert say("apply", str(NAB)).code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib.abc import MetaPathFinder
@@ -100,10 +100,9 @@ def run_pipeline(
     from strandline.processing.desk.sorted_results import ResultOrder
 
     checked = _read(file, stream_file, pipeline, stream, _row_files(lookup))
-    names = {one.name for one in checked.all_stages}
-    for unknown in set(stage or ()) - names:
-        raise typer.BadParameter(f"no stage is called {unknown!r}; there are {', '.join(sorted(names))}")
-    chosen = [one for one in checked.all_stages if not stage or one.name in stage]
+    emitting = [one for one in checked.all_stages if one.emits]
+    _check_stages(stage or (), checked, {one.name for one in emitting})
+    chosen = [one for one in emitting if not stage or one.name in stage]
     desk = Desk(checked, _slice_records(slice_), log_time=log_time)
     outcomes = _outcomes(desk, checked, _files(checked, records), partitions, log_time, drains=not no_drain)
     if sort:
@@ -307,6 +306,18 @@ def _read_for_test(
         raise PermanentError(f"{file} can't be read: {error.strerror}") from error
 
 
+def _check_stages(chosen: Sequence[str], pipeline: CheckedPipeline, emitting: set[str]) -> None:
+    """Stages are chosen of those that have results."""
+    for name in chosen:
+        if name not in {one.name for one in pipeline.all_stages}:
+            raise typer.BadParameter(f"no stage is called {name!r}; there are {', '.join(sorted(emitting))}")
+        if name not in emitting:
+            raise typer.BadParameter(
+                f"stage {name!r} emits nothing, so it has no results; write an 'emit' beside it, or choose one of: "
+                + ", ".join(sorted(emitting))
+            )
+
+
 def _slice_records(text: str) -> int | None:
     if text == "all":
         return None
@@ -400,6 +411,8 @@ class _Shown:
                 console.print(f"and {self._letter_count - len(self._letters):,} more", highlight=False)
         counts = desk.counts
         rejected = "".join(f", {count:,} {reason}" for reason, count in sorted(counts.rejected.items()))
-        results = ", ".join(f"{counts.results[stage.name]:,} of {stage.name}" for stage in pipeline.all_stages)
+        results = ", ".join(
+            f"{counts.results[stage.name]:,} of {stage.name}" for stage in pipeline.all_stages if stage.emits
+        )
         told = f"{counts.records:,} records, {counts.accepted:,} accepted{rejected}; results: {results}"
         console.print(told + (f"; {output} is written" if output else ""), highlight=False, soft_wrap=True)
