@@ -441,6 +441,24 @@ def test_the_commands_that_an_explanation_recommends_are_right(case: tuple[JobFa
         parse(command)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["pipeline show {file}", "pipeline check {file} --json", "pipeline check {file}", "pipeline check {wrong} --json"],
+)
+def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_word(tmp_path: Path, line: str) -> None:
+    """As in `| head`; also where all is still held when the verb is done."""
+    file = _file(tmp_path, "a.yaml", BOTH)
+    wrong = _file(tmp_path, "b.yaml", BOTH.replace("max(power)", "maxx(power)"))
+    reading, writing = os.pipe()
+    os.close(reading)
+    verb = [sys.executable, "-m", "strandline.services.cli.commands", *line.format(file=file, wrong=wrong).split()]
+    held = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(verb, stdout=writing, stderr=subprocess.PIPE, env=held, check=False, timeout=60)
+    os.close(writing)
+    told = done.stderr.decode()
+    assert (done.returncode, "BrokenPipe" in told, "Traceback" in told) == (1, False, False), told
+
+
 def test_groups_help_with_h(say: Say) -> None:
     for words in ((), ("job",), ("stream",), ("dead-letters",), ("pipeline",)):
         assert say(*words, "-h").code == 0

@@ -10,7 +10,7 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -86,7 +86,19 @@ def _take_root_options(
 
 
 def main() -> None:
-    """Run one verb and end the process. Errors become a sentence on stderr, and with `--json` an object on stdout too."""
+    """Run one verb and end the process. Errors become a sentence on stderr, and with `--json` an object on stdout too. Where
+    nobody reads stdout any more, it ends with 1 and without a word."""
+    try:
+        try:
+            _run_verb()
+        finally:
+            sys.stdout.flush()  # what is still held meets a reader that has gone here, not at the interpreter's end
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough, as in `| head`
+        sys.exit(1)
+
+
+def _run_verb() -> NoReturn:
     as_json = "--json" in sys.argv[1:]  # known before the arguments are parsed, so that wrong use is told so as well
     try:
         # typer itself prints wrong use for people, and ends with 2.
@@ -98,8 +110,7 @@ def main() -> None:
         print_strandline_error(error, as_json)
         sys.exit(1)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough, as in `| head`
-        sys.exit(1)
+        raise
     except OSError as error:
         print_error("os_error", _sentence(error), as_json)
         sys.exit(1)
