@@ -244,6 +244,14 @@ NOT_AS_DECLARED = {
     "null though required": (b'{"device":null,"ts":1}', "device: expected a string, got null"),
     "number for a string": (b'{"device":7,"ts":1}', "device: expected a string, got 7"),
     "string for a number": (b'{"device":"a","ts":1,"temp":"7"}', 'temp: expected a double, got "7"'),
+    "no number": (
+        b'{"device":"a","ts":1,"temp":"NaN"}',
+        'temp: expected a double, got "NaN"; where there is none, leave it out',
+    ),
+    "decimal comma": (
+        b'{"device":"a","ts":1,"temp":"-55,2"}',
+        'temp: expected a double, got "-55,2"; write a point, not a comma',
+    ),
     "boolean for a number": (b'{"device":"a","ts":1,"temp":true}', "temp: expected a double, got true"),
     "beyond a double": (b'{"device":"a","ts":1,"temp":1e999}', "temp: expected a double, got 1e999"),
     "object for a string": (b'{"device":{"device":1},"ts":1}', 'device: expected a string, got {"device":1}'),
@@ -259,6 +267,15 @@ NOT_AS_DECLARED = {
 def test_what_is_not_as_declared_is_a_schema_reject(value: bytes, message: str) -> None:
     decoded = decode(value)
     assert [(reject.reason, reject.message) for reject in decoded.rejects] == [("schema", message)]
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"), [("NaN", "null"), ("Infinity", "null"), ("True", "true"), ("None", "null")]
+)
+def test_words_of_other_languages_are_told_with_what_json_has(written: str, instead: str) -> None:
+    told = decode(f'{{"device":"a","temp":{written},"ts":1}}'.encode()).rejects[0].message
+    assert told == f"not JSON: invalid character (byte 21); JSON has no {written}: write {instead}"
+    assert decode(b'{"device":"a","temp":Nothing}').rejects[0].message == "not JSON: invalid character (byte 21)"
 
 
 def test_messages_stay_short() -> None:
@@ -364,8 +381,8 @@ def test_the_sign_of_zero_is_kept() -> None:
         (BOUNDED, "11", "a long >= -5 and <= 10"),
         (DOUBLE, "-0.001", "a double >= 0 and <= 100"),
         (DOUBLE, "100.00001", "a double >= 0 and <= 100"),
-        (FLAG, "1", "a boolean"),
-        (FLAG, '"true"', "a boolean"),
+        (FLAG, "1", "a boolean (true or false)"),
+        (FLAG, '"true"', "a boolean (true or false)"),
         (PRICE, "1.005", "a decimal(5,2) >= -1"),
         (PRICE, "1000", "a decimal(5,2) >= -1"),
         (PRICE, "-1.01", "a decimal(5,2) >= -1"),
@@ -383,7 +400,11 @@ def test_the_sign_of_zero_is_kept() -> None:
 )
 def test_numbers_that_do_not_fit_are_schema_rejects(field: RecordField, text: str, expected: str) -> None:
     shown = text[:40] + ("..." if len(text) > 40 else "")
-    assert with_field(field, text) == (None, f"schema: n: expected {expected}, got {shown}".replace("\\", "\\\\"))
+    remedy = "; where there is none, leave it out" if text in ('"NaN"', '""') else ""
+    assert with_field(field, text) == (
+        None,
+        f"schema: n: expected {expected}, got {shown}{remedy}".replace("\\", "\\\\"),
+    )
 
 
 @pytest.mark.parametrize(

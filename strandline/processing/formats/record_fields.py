@@ -59,6 +59,12 @@ _WHOLE_NUMBER = re.compile(rb"-?\d{1,30}")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """Also one that is not closed: to look on behind each of its quotes would cost the square of its length."""
 _BRACKET = re.compile(rb"[][{}]")
+_NO_VALUE = frozenset((b'""', b'"nan"', b'"na"', b'"n/a"', b'"null"', b'"none"', b'"-"'))
+_COMMA_NUMBER = re.compile(rb'"[-+]?\d{1,30},\d{1,30}"')
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_WORD = re.compile(rb"[A-Za-z]+")
+_INSTEAD = {b"NaN": "null", b"Infinity": "null", b"None": "null", b"True": "true", b"False": "false"}
+"""Words for values that other languages write, and Python's `json` too -> what JSON has."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,8 @@ class RecordField:
         """The words for messages."""
         if self.type == "timestamp":
             return f"a timestamp of years 1 to 9999 (a number in {self.time_unit}, or ISO 8601 text)"
+        if self.type == "boolean":
+            return "a boolean (true or false)"
         limits = [f">= {self.min}"] * (self.min is not None) + [f"<= {self.max}"] * (self.max is not None)
         return " ".join([f"{'an' if self.type[0] in 'ai' else 'a'} {self.type}", " and ".join(limits)]).strip()
 
@@ -346,7 +354,16 @@ def _wrong_value(field: RecordField, raw: bytes) -> Rejection:
         if likely is not None:
             message = f"{field.name}: {shown(raw)} is no time in {field.time_unit}; as {likely[0]} it would be "
             return Rejection(REASON_TIME_UNIT, f"{message}{format_timestamp(likely[1])}; is the unit right?")
-    return Rejection(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {shown(raw)}")
+    return Rejection(REASON_SCHEMA, f"{field.name}: expected {field.expected}, got {shown(raw)}{_remedy(field, raw)}")
+
+
+def _remedy(field: RecordField, raw: bytes) -> str:
+    """What to write instead of a text that other tools have for a number."""
+    if not is_number(field.type):
+        return ""
+    if raw.lower() in _NO_VALUE:
+        return "; where there is none, leave it out"
+    return "; write a point, not a comma" if _COMMA_NUMBER.fullmatch(raw) else ""
 
 
 _raw_value = msgspec.json.Decoder(msgspec.Raw)
@@ -374,7 +391,11 @@ def why_unreadable(value: bytes) -> str | None:
         _raw_value.decode(value)  # well formed to its end; only then look at what it holds
     except msgspec.DecodeError as error:
         text = str(error).removeprefix("JSON is malformed: ")
-        return f"not JSON: {text[0].lower()}{text[1:]}"
+        place = _BYTE.search(text)
+        word = None if place is None else _WORD.match(value, int(place[1]))
+        instead = None if word is None else _INSTEAD.get(word[0])
+        remedy = "" if word is None or instead is None else f"; JSON has no {word[0].decode()}: write {instead}"
+        return f"not JSON: {text[0].lower()}{text[1:]}{remedy}"
     return None
 
 
