@@ -130,6 +130,11 @@ def test_having_knows_what_is_selected_by_all_that_is_written(aggregates, having
     assert steps(f"select turbine, {aggregates} from {TUMBLE} {GROUPED} having {having}")[1] == {"where": wanted}
 
 
+def test_having_knows_a_column_that_is_called_like_a_constant():
+    query = f"select turbine, count(*) as n, max(power > 1) as `true` from {TUMBLE} {GROUPED} having max(power > 1)"
+    assert steps(query)[1]["where"] == "`true`"
+
+
 @pytest.mark.parametrize(
     ("aggregate", "having"),
     [

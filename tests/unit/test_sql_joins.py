@@ -207,6 +207,16 @@ def test_the_bounds_of_a_join_name_no_column_that_is_computed():
     assert found["inputs"][1] == {"stream": "shipments", "event_time": {"delay": "1s", "field": "sent"}}
 
 
+@pytest.mark.parametrize("column", ["true", "null", "end", "case", "current_date"])
+def test_a_quoted_column_stays_one_behind_a_join(column):
+    """Without its backticks `true` is the constant, and no row is left out."""
+    selected = f"o.id, o.`{column}`, o.amount as `false`, o.`{column}` = o.amount as same"
+    query = f"select {selected} from orders o join shipments s on {ON}"
+    steps = joined(f"{query} where o.`{column}`")["steps"]
+    assert steps[1] == {"where": f"`{column}`"}
+    assert steps[2]["derive"] == {"same": f"`{column}` = `false`"}
+
+
 UNITED = """
 create view power as
 select site_id, watts / 1000 as power from inverters

@@ -22,7 +22,7 @@ from strandline.core.errors import InvalidDocument
 from strandline.core.times.durations import format_duration, parse_duration_ms
 from strandline.frontends.sql.nodes import SqlStep
 from strandline.frontends.sql.statements import Comparison, Expression, Item, JoinRelation, Moment, Query, Star
-from strandline.frontends.sql.tokens import Cursor, SqlText
+from strandline.frontends.sql.tokens import Cursor, SqlText, column_text
 from strandline.frontends.sql.values import read_duration
 
 _TYPES = {"join": "inner", "inner": "inner", "left": "left", "full": "full"}
@@ -321,7 +321,7 @@ class _Columns:
         at = 0
         while at < len(tokens):
             if (merged := self._of_both(tokens[at : at + _OF_BOTH_TOKENS])) is not None:
-                instead |= {at: merged, **dict.fromkeys(range(at + 1, at + _OF_BOTH_TOKENS), "")}
+                instead |= {at: column_text(merged), **dict.fromkeys(range(at + 1, at + _OF_BOTH_TOKENS), "")}
                 at += _OF_BOTH_TOKENS - 1
             elif (
                 at + 2 < len(tokens) and tokens[at + 1].token_type == TokenType.DOT and _is_name(self._sql, tokens[at])
@@ -338,7 +338,7 @@ class _Columns:
                         f"computes with '{tokens[at].text}.{column}', which is not selected; select it, too, or compute with "
                         "it in a query of that side",
                     )
-                instead |= {at: shown, at + 1: "", at + 2: ""}
+                instead |= {at: column_text(shown), at + 1: "", at + 2: ""}
                 at += 2
             else:
                 self._refuse_new_name(tokens, at)

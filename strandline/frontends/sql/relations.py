@@ -26,7 +26,7 @@ from strandline.frontends.sql.statements import (
     UnionRelation,
     WindowRelation,
 )
-from strandline.frontends.sql.tokens import SqlText
+from strandline.frontends.sql.tokens import SqlText, column_text
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
 
 WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
@@ -409,7 +409,7 @@ class Relations:
             ends = (end for end in _ends(words, at, lengths.get(words[at], ())) if words[at:end] in calls)
             end = next(ends, None)
             if end is not None:
-                instead |= {at: calls[words[at:end]], **dict.fromkeys(range(at + 1, end), "")}
+                instead |= {at: column_text(calls[words[at:end]]), **dict.fromkeys(range(at + 1, end), "")}
             at = end or at + 1
         text = self._sql.written(tokens, instead)
         try:
