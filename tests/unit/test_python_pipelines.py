@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -329,6 +330,29 @@ def test_a_file_of_records_can_be_run(tmp_path: Path):
     assert [one["load"] for one in health().run(file).of("per_minute")] == [0.5]
     with pytest.raises(TypeError, match="Path of a file"):
         health().run(str(file))
+
+
+def test_files_of_several_streams_are_merged_by_time_as_on_the_command_line(tmp_path: Path):
+    """One after the other, the whole second file would be late."""
+    schema = {"site": "string", "ts": "timestamp"}
+    east, west = (stream(name, schema=schema).event_time("ts", delay="1s") for name in ("east", "west"))
+    both = (
+        east.union(west)
+        .window(tumbling("1m"), name="w", by=["site"], n="count(*)")
+        .emit(elasticsearch="w")
+        .pipeline("p")
+    )
+    files = {name: tmp_path / f"{name}.ndjson" for name in ("east", "west")}
+    for name, file in files.items():
+        lines = [json.dumps({"site": name, "ts": f"2026-11-01 12:{minute:02}:00"}) for minute in range(10)]
+        file.write_text("\n".join(lines))
+    run = both.run(files)
+    assert (len(run.of("w")), run.dead_letters) == (20, [])
+    assert len(both.run({"west": files["west"]}).of("w")) == 10
+    with pytest.raises(ValueError, match="no stream 'weste' here; did you mean 'west'"):
+        both.run({"weste": files["west"]})
+    with pytest.raises(TypeError, match=r"give a file for each: \{'east': Path\(...\), 'west': Path\(...\)\}"):
+        both.run(files["east"])
 
 
 def test_to_import_what_builds_pipelines_loads_nothing_that_computes():

@@ -92,7 +92,7 @@ class Pipeline:
 
     def run(
         self,
-        records: Iterable[Record] | Iterable[tuple[str, Record]] | Path,
+        records: Iterable[Record] | Iterable[tuple[str, Record]] | Path | Mapping[str, Path],
         *known: Documents,
         partitions: int = 1,
         slice_records: int | None = 10_000,
@@ -101,34 +101,46 @@ class Pipeline:
     ) -> DeskRun:
         """Run the pipeline over records, or a file of them, without any server: what `strandline pipeline run` does.
 
-        Of several streams each record is a pair, `("turbines", record)`. The order of the records is the order of the log, and
-        log time is event time, or the field `log_time`. `drain`: close all windows at the end. Results do not depend on
+        Of several streams each record is a pair, `("turbines", record)`, or each stream has a file, `{"turbines": Path(...)}`.
+        The order of the records is the order of the log, and log time is event time, or the field `log_time`; by it the files of
+        several streams are merged. `drain`: close all windows at the end. Results do not depend on
         `slice_records`. Raises InvalidDocument as `check`, and BadRecord where the pipeline ends at a bad record.
         """
         from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
-        from strandline.processing.desk.record_files import read_records
+        from strandline.processing.desk.merged_files import merged_files
         from strandline.processing.desk.records import RECORDS_AT_ONCE, DeskRecords, Placement
-        from strandline.processing.formats.record_rows import record_format
 
-        if isinstance(records, str | bytes | Mapping):
-            raise TypeError("expected several records, or the Path of a file; one record stands in a list")
         checked = self.check(*known)
-        desk = Desk(checked, slice_records, log_time=log_time)
-        placements = {name: Placement(stream, partitions) for name, stream in checked.streams.items()}
-        first = checked.stream.stream
-        pieces: Iterable[tuple[str, list[bytes]]]
         if isinstance(records, Path):
-            if len(placements) > 1:
-                raise TypeError("a file holds the records of one stream; give pairs of a stream's name and a record")
-            pieces = ((first, values) for values in read_records(records, record_format(checked.stream)))
+            if checked.further:
+                each = ", ".join(f"'{name}': Path(...)" for name in checked.streams)
+                raise TypeError(f"a file holds the records of one stream; give a file for each: {{{each}}}")
+            records = {checked.stream.stream: records}
+        if isinstance(records, str | bytes) or (
+            isinstance(records, Mapping) and not (records and all(isinstance(one, Path) for one in records.values()))
+        ):
+            raise TypeError("expected several records, or the Path of a file; one record stands in a list")
+        desk = Desk(checked, slice_records, log_time=log_time)
+
+        def there(name: str) -> str:
+            if name not in checked.streams:
+                raise ValueError(f"there is no stream '{name}' here{did_you_mean(name, checked.streams)}")
+            return name
+
+        read: Iterable[DeskRecords]
+        if isinstance(records, Mapping):
+            files = {there(name): file for name, file in records.items()}
+            read = merged_files(checked, files, partitions, log_time)
         else:
-            pieces = _pieces(records, first, RECORDS_AT_ONCE)
+            placements = {name: Placement(stream, partitions) for name, stream in checked.streams.items()}
+            read = (
+                DeskRecords(values, placements[there(name)].of_each(values), stream=name)
+                for name, values in _pieces(records, checked.stream.stream, RECORDS_AT_ONCE)
+            )
 
         def outcomes() -> Iterator[Outcome]:
-            for name, values in pieces:
-                if name not in placements:
-                    raise ValueError(f"there is no stream '{name}' here{did_you_mean(name, placements)}")
-                yield from desk.feed(DeskRecords(values, placements[name].of_each(values), stream=name))
+            for piece in read:
+                yield from desk.feed(piece)
             yield from desk.drain() if drain else desk.end_slice()
 
         results: list[dict[str, Any]] = []
