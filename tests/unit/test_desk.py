@@ -658,7 +658,7 @@ def test_a_stage_that_emits_nothing_has_no_part_in_results(say: Say, tmp_path: P
         "  - window: {name: hours, tumbling: 1h, by: [tank], aggregate: {cents: sum(cents)}}\n"
         "    emit: [{elasticsearch: tank-hour}]\n"
     )
-    (tmp_path / "r.ndjson").write_text('{"tank": "a", "ts": 1, "level": 1.5}\n')
+    (tmp_path / "r.ndjson").write_text('{"tank": "a", "ts": 1764230400, "level": 1.5}\n')
     run_it = ("pipeline", "run", str(tmp_path / "levels.yaml"), "--input", str(tmp_path / "r.ndjson"))
     said = say(*run_it, "--output", str(tmp_path / "results.parquet"), "--sort", "cents")
     assert (said.code, said.err) == (0, "")
