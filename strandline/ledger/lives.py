@@ -16,7 +16,7 @@ How a life ends, each step repeatable, whatever is killed in between:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,8 +243,8 @@ class Lives(Part):
             {row.version: row.document for row in rows if row.is_present},
         )
 
-    def forget_indices(self, job: str, names: list[str]) -> None:
-        """Record that these indices of a deleted job are deleted."""
+    def forget_indices(self, job: str, names: Collection[str]) -> None:
+        """Record that these indices of a deleted job are deleted, or left to the other jobs that have written to them."""
         of_job = (result_indices.c.job == job) & result_indices.c.name.in_(names)
         with self._database.writing(f"note that indices of deleted job {job} are deleted") as connection:
             connection.execute(sa.delete(result_indices).where(of_job))

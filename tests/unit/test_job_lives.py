@@ -16,7 +16,7 @@ from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import LogRange
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, rewind_cost
 from strandline.services.rest.job_status import present_pipeline
-from tests.support.control import BOTH, PIPELINE, Admin, Api, MadeTopic
+from tests.support.control import BOTH, PIPELINE, STREAM, Admin, Api, MadeTopic
 from tests.support.ledgers import a_checkpoint, a_slice
 
 READER = """\
@@ -27,6 +27,7 @@ steps:
   - window: {name: per_day, tumbling: 1d, by: [turbine], aggregate: {n: sum(n)}}
     emit: [{elasticsearch: turbine-day}]
 """
+WATTS = PIPELINE.replace("pipeline: power", "pipeline: watts")
 TO_STREAM = BOTH.replace("elasticsearch: turbine-minute", "stream: turbine-minutes")
 
 
@@ -507,3 +508,41 @@ def test_with_an_index_of_open_windows_its_own_template_goes_and_no_other(
         "/turbine-minute.open",
         "/_index_template/strandline-turbine-minute.open",
     ]
+
+
+def hand_over(api: Api) -> str:
+    """Job power emits to alias turbine-minute, and then job watts does, to an index of it that power made, too. Returns the
+    documents."""
+    api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
+    api.apply(BOTH)
+    run_and_stop(api)
+    for index in ("turbine-minute-2026.10", "turbine-minute-2026.11"):
+        api.ledger.add_result_index("power", index)
+    elsewhere = PIPELINE.replace("turbine-minute", "minute")
+    documents = f"{STREAM}---\n{elsewhere}---\n{WATTS}"
+    assert api.outcomes(documents) == ["unchanged", "changed", "created"]
+    api.ledger.add_result_index("watts", "turbine-minute-2026.11")
+    return documents
+
+
+def test_an_alias_that_a_job_has_stays_its_own_whatever_becomes_of_the_job_that_had_it_before(api: Api) -> None:
+    """The same documents were refused, and the other job could get no new version."""
+    documents = hand_over(api)
+    assert api.ask("POST", "/v1/jobs/power/reset?to=earliest").status_code == 200
+    assert api.outcomes(documents) == ["unchanged"] * 3
+    assert api.outcomes(WATTS.replace("peak", "most")) == ["changed"]
+
+
+def test_what_two_jobs_wrote_to_one_index_is_the_other_ones_when_the_results_of_a_deleted_one_are_deleted(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alias was free for no other job for ever, and the advice, to delete the results, was followed in vain."""
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", lambda *given, **options: None)
+    hand_over(api)
+    assert api.outcomes(WATTS.replace("turbine-minute", "watt-minute")) == ["changed"]
+    assert api.ask("DELETE", "/v1/jobs/power").status_code == 200
+    volts = PIPELINE.replace("pipeline: power", "pipeline: volts")
+    assert "strandline job delete power --results" in api.apply(volts).json()["detail"]
+    assert api.ask("DELETE", "/v1/jobs/power?results=true").json()["indices"] == ["turbine-minute-2026.10"]
+    assert api.outcomes(volts) == ["created"]
+    assert api.ask("DELETE", "/v1/jobs/watts?results=true").json()["indices"] == ["turbine-minute-2026.11"]

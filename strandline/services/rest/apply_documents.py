@@ -432,7 +432,9 @@ class Applier:
         too."""
         stores = self._ledger.result_stores()
         for pipeline in pipelines:
-            aliases = {name for _, (kind, name) in _places(pipeline.spec) if kind == "elasticsearch"}
+            # Under an alias that the job has already, what others left was there when it got it.
+            new = _emitted_places([pipeline.spec.as_document()]) - self._present_places(pipeline.job)
+            aliases = {name for kind, name in new if kind == "elasticsearch"}
             for store in stores:
                 found = next((alias for alias in aliases if _is_of_earlier_life(store, alias)), None)
                 if found is not None and store.job != pipeline.job:
@@ -496,6 +498,11 @@ class Applier:
                     f"stream {stream}, to which job {pipeline.job} emitted before, was deleted with its results; emit to a "
                     "stream of another name, or apply the pipeline under another name"
                 )
+
+    def _present_places(self, name: str) -> set[tuple[str, str]]:
+        """(kind, name) of each emission of the job's present version; none where there is no such job."""
+        job = self._job(name)
+        return set() if job is None else _emitted_places([self._ledger.job_version(name, job.version).document])
 
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
         if job is None:

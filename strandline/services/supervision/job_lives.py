@@ -119,9 +119,12 @@ class JobLives:
             )
             message = f"{principal} ordered: delete the {what} of job {job}"
             self._ledger.record_event("delete_ordered", message, job, principal=principal)
+        made = self._ledger.result_indices(job)
         indices = self._ledger.indices_left(job)
         if results:
-            self._delete_indices(job, indices)
+            self._delete_indices(indices)
+            # With those that are left to the other jobs which have written to them, too.
+            self._ledger.forget_indices(job, made)
         if dead_letters:
             self._delete_letters(job)
         return Deleted(job, indices, "deleted" if results else "kept", "deleted" if dead_letters else "kept")
@@ -229,14 +232,13 @@ class JobLives:
         except (IndexUnavailable, RequestRefused) as error:
             log.warning("the next run hides what earlier lives wrote", job=row.name, why=str(error))
 
-    def _delete_indices(self, job: str, indices: list[str]) -> None:
+    def _delete_indices(self, indices: list[str]) -> None:
         for index in indices:
             stem = index.rpartition("-")[0]
             # An index of open windows has no month in its name, and a template of its own.
             template = template_path(index if generation_of(stem, index) is None else stem)
             for path in (f"/{index}", template):
                 _delete(self._elasticsearch_url, path)
-        self._ledger.forget_indices(job, indices)
 
     def _delete_letters(self, job: str) -> None:
         """While they are deleted the name can't be used anew. Where it was already, they stay."""
