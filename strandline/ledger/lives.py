@@ -216,13 +216,15 @@ class Lives(Part):
             return list(connection.execute(wanted.order_by(result_indices.c.name)).scalars())
 
     def result_stores(self) -> list[ResultStore]:
-        """The indices that all jobs made, deleted or not, but for those that are known to be deleted."""
+        """The indices of all jobs that have an earlier life, the deleted ones included, but for those that are known to be
+        deleted."""
         wanted = (
             sa.select(result_indices.c.name, result_indices.c.job, jobs.c.generation, jobs.c.deleted_ms.is_not(None))
             .join(jobs, jobs.c.name == result_indices.c.job)
+            .where(jobs.c.generation > 1)
             .order_by(result_indices.c.name, result_indices.c.job)
         )
-        with self._database.reading("list the indices of all jobs") as connection:
+        with self._database.reading("list the indices of jobs with earlier lives") as connection:
             return [ResultStore(*row) for row in connection.execute(wanted)]
 
     def documents_of(self, job: str) -> LifeDocuments:

@@ -90,6 +90,8 @@ def index_stem(emit_name: str, generation: int) -> str:
 
 def generation_of(emit_name: str, index: str) -> int | None:
     """Return the generation to which an index of this emit belongs; None for an index of something else."""
+    if not index.startswith(emit_name):
+        return None  # without the price of an expression: this is asked for each alias about all indices
     found = re.fullmatch(rf"{re.escape(emit_name)}(?:\.g(\d+))?-\d{{4}}\.\d{{2}}", index)
     return None if found is None else int(found[1] or 1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.core.errors import Conflict, Fenced, IndexUnavailable, LogUnavailable, NotFound
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.lives import Origin
+from strandline.ledger.lives import Origin, ResultStore
 from strandline.ledger.states import Desired, JobState, WindowRange
 from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import LogRange
@@ -546,3 +546,28 @@ def test_what_two_jobs_wrote_to_one_index_is_the_other_ones_when_the_results_of_
     assert api.ask("DELETE", "/v1/jobs/power?results=true").json()["indices"] == ["turbine-minute-2026.10"]
     assert api.outcomes(volts) == ["created"]
     assert api.ask("DELETE", "/v1/jobs/watts?results=true").json()["indices"] == ["turbine-minute-2026.11"]
+
+
+def test_what_all_jobs_left_is_read_once_in_a_plan_and_only_for_a_new_alias(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of many pipelines read the indices of all jobs for each of them, and took seconds."""
+    reads, result_stores = list[int](), Ledger.result_stores
+
+    def counted(ledger: Ledger) -> list[ResultStore]:
+        reads.append(1)
+        return result_stores(ledger)
+
+    monkeypatch.setattr(Ledger, "result_stores", counted)
+    named = ("power", "watts", "volts")
+    documents = "---\n".join(
+        PIPELINE.replace("pipeline: power", f"pipeline: {name}").replace("turbine-minute", name) for name in named
+    )
+    api.apply(STREAM)
+    yaml = {"Content-Type": "application/yaml"}
+    assert api.ask("POST", "/v1/documents/plan", content=documents, headers=yaml).status_code == 200
+    assert len(reads) == 1
+    api.apply(documents)
+    reads.clear()
+    again = api.ask("POST", "/v1/documents/plan", content=documents, headers=yaml).json()
+    assert [one["outcome"] for one in again["jobs"]] == ["unchanged"] * 3 and reads == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Protocol
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
@@ -278,9 +279,10 @@ class Applier:
         for job, reason in [*self._shared_places(batch.pipelines), *self._circles(batch.pipelines)]:
             with judged.refusing("pipeline", job):
                 raise Conflict(reason)
+        left = cache(self._ledger.result_stores)
         for pipeline in batch.pipelines:
             with judged.refusing("pipeline", pipeline.job):
-                self._refuse_left_results([pipeline])
+                self._refuse_unfit_places(pipeline, left)
         return judged
 
     def _judge_stream(self, stream: StreamSpec, batch: Batch, judged: Judged) -> None:
@@ -426,34 +428,34 @@ class Applier:
                     "read, or emit to, another stream",
                 )
 
-    def _refuse_left_results(self, pipelines: list[CheckedPipeline]) -> None:
-        """What an earlier life of a job left under an alias would be counted together with the results of another job. (A job of
-        the same name writes a generation of its own, and the alias shows that alone.) Elsewhere, that holds for its own results,
-        too."""
-        stores = self._ledger.result_stores()
-        for pipeline in pipelines:
-            # Under an alias that the job has already, what others left was there when it got it.
-            new = _emitted_places([pipeline.spec.as_document()]) - self._present_places(pipeline.job)
-            aliases = {name for kind, name in new if kind == "elasticsearch"}
-            for store in stores:
-                found = next((alias for alias in aliases if _is_of_earlier_life(store, alias)), None)
-                if found is not None and store.job != pipeline.job:
-                    raise Conflict(_told_of_left(found, store, pipeline.job))
-            documents = self._ledger.documents_of(pipeline.job)
-            if self._job(pipeline.job) is not None:
-                self._refuse_deleted_streams(pipeline)
-            if documents.present:
-                self._refuse_another_meaning(pipeline, documents.present)
-            self._refuse_places_of_earlier_lives(pipeline, documents)
+    def _refuse_unfit_places(self, pipeline: CheckedPipeline, left: Callable[[], list[ResultStore]]) -> None:
+        """Refuse places where the job's results would stand beside those of another job, of an earlier life, or of another
+        meaning. A place that the job has was looked at when it got it. `left` returns where earlier lives of jobs may have left
+        results; it is asked only for a new alias. Raises Conflict."""
+        job = self._job(pipeline.job)
+        if job is not None:
+            self._refuse_deleted_streams(pipeline)
+        present = set() if job is None else _emitted_places([self._present_document(job)])
+        new = _emitted_places([pipeline.spec.as_document()]) - present
+        if not new:
+            return
+        aliases = {name for kind, name in new if kind == "elasticsearch"}
+        if aliases:
+            _refuse_left_results(pipeline.job, aliases, left())
+        documents = self._ledger.documents_of(pipeline.job)
+        self._refuse_another_meaning(pipeline, new, documents.present)
+        self._refuse_places_of_earlier_lives(pipeline.job, new, documents)
 
-    def _refuse_another_meaning(self, pipeline: CheckedPipeline, documents: Mapping[int, dict[str, Any]]) -> None:
-        """At a place that the present version left, there is still what the last version before it emitted there. `documents`:
-        of the versions of the present life, the oldest first; the changes from the present one are checked already."""
-        job, (*earlier, present) = pipeline.job, documents
-        new = _emitted_places([pipeline.spec.as_document()]) - _emitted_places([documents[present]])
-        for version in reversed(earlier):
+    def _refuse_another_meaning(
+        self, pipeline: CheckedPipeline, new: set[tuple[str, str]], documents: Mapping[int, dict[str, Any]]
+    ) -> None:
+        """At a place that the present version left, there is still what the last version before it emitted there. `new`: the
+        places that the present version doesn't have, whose changes are checked already. `documents`: of the versions of the
+        present life, the oldest first."""
+        job = pipeline.job
+        for version in reversed(documents):
             put_back = new & _emitted_places([documents[version]])
-            new -= put_back
+            new = new - put_back
             if not put_back:
                 continue
             try:
@@ -470,12 +472,11 @@ class Applier:
                     f"{'; '.join(f'{one.what} ({one.reason})' for one in forbidden)}"
                 )
 
-    def _refuse_places_of_earlier_lives(self, pipeline: CheckedPipeline, documents: LifeDocuments) -> None:
+    def _refuse_places_of_earlier_lives(self, job: str, new: set[tuple[str, str]], documents: LifeDocuments) -> None:
         """Where results have no generations, a job would emit those of an earlier life a second time. A place that a version of
         the present life had was looked at when that version was applied."""
-        job = pipeline.job
         of_earlier = _emitted_places(documents.earlier) - _emitted_places(documents.present.values())
-        for kind, name in sorted(of_earlier & _emitted_places([pipeline.spec.as_document()])):
+        for kind, name in sorted(of_earlier & new):
             if kind not in ("elasticsearch", "stream"):
                 raise Conflict(
                     f"{kind} {name} may hold results of an earlier life of job {job}, before it was reset or deleted, and "
@@ -499,11 +500,6 @@ class Applier:
                     "stream of another name, or apply the pipeline under another name"
                 )
 
-    def _present_places(self, name: str) -> set[tuple[str, str]]:
-        """(kind, name) of each emission of the job's present version; none where there is no such job."""
-        job = self._job(name)
-        return set() if job is None else _emitted_places([self._ledger.job_version(name, job.version).document])
-
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
         if job is None:
             return set()
@@ -515,7 +511,10 @@ class Applier:
         return [job.name for job in jobs if streams.intersection(input_streams(self._ledger, job))]
 
     def _present_spec(self, job: JobRow) -> PipelineSpec:
-        return PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document, is_strict=False)
+        return PipelineSpec.from_document(self._present_document(job), is_strict=False)
+
+    def _present_document(self, job: JobRow) -> dict[str, Any]:
+        return self._ledger.job_version(job.name, job.version).document
 
     def _stream(self, name: str) -> StreamSpec:
         return StreamSpec.from_document(self._ledger.stream(name).document, is_strict=False)
@@ -589,6 +588,17 @@ def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
         yield stage, (emit.kind, emit.name)
         if emit.elasticsearch is not None and emit.elasticsearch.updates is not None:
             yield stage, (emit.kind, open_index(emit.name))
+
+
+def _refuse_left_results(job: str, aliases: set[str], stores: list[ResultStore]) -> None:
+    """What an earlier life of a job left under an alias would be counted together with the results of another job. (A job of the
+    same name writes a generation of its own, and the alias shows that alone.) Elsewhere, that holds for its own results, too."""
+    for store in stores:
+        if store.job == job:
+            continue
+        for alias in aliases:
+            if _is_of_earlier_life(store, alias):
+                raise Conflict(_told_of_left(alias, store, job))
 
 
 def _is_of_earlier_life(store: ResultStore, alias: str) -> bool:
