@@ -41,9 +41,8 @@ from strandline.ledger.models import (
     stream_versions,
     streams,
 )
-from strandline.ledger.registry import lock_job, read_job, refuse_old_epoch
+from strandline.ledger.registry import lock_job, read_job, refuse_old_epoch, refuse_while_letters_go
 from strandline.ledger.states import (
-    LETTERS_GOING,
     OPEN_BACKFILLS,
     RESTING,
     Desired,
@@ -251,12 +250,19 @@ class Lives(Part):
         with self._database.writing(f"note that indices of deleted job {job} are deleted") as connection:
             connection.execute(sa.delete(result_indices).where(of_job))
 
+    def require_free_name(self, job: str) -> None:
+        """Raise Conflict while the dead letters of a deleted job of this name are being deleted."""
+        with self._database.reading(f"look whether the name of job {job} is free") as connection:
+            wanted = sa.select(jobs.c.letters_first).where(jobs.c.name == job)
+            refuse_while_letters_go(job, connection.execute(wanted).scalar() or 0)
+
     def begin_deletion_of_letters(self, job: str) -> None:
-        """Record that the dead letters of a deleted job are being deleted. Its name can't be used anew until `forget_letters`:
-        a new job's letters would go, too. Raises NotFound when there is no deleted job of this name (any more)."""
+        """Record that the dead letters of a deleted job are being deleted. Its name can't be used anew until `forget_letters` or
+        `keep_letters`: a new job's letters would go, too. Raises NotFound when there is no deleted job of this name (any more).
+        """
         of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
         with self._database.writing(f"begin to delete the dead letters of deleted job {job}") as connection:
-            begun = sa.update(jobs).where(of_job).values(letters_first=LETTERS_GOING)
+            begun = sa.update(jobs).where(of_job).values(letters_first=-1)
             if not connection.execute(begun).rowcount:
                 raise _no_deleted_job(job)
 
@@ -267,6 +273,14 @@ class Lives(Part):
             if connection.execute(sa.update(jobs).where(of_job).values(letters_first=0)).rowcount:
                 origin = sa.update(checkpoints).where(checkpoints.c.job == job)
                 connection.execute(origin.values(dead_letter_offsets={}))
+
+    def keep_letters(self, job: str) -> None:
+        """Record that the dead letters of a deleted job could not be deleted: a later job of its name begins behind them."""
+        with self._database.writing(f"note that the dead letters of deleted job {job} stay") as connection:
+            origin = sa.select(checkpoints.c.dead_letter_offsets).where(checkpoints.c.job == job)
+            ends = connection.execute(origin).scalar_one()
+            of_job = (jobs.c.name == job) & (jobs.c.letters_first < 0)
+            connection.execute(sa.update(jobs).where(of_job).values(letters_first=ends.get(0, 0)))
 
     def delete_stream(
         self, name: str, checked: Mapping[str, int], *, keeps_topic: bool = False, principal: str | None = None

@@ -26,7 +26,6 @@ from strandline.ledger.models import (
 )
 from strandline.ledger.states import (
     JOB_MOVES,
-    LETTERS_GOING,
     ORDERED_MOVES,
     Desired,
     JobBase,
@@ -169,12 +168,8 @@ class Registry(Part):
                 _refuse_other_base(connection, name, 0 if is_deleted else version - 1, base)
             if is_deleted and origin is None:
                 raise Conflict(f"Job {name} was deleted a moment ago; apply the documents again.")
-            if is_deleted and known is not None and known.letters_first == LETTERS_GOING:
-                raise Conflict(
-                    f"The dead letters of job {name}, which was deleted, are being deleted. Apply the documents again when that "
-                    f"is done; should it have failed: strandline job delete {name} --dead-letters"
-                )
             if known is not None:
+                refuse_while_letters_go(name, known.letters_first)
                 connection.execute(
                     sa.update(jobs).where(jobs.c.name == name).values(version=version, updated_ms=now_ms)
                 )
@@ -367,6 +362,15 @@ def read_floor(connection: sa.Connection, job: str) -> int:
     """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
     oldest = connection.execute(sa.select(sa.func.min(slices.c.number)).where(slices.c.job == job)).scalar() or 1
     return int(oldest) if oldest > 1 else 0
+
+
+def refuse_while_letters_go(job: str, letters_first: int) -> None:
+    """Raise Conflict while the dead letters of this deleted job are being deleted: those of a new one would go, too."""
+    if letters_first < 0:
+        raise Conflict(
+            f"The dead letters of job {job}, which was deleted, are being deleted. Apply the documents again when that is done; "
+            f"should it have failed: strandline job delete {job} --dead-letters"
+        )
 
 
 def _revive(connection: sa.Connection, job: str, version: int, origin: Offsets, now_ms: int) -> None:

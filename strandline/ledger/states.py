@@ -203,10 +203,6 @@ class LookupSourceRow(Described):
     """The last of them: where it stands, and why."""
 
 
-LETTERS_GOING = -1
-"""In place of the number of a deleted job's first dead letter: they are being deleted."""
-
-
 @dataclass(frozen=True)
 class JobRow:
     name: str
@@ -224,7 +220,7 @@ class JobRow:
     generation: int = 1
     """Of the results that the job writes itself: it rises when the job is reset, and when its name is used anew."""
     letters_first: int = 0
-    """The number of the first dead letter of its present life; of a deleted job possibly LETTERS_GOING."""
+    """The number of the first dead letter of its present life. Below 0: those of a deleted job are being deleted."""
     ends: Offsets | None = None
     """Of a batch that has begun: the offset before which it ends in each partition. Null: the job has no end, or hasn't begun."""
 

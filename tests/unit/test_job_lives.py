@@ -571,3 +571,49 @@ def test_what_all_jobs_left_is_read_once_in_a_plan_and_only_for_a_new_alias(
     reads.clear()
     again = api.ask("POST", "/v1/documents/plan", content=documents, headers=yaml).json()
     assert [one["outcome"] for one in again["jobs"]] == ["unchanged"] * 3 and reads == []
+
+
+def no_request(*given: object, **options: object) -> None:
+    """Elasticsearch does what is asked."""
+
+
+def test_where_kafka_refuses_to_delete_dead_letters_they_stay_and_the_name_is_free(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name was lost: it waited for a deletion that could not be."""
+
+    def refuse(self: Admin, topic: str) -> None:
+        raise Conflict(f"topic {topic} could not be deleted: Kafka refused it (TOPIC_DELETION_DISABLED)")
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", no_request)
+    monkeypatch.setattr(Admin, "delete", refuse)
+    api.apply(BOTH)
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    assert "TOPIC_DELETION_DISABLED" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
+    assert api.outcomes(PIPELINE) == ["created"]
+    assert api.ledger.job("power").letters_first == 17
+    checkpoint = api.ledger.last_checkpoint("power")
+    assert checkpoint is not None and checkpoint.dead_letter_offsets == {0: 17}
+
+
+def test_a_name_whose_dead_letters_are_being_deleted_is_refused_before_anything_is_changed(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_away(self: Admin, topic: str) -> None:
+        raise LogUnavailable("Kafka does not answer")
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", no_request)
+    monkeypatch.setattr(Admin, "delete", is_away)
+    api.apply(BOTH)
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code == 503
+    other = WATTS.replace("turbine-minute", "watt-minute")
+    documents = "---\n".join((STREAM.replace("turbines", "wind"), other, PIPELINE))
+    yaml = {"Content-Type": "application/yaml"}
+    plans = api.ask("POST", "/v1/documents/plan", content=documents, headers=yaml).json()["jobs"]
+    (change,) = plans[1]["changes"]
+    refused = api.apply(documents)
+    assert refused.status_code == 409 and refused.json()["detail"] == change["reason"]
+    assert "strandline job delete power --dead-letters" in change["reason"] and change["effect"] == "forbidden"
+    assert [stream.name for stream in api.ledger.streams()] == ["turbines"]
+    assert api.ledger.jobs() == []

@@ -276,6 +276,8 @@ class Applier:
                 self._job_changes.refuse_forbidden(plan)
             with judged.refusing("pipeline", pipeline.job):
                 self._job_changes.refuse_unfit_batch(pipeline, plan)
+            with judged.refusing("pipeline", pipeline.job):
+                self._ledger.require_free_name(pipeline.job)
         for job, reason in [*self._shared_places(batch.pipelines), *self._circles(batch.pipelines)]:
             with judged.refusing("pipeline", job):
                 raise Conflict(reason)

@@ -241,7 +241,7 @@ class JobLives:
                 _delete(self._elasticsearch_url, path)
 
     def _delete_letters(self, job: str) -> None:
-        """While they are deleted the name can't be used anew. Where it was already, they stay."""
+        """While they are deleted the name can't be used anew. Where it was already, or where Kafka refuses it, they stay."""
         try:
             self._ledger.begin_deletion_of_letters(job)
         except NotFound as error:
@@ -254,13 +254,16 @@ class JobLives:
         finally:
             # Whether Elasticsearch answers or not: the name shall not wait for it.
             self._delete_letter_topic(job)
-            self._ledger.forget_letters(job)
 
     def _delete_letter_topic(self, job: str) -> None:
         try:
             self._admin.delete(dead_letter_topic(job))
         except NotFound:
             log.info("there are no dead letters to delete", job=job)
+        except Conflict:
+            self._ledger.keep_letters(job)  # Kafka will not delete them: the name shall not wait for that
+            raise
+        self._ledger.forget_letters(job)
 
 
 def _delete(url: str, path: str) -> None:
