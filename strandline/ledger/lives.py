@@ -256,31 +256,43 @@ class Lives(Part):
             wanted = sa.select(jobs.c.letters_first).where(jobs.c.name == job)
             refuse_while_letters_go(job, connection.execute(wanted).scalar() or 0)
 
-    def begin_deletion_of_letters(self, job: str) -> None:
-        """Record that the dead letters of a deleted job are being deleted. Its name can't be used anew until `forget_letters` or
-        `keep_letters`: a new job's letters would go, too. Raises NotFound when there is no deleted job of this name (any more).
+    def begin_deletion_of_letters(self, job: str) -> int:
+        """Record that the dead letters of a deleted job are being deleted; return the number of this deletion, which takes the
+        place of one before. The job's name can't be used anew until `forget_letters` or `keep_letters`: a new job's letters would
+        go, too. Raises NotFound when there is no deleted job of this name (any more).
         """
         of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
+        # An epoch of the job, which no run has: no two deletions ever get the same number.
+        epoch = jobs.c.epoch + 1
+        begun = sa.update(jobs).where(of_job).values(epoch=epoch, letters_first=-epoch)
         with self._database.writing(f"begin to delete the dead letters of deleted job {job}") as connection:
-            begun = sa.update(jobs).where(of_job).values(letters_first=-1)
-            if not connection.execute(begun).rowcount:
+            deletion = connection.execute(begun.returning(jobs.c.letters_first)).scalar()
+            if deletion is None:
                 raise _no_deleted_job(job)
+            return int(deletion)
 
-    def forget_letters(self, job: str) -> None:
-        """Record that the dead letters of a deleted job are deleted: a later job of its name begins them at 0."""
-        of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
+    def require_deletion_of_letters(self, job: str, deletion: int) -> None:
+        """Raise Conflict unless this deletion of the job's dead letters is the one at work."""
+        wanted = sa.select(jobs.c.letters_first).where(jobs.c.name == job)
+        with self._database.reading(f"look which deletion of dead letters of job {job} is at work") as connection:
+            if connection.execute(wanted).scalar() != deletion:
+                raise _another_deletion(job)
+
+    def forget_letters(self, job: str, deletion: int) -> None:
+        """Record that the dead letters of a deleted job are deleted: a later job of its name begins them at 0. Raises Conflict
+        unless this deletion is the one at work."""
         with self._database.writing(f"note that the dead letters of deleted job {job} are deleted") as connection:
-            if connection.execute(sa.update(jobs).where(of_job).values(letters_first=0)).rowcount:
-                origin = sa.update(checkpoints).where(checkpoints.c.job == job)
-                connection.execute(origin.values(dead_letter_offsets={}))
+            _end_deletion(connection, job, deletion, 0)
+            origin = sa.update(checkpoints).where(checkpoints.c.job == job)
+            connection.execute(origin.values(dead_letter_offsets={}))
 
-    def keep_letters(self, job: str) -> None:
-        """Record that the dead letters of a deleted job could not be deleted: a later job of its name begins behind them."""
+    def keep_letters(self, job: str, deletion: int) -> None:
+        """Record that the dead letters of a deleted job could not be deleted: a later job of its name begins behind them. Raises
+        Conflict unless this deletion is the one at work."""
         with self._database.writing(f"note that the dead letters of deleted job {job} stay") as connection:
             origin = sa.select(checkpoints.c.dead_letter_offsets).where(checkpoints.c.job == job)
-            ends = connection.execute(origin).scalar_one()
-            of_job = (jobs.c.name == job) & (jobs.c.letters_first < 0)
-            connection.execute(sa.update(jobs).where(of_job).values(letters_first=ends.get(0, 0)))
+            ends = connection.execute(origin.order_by(checkpoints.c.slice)).scalars().first() or {}
+            _end_deletion(connection, job, deletion, ends.get(0, 0))
 
     def delete_stream(
         self, name: str, checked: Mapping[str, int], *, keeps_topic: bool = False, principal: str | None = None
@@ -323,6 +335,17 @@ class Lives(Part):
             deleted = (facts for facts in connection.execute(wanted).scalars() if facts["stream"] == name)
             last: dict[str, Any] = next(deleted, {})
             return None if last.get("keeps_topic", True) else last["topic_id"]
+
+
+def _end_deletion(connection: sa.Connection, job: str, deletion: int, letters_first: int) -> None:
+    of_deletion = (jobs.c.name == job) & (jobs.c.letters_first == deletion)
+    ended = sa.update(jobs).where(of_deletion).values(letters_first=letters_first)
+    if not connection.execute(ended).rowcount:
+        raise _another_deletion(job)
+
+
+def _another_deletion(job: str) -> Conflict:
+    return Conflict(f"another deletion of these dead letters, of job {job}, goes on or has ended: this one stops")
 
 
 def _forget_results(connection: sa.Connection, stream: str) -> None:

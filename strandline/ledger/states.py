@@ -220,7 +220,8 @@ class JobRow:
     generation: int = 1
     """Of the results that the job writes itself: it rises when the job is reset, and when its name is used anew."""
     letters_first: int = 0
-    """The number of the first dead letter of its present life. Below 0: those of a deleted job are being deleted."""
+    """The number of the first dead letter of its present life. Below 0: the deletion that is at work on those of a deleted
+    job."""
     ends: Offsets | None = None
     """Of a batch that has begun: the offset before which it ends in each partition. Null: the job has no end, or hasn't begun."""
 

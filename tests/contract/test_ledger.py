@@ -339,11 +339,22 @@ class TestDeletedLetters:
         with pytest.raises(NotFound):
             ledger.begin_deletion_of_letters("power")
         ledger.delete_job(ledger.end_runs("power", "deleted"), {0: 17})
-        ledger.begin_deletion_of_letters("power")
+        first = ledger.begin_deletion_of_letters("power")
         with pytest.raises(Conflict, match="dead letters of job power, which was deleted, are being deleted"):
             ledger.submit_job("power", "", {}, origin={})
-        ledger.begin_deletion_of_letters("power")  # the first one was killed
-        ledger.forget_letters("power")
+        second = ledger.begin_deletion_of_letters("power")  # the first one was killed, or is slow
+        for end in (ledger.require_deletion_of_letters, ledger.keep_letters, ledger.forget_letters):
+            with pytest.raises(Conflict, match="another deletion of these dead letters"):
+                end("power", first)
+        with pytest.raises(Conflict, match="are being deleted"):
+            ledger.require_free_name("power")
+        ledger.require_deletion_of_letters("power", second)
+        ledger.forget_letters("power", second)
+        assert ledger.begin_deletion_of_letters("power") not in (first, second), (
+            "one that is still slow is none of these"
+        )
+        ledger.forget_letters("power", ledger.begin_deletion_of_letters("power"))
+        ledger.require_free_name("power")
         assert ledger.submit_job("power", "", {}, origin={}).letters_first == 0
         checkpoint = ledger.last_checkpoint("power")
         assert checkpoint is not None and checkpoint.dead_letter_offsets == {}
@@ -353,9 +364,15 @@ class TestDeletedLetters:
     def test_what_is_deleted_of_an_earlier_job_is_nothing_of_the_present_one(self, ledger: Ledger) -> None:
         ledger.submit_job("power", "", {})
         ledger.delete_job(ledger.end_runs("power", "deleted"), {0: 17})
+        deletion = ledger.begin_deletion_of_letters("power")
+        ledger.keep_letters("power", deletion)
         ledger.submit_job("power", "", {}, origin={})
-        ledger.forget_letters("power")
+        for end in (ledger.require_deletion_of_letters, ledger.keep_letters, ledger.forget_letters):
+            with pytest.raises(Conflict, match="another deletion of these dead letters"):
+                end("power", deletion)
         assert ledger.job("power").letters_first == 17
+        checkpoint = ledger.last_checkpoint("power")
+        assert checkpoint is not None and checkpoint.dead_letter_offsets == {0: 17}
 
 
 class TestResultIndices:

@@ -617,3 +617,45 @@ def test_a_name_whose_dead_letters_are_being_deleted_is_refused_before_anything_
     assert "strandline job delete power --dead-letters" in change["reason"] and change["effect"] == "forbidden"
     assert [stream.name for stream in api.ledger.streams()] == ["turbines"]
     assert api.ledger.jobs() == []
+
+
+def test_of_two_deletions_of_the_same_dead_letters_the_older_one_takes_none_of_the_next_job(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one ended first and gave the name free, while the older one was still at work."""
+    topics, asked = list[str](), list[str]()
+
+    def request(url: str, method: str, path: str, **options: object) -> None:
+        asked.append(path)
+        if len(asked) == 1:
+            assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code == 200
+            assert api.outcomes(PIPELINE) == ["created"]
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", request)
+    monkeypatch.setattr(Admin, "delete", lambda self, topic: topics.append(topic))
+    api.apply(BOTH)
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    assert "another deletion of these dead letters" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
+    assert topics == ["power.dead-letter"], "by the newer one, before the name was used anew"
+
+
+def test_the_older_of_two_deletions_of_dead_letters_does_not_give_the_name_free(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[object] = []
+
+    def delete(self: Admin, topic: str) -> None:
+        if not answers:
+            answers.append("older")
+            answers.append(api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code)
+        else:
+            answers.append("newer")
+            raise LogUnavailable("Kafka does not answer")
+
+    monkeypatch.setattr("strandline.services.supervision.job_lives.request", no_request)
+    monkeypatch.setattr(Admin, "delete", delete)
+    api.apply(BOTH)
+    api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
+    assert "another deletion of these dead letters" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
+    assert answers == ["older", "newer", 503]
+    assert "are being deleted" in api.apply(PIPELINE).json()["detail"], "by the newer one"

@@ -241,9 +241,10 @@ class JobLives:
                 _delete(self._elasticsearch_url, path)
 
     def _delete_letters(self, job: str) -> None:
-        """While they are deleted the name can't be used anew. Where it was already, or where Kafka refuses it, they stay."""
+        """While they are deleted the name can't be used anew. Where it was already, or where Kafka refuses it, they stay. Of two
+        deletions at once the older one stops where it finds the newer one."""
         try:
-            self._ledger.begin_deletion_of_letters(job)
+            deletion = self._ledger.begin_deletion_of_letters(job)
         except NotFound as error:
             raise Conflict(
                 f"the name of job {job} was used anew since it was deleted, and the new job writes to the same stream of dead "
@@ -253,17 +254,19 @@ class JobLives:
             _delete(self._elasticsearch_url, f"/{dead_letter_index(job)}")
         finally:
             # Whether Elasticsearch answers or not: the name shall not wait for it.
-            self._delete_letter_topic(job)
+            self._delete_letter_topic(job, deletion)
 
-    def _delete_letter_topic(self, job: str) -> None:
+    def _delete_letter_topic(self, job: str, deletion: int) -> None:
+        # When a newer deletion has ended, the topic may be the next job's.
+        self._ledger.require_deletion_of_letters(job, deletion)
         try:
             self._admin.delete(dead_letter_topic(job))
         except NotFound:
             log.info("there are no dead letters to delete", job=job)
         except Conflict:
-            self._ledger.keep_letters(job)  # Kafka will not delete them: the name shall not wait for that
+            self._ledger.keep_letters(job, deletion)  # Kafka will not delete them: the name shall not wait for that
             raise
-        self._ledger.forget_letters(job)
+        self._ledger.forget_letters(job, deletion)
 
 
 def _delete(url: str, path: str) -> None:
