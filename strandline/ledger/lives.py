@@ -325,6 +325,15 @@ class Lives(Part):
             event = NewEvent(_STREAM_DELETED, message, facts=facts, principal=principal)
             insert_event(self._database, connection, self._clock_ms(), event)
 
+    def keep_topic_of_deleted_stream(self, name: str, principal: str | None = None) -> None:
+        """Record that the topic of a deleted stream, which was to go with it, stays: the next stream of this name has it."""
+        with self._database.writing(f"keep the topic of deleted stream {name}") as connection:
+            facts = {"stream": name, "topic_id": None, "keeps_topic": True}
+            event = NewEvent(
+                _STREAM_DELETED, f"the topic of deleted stream {name} stays", facts=facts, principal=principal
+            )
+            insert_event(self._database, connection, self._clock_ms(), event)
+
     def topic_of_deleted_stream(self, name: str) -> str | None:
         """The id of the topic that was to be deleted with the last stream of this name; None where there is a stream of this
         name, or there never was one, or its topic was to stay."""

@@ -85,6 +85,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.id_of: dict[str, str] = {}
+        self.deleted: list[str] = []
         self.dead_letters: list[str] = []
         self.has_room: list[str] = []
         """Topics that were asked to take the largest record."""
@@ -97,7 +98,12 @@ class Topics:
     def ensure_stream_topic(self, spec: StreamSpec) -> MadeTopic:
         if self.is_away:
             raise LogUnavailable("Kafka does not answer; try again when it does")
-        return MadeTopic(spec.stream, self.id_of.setdefault(spec.stream, "id-1"), self.has_senders_times)
+        fresh = f"id-{1 + self.deleted.count(spec.stream)}"
+        return MadeTopic(spec.stream, self.id_of.setdefault(spec.stream, fresh), self.has_senders_times)
+
+    def delete(self, topic: str) -> None:
+        self.id_of.pop(topic, None)
+        self.deleted.append(topic)
 
     def present_stream_topic(self, spec: StreamSpec) -> MadeTopic | None:
         if self.is_away:
@@ -181,15 +187,14 @@ class Letters(DeadLetters):
 
 
 class Admin(KafkaAdmin):
-    """Changes what `Log` stands for."""
+    """Changes what `Log` and `Topics` stand for."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, topics: Topics) -> None:
         self.bootstrap = "127.0.0.1:1"
-        self._log = log
-        self.deleted: list[str] = []
+        self._log, self._topics = log, topics
 
     def describe(self, topic: str, timeout_s: float | None = None) -> TopicDescription:
-        return TopicDescription(topic, "id-1", len(self._log.range(topic).offset_first))
+        return TopicDescription(topic, self._topics.id_of.get(topic, "id-1"), len(self._log.range(topic).offset_first))
 
     def starts(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         return dict(self._log.range(topic).offset_first)
@@ -209,9 +214,9 @@ class Admin(KafkaAdmin):
         }
 
     def delete(self, topic: str) -> None:
+        self._topics.delete(topic)
         if topic not in self._log.ranges:
             raise NotFound(f"no topic {topic}")
-        self.deleted.append(topic)
 
 
 class IdleSupervisor(Supervisor):
@@ -287,7 +292,7 @@ class Api:
             self.backfills,
             old_slices,
             DeadLetterCopies(ledger, lambda job: False, self.log, elasticsearch_url),
-            JobLives(ledger, Admin(self.log), elasticsearch_url),
+            JobLives(ledger, Admin(self.log, self.topics), elasticsearch_url),
             Letters(ledger, self.log, "127.0.0.1:1", 1_000_000),
             LookupFollower(ledger, self.sources, "control-test"),
             elasticsearch_url,

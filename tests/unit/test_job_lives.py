@@ -302,7 +302,6 @@ def test_a_deletion_of_a_stream_that_ended_in_the_middle_is_ended_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(Admin, "delete", is_away)
         assert api.ask("DELETE", "/v1/streams/turbines").status_code == 503
-    assert detail(api, "DELETE", "/v1/streams/turbines?keep_topic=true", 404)
     assert api.ask("DELETE", "/v1/streams/turbines").json() == {"stream": "turbines", "topic": "deleted"}
 
     def is_gone(self: KafkaAdmin, topic: str) -> None:
@@ -659,3 +658,37 @@ def test_the_older_of_two_deletions_of_dead_letters_does_not_give_the_name_free(
     assert "another deletion of these dead letters" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
     assert answers == ["older", "newer", 503]
     assert "are being deleted" in api.apply(PIPELINE).json()["detail"], "by the newer one"
+
+
+def test_a_stream_is_not_applied_while_the_topic_of_the_deleted_one_is_being_deleted(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It got the old topic, which then went."""
+    delete, told = Admin.delete, list[str]()
+
+    def slowly(self: Admin, topic: str) -> None:
+        told.append(api.apply(STREAM).json()["detail"])
+        delete(self, topic)
+
+    api.apply(STREAM)
+    monkeypatch.setattr(Admin, "delete", slowly)
+    assert api.ask("DELETE", "/v1/streams/turbines").status_code == 200
+    assert len(told) == 1 and "should it have failed: strandline stream delete turbines" in told[0]
+    assert api.outcomes(STREAM) == ["created"]
+    assert api.ledger.stream("turbines").topic_id == "id-2"
+
+
+def test_a_stream_whose_topic_kafka_does_not_delete_is_applied_once_the_topic_is_to_stay(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Admin, topic: str) -> None:
+        raise Conflict(f"topic {topic} could not be deleted: Kafka refused it (TOPIC_DELETION_DISABLED)")
+
+    api.apply(STREAM)
+    monkeypatch.setattr(Admin, "delete", refuse)
+    assert "TOPIC_DELETION_DISABLED" in detail(api, "DELETE", "/v1/streams/turbines")
+    assert "strandline stream delete turbines --keep-topic" in api.apply(STREAM).json()["detail"]
+    assert api.ask("DELETE", "/v1/streams/turbines?keep_topic=true").json() == {"stream": "turbines", "topic": "kept"}
+    assert "no stream turbines" in detail(api, "DELETE", "/v1/streams/turbines?keep_topic=true", 404)
+    assert api.outcomes(STREAM) == ["created"]
+    assert api.ledger.stream("turbines").topic_id == "id-1"

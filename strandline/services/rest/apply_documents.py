@@ -374,11 +374,21 @@ class Applier:
         try:
             known = self._ledger.stream(name).topic_id
         except NotFound:
+            self._refuse_topic_that_goes(name, topic)
             return
         if known is not None and known != topic.topic_id:
             raise Conflict(
                 f"topic {name} was deleted and made again: the offsets in the ledger no longer name the same "
                 f"records; register the stream under another name"
+            )
+
+    def _refuse_topic_that_goes(self, name: str, topic: TopicDescription) -> None:
+        """The stream would lose its topic, and what it had got meanwhile."""
+        if self._ledger.topic_of_deleted_stream(name) == topic.topic_id:
+            raise Conflict(
+                f"the topic of stream {name}, which was deleted, is still being deleted; apply the documents again when that is "
+                f"done; should it have failed: strandline stream delete {name}, or, to go on with its records, strandline stream "
+                f"delete {name} --keep-topic"
             )
 
     def _shared_places(self, pipelines: list[CheckedPipeline]) -> Iterator[tuple[str, str]]:

@@ -131,12 +131,16 @@ class JobLives:
 
     def delete_stream(self, name: str, *, keep_topic: bool, principal: str | None = None) -> None:
         """Delete a stream that no job reads or emits to, for `principal`. Gateways take nothing for it from their next look at
-        the ledger on. Of a stream that was deleted before, delete the topic that was to go with it, if it is still there.
+        the ledger on. Of a stream that was deleted before, delete the topic that was to go with it, if it is still there; or let
+        it stay.
 
         Raises Conflict, with the jobs; NotFound, LogUnavailable, LedgerUnavailable.
         """
-        if not keep_topic and self._is_left(name):
-            self._admin.delete(name)
+        if self._is_left(name):
+            if keep_topic:
+                self._ledger.keep_topic_of_deleted_stream(name, principal)
+            else:
+                self._admin.delete(name)
             return
         jobs = self._ledger.jobs()
         pipelines = present_pipelines(self._ledger)
