@@ -463,9 +463,9 @@ class Applier:
     ) -> None:
         """At a place that the present version left, there is still what the last version before it emitted there. `new`: the
         places that the present version doesn't have, whose changes are checked already. `documents`: of the versions of the
-        present life, the oldest first."""
+        present life."""
         job = pipeline.job
-        for version in reversed(documents):
+        for version in sorted(documents, reverse=True):
             put_back = new & _emitted_places([documents[version]])
             new = new - put_back
             if not put_back:
