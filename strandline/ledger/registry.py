@@ -50,8 +50,8 @@ class Registry(Part):
     ) -> StreamRow:
         """Register a stream, or give it a new version; each version stays. The same document again changes nothing.
 
-        `base`: the version that the document was checked against, 0 for none. `together`: streams that are registered after this
-        one and may give it an entrance. Raises Conflict when the stream has another version, and when one of its entrances leads
+        `base`: the version that the document was checked against, 0 for none. `together`: the streams of the same text,
+        which may give it an entrance. Raises Conflict when the stream has another version, and when one of its entrances leads
         into any other stream.
         """
         with self._database.writing(f"register stream {name}") as connection:
