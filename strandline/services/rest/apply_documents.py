@@ -44,6 +44,7 @@ from strandline.results.names import emit_of_open_index, generation_of, open_ind
 from strandline.services.rest.applying.job_changes import JobChanges
 from strandline.services.rest.applying.judged import Judged
 from strandline.services.rest.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
+from strandline.services.rest.applying.registered import find_job, find_stream, present_document, present_spec
 from strandline.services.rest.applying.stream_changes import StreamChanges
 from strandline.services.rest.job_status import input_streams
 from strandline.services.rest.views import Applied, PlanView
@@ -334,7 +335,7 @@ class Applier:
     ) -> Applied:
         """`bases`: what the jobs of the same text were checked against. `lookups`: those of the same text, with the versions that
         they have got."""
-        before = self._job(pipeline.job)
+        before = find_job(self._ledger, pipeline.job)
         emitted = {stream for _, stream in emissions_to_streams(pipeline.spec)}
         self._topics.ensure_dead_letter_topic(pipeline.job)
         for stream in sorted(emitted):
@@ -444,10 +445,10 @@ class Applier:
         """Refuse places where the job's results would stand beside those of another job, of an earlier life, or of another
         meaning. A place that the job has was looked at when it got it. `left` returns where earlier lives of jobs may have left
         results; it is asked only for a new alias. Raises Conflict."""
-        job = self._job(pipeline.job)
+        job = find_job(self._ledger, pipeline.job)
         if job is not None:
             self._refuse_deleted_streams(pipeline)
-        present = set() if job is None else _emitted_places([self._present_document(job)])
+        present = set() if job is None else _emitted_places([present_document(self._ledger, job)])
         new = _emitted_places([pipeline.spec.as_document()]) - present
         if not new:
             return
@@ -495,7 +496,7 @@ class Applier:
                     "results have no generations there: the new ones would stand beside them. Apply the pipeline under another "
                     "name, or with another place"
                 )
-            if kind == "stream" and self._registered(name) is not None:
+            if kind == "stream" and find_stream(self._ledger, name) is not None:
                 raise Conflict(
                     f"stream {name} holds results of an earlier life of job {job}, before it was reset or deleted, and the job "
                     f"would emit the same once more; delete the stream first (strandline stream delete {name}), or choose "
@@ -515,33 +516,12 @@ class Applier:
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
         if job is None:
             return set()
-        return {stream for _, stream in emissions_to_streams(self._present_spec(job))}
+        return {stream for _, stream in emissions_to_streams(present_spec(self._ledger, job))}
 
     def _readers(self, streams: set[str]) -> list[str]:
         """The jobs that read one of these streams."""
         jobs = self._ledger.jobs() if streams else []
         return [job.name for job in jobs if streams.intersection(input_streams(self._ledger, job))]
-
-    def _present_spec(self, job: JobRow) -> PipelineSpec:
-        return PipelineSpec.from_document(self._present_document(job), is_strict=False)
-
-    def _present_document(self, job: JobRow) -> dict[str, Any]:
-        return self._ledger.job_version(job.name, job.version).document
-
-    def _stream(self, name: str) -> StreamSpec:
-        return StreamSpec.from_document(self._ledger.stream(name).document, is_strict=False)
-
-    def _registered(self, name: str) -> StreamSpec | None:
-        try:
-            return self._stream(name)
-        except NotFound:
-            return None
-
-    def _job(self, name: str) -> JobRow | None:
-        try:
-            return self._ledger.job(name)
-        except NotFound:
-            return None
 
 
 def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generation: int = 1) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from strandline.core.errors import Conflict, InvalidDocument, LogTruncated, NotFound
+from strandline.core.errors import Conflict, InvalidDocument, LogTruncated
 from strandline.core.times.durations import format_place
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobBase, JobRow
@@ -14,6 +14,7 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import present_pipelines
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
+from strandline.services.rest.applying.registered import find_job
 from strandline.services.rest.job_status import present_pipeline, rewind_view
 from strandline.services.rest.views import JobPlan
 
@@ -29,7 +30,7 @@ class JobChanges:
     def plan(self, pipeline: CheckedPipeline, together: Sequence[CheckedPipeline]) -> JobPlan:
         """What applying the pipeline would mean for its job. `together`: all pipelines that are applied with it. Raises
         LogUnavailable."""
-        job = self._job(pipeline.job)
+        job = find_job(self._ledger, pipeline.job)
         if job is None:
             return JobPlan(job=pipeline.job, outcome="created", version=1, changes=[], rewind=None)
         document = self._ledger.job_version(job.name, job.version).document
@@ -85,12 +86,12 @@ class JobChanges:
 
     def base(self, pipeline: CheckedPipeline) -> JobBase:
         """What its job is now, before it is planned: the submission holds only for a job that is still so."""
-        job = self._job(pipeline.job)
+        job = find_job(self._ledger, pipeline.job)
         return JobBase(job.version if job else 0, self._ledger.floor(pipeline.job))
 
     def refuse_unfit_batch(self, pipeline: CheckedPipeline, plan: JobPlan) -> None:
         """Refuse a batch that has completed by another document, or would end in the future. Raises Conflict."""
-        job = self._job(pipeline.job)
+        job = find_job(self._ledger, pipeline.job)
         if job is not None and job.has_completed and plan.outcome != "unchanged":
             raise Conflict(
                 f"batch {job.name} has completed by another version of its document, which would compute nothing more; apply the "
@@ -106,12 +107,6 @@ class JobChanges:
             raise Conflict(
                 f"job {plan.job} has begun and can't change {'; '.join(forbidden)}; apply the pipeline under another name"
             )
-
-    def _job(self, name: str) -> JobRow | None:
-        try:
-            return self._ledger.job(name)
-        except NotFound:
-            return None
 
 
 def _refuse_future(pipeline: PipelineSpec) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.core.errors import Conflict, InvalidDocument, NotFound
+from strandline.core.errors import Conflict, InvalidDocument
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import as_far_as_known, check
-from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams, present_pipelines, schema_mismatches
 from strandline.processing.pipelines.schema_changes import refused_changes
 from strandline.processing.pipelines.stored import shapes_of_version
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, rewind_cost
+from strandline.services.rest.applying.registered import find_stream, present_spec, stream_spec
 from strandline.services.rest.job_status import input_streams
 
 
@@ -28,7 +28,7 @@ class StreamChanges:
     def check(self, stream: StreamSpec, pipelines: Sequence[CheckedPipeline]) -> list[str]:
         """Refuse what the jobs that read the stream, or emit to it, can't take; return what the change means for each reader.
         `pipelines`: those that are applied together with it. Raises Conflict."""
-        known = self._registered(stream.stream)
+        known = find_stream(self._ledger, stream.stream)
         if known is None or not known.reading_changes(stream):
             return []
         readers = [job for job in self._ledger.jobs() if stream.stream in input_streams(self._ledger, job)]
@@ -46,9 +46,9 @@ class StreamChanges:
     def _note_of_reader(
         self, job: JobRow, known: StreamSpec, stream: StreamSpec, pipelines: Sequence[CheckedPipeline]
     ) -> str:
-        spec = self._present_spec(job)
+        spec = present_spec(self._ledger, job)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
-        others = {name: self._stream(name) for name in spec.streams if name != stream.stream}
+        others = {name: stream_spec(self._ledger, name) for name in spec.streams if name != stream.stream}
         before = as_far_as_known(spec, [others.get(name, known) for name in spec.streams], lookups)
         try:
             in_batch = next((one for one in pipelines if one.job == job.name), None)
@@ -76,7 +76,7 @@ class StreamChanges:
             of_job = {stage for stage, name in emissions_to_streams(spec) if name == stream.stream}
             if of_job and all(one.job != job for one in pipelines):
                 lookups = shapes_of_version(self._ledger, job, self._ledger.job(job).version, spec)
-                emitter = as_far_as_known(spec, list(map(self._stream, spec.streams)), lookups)
+                emitter = as_far_as_known(spec, [stream_spec(self._ledger, name) for name in spec.streams], lookups)
                 reasons = [
                     why
                     for stage in emitter.all_stages
@@ -87,15 +87,3 @@ class StreamChanges:
                     raise Conflict(
                         f"stream {stream.stream} can't hold the results of job {job} then: {'; '.join(reasons)}"
                     )
-
-    def _present_spec(self, job: JobRow) -> PipelineSpec:
-        return PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document, is_strict=False)
-
-    def _stream(self, name: str) -> StreamSpec:
-        return StreamSpec.from_document(self._ledger.stream(name).document, is_strict=False)
-
-    def _registered(self, name: str) -> StreamSpec | None:
-        try:
-            return self._stream(name)
-        except NotFound:
-            return None

@@ -1,0 +1,42 @@
+"""What is registered under a name: a job or a stream, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.core.errors import NotFound
+from strandline.core.streams.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import JobRow
+from strandline.processing.pipelines.model.pipeline import PipelineSpec
+
+
+def find_job(ledger: Ledger, name: str) -> JobRow | None:
+    """The job, or None where there is none."""
+    try:
+        return ledger.job(name)
+    except NotFound:
+        return None
+
+
+def present_document(ledger: Ledger, job: JobRow) -> dict[str, Any]:
+    """The document of the job's present version."""
+    return ledger.job_version(job.name, job.version).document
+
+
+def present_spec(ledger: Ledger, job: JobRow) -> PipelineSpec:
+    """The job's present version, also where rules are stricter since."""
+    return PipelineSpec.from_document(present_document(ledger, job), is_strict=False)
+
+
+def stream_spec(ledger: Ledger, name: str) -> StreamSpec:
+    """The stream's present version, also where rules are stricter since. Raises NotFound."""
+    return StreamSpec.from_document(ledger.stream(name).document, is_strict=False)
+
+
+def find_stream(ledger: Ledger, name: str) -> StreamSpec | None:
+    """The stream's present version, or None where there is no such stream."""
+    try:
+        return stream_spec(ledger, name)
+    except NotFound:
+        return None
