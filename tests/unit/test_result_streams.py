@@ -14,7 +14,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.fencing import slots_of_older_runs
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.services.rest.apply_documents import _circle
+from strandline.services.rest.applying.results_read import find_circle
 from strandline.services.rest.checking import check_without_stack
 from tests.support.control import STREAM, Api, MadeTopic
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -281,7 +281,7 @@ def test_readers_are_restarted_with_the_change_or_not_at_all(api: Api, monkeypat
 
 def test_a_circle_is_found_through_any_of_several_streams() -> None:
     before = {"minutes": ["fleet", "both"], "both": ["fleet", "minutes"], "fleet": []}
-    assert (_circle(before, "minutes"), _circle(before, "fleet")) == (["minutes", "both", "minutes"], [])
+    assert (find_circle(before, "minutes"), find_circle(before, "fleet")) == (["minutes", "both", "minutes"], [])
 
 
 def test_those_that_read_a_stream_are_restarted_when_another_job_emits_to_it(api: Api) -> None:

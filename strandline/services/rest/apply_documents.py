@@ -7,9 +7,8 @@ applying the same documents again makes the rest of them, and otherwise it chang
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Protocol
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
@@ -17,7 +16,6 @@ from strandline.core.errors import Conflict, InvalidDocument, NotFound, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.lives import LifeDocuments, ResultStore
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.result_shapes import document_shape
@@ -37,14 +35,13 @@ from strandline.processing.pipelines.result_streams import (
     times_in_results,
 )
 from strandline.processing.pipelines.stages import Stage
-from strandline.processing.pipelines.stored import load_pipeline
-from strandline.processing.pipelines.upgrade import forbidden_at_places
 from strandline.results.mapping import build_mapping, ensure_index_template
-from strandline.results.names import emit_of_open_index, generation_of, open_index
 from strandline.services.rest.applying.job_changes import JobChanges
 from strandline.services.rest.applying.judged import Judged
 from strandline.services.rest.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
-from strandline.services.rest.applying.registered import find_job, find_stream, present_document, present_spec
+from strandline.services.rest.applying.place_changes import PlaceChanges, places_of
+from strandline.services.rest.applying.registered import find_job, present_spec
+from strandline.services.rest.applying.results_read import ResultsRead
 from strandline.services.rest.applying.stream_changes import StreamChanges
 from strandline.services.rest.job_status import input_streams
 from strandline.services.rest.views import Applied, PlanView
@@ -279,13 +276,17 @@ class Applier:
                 self._job_changes.refuse_unfit_batch(pipeline, plan)
             with judged.refusing("pipeline", pipeline.job):
                 self._ledger.require_free_name(pipeline.job)
-        for job, reason in [*self._shared_places(batch.pipelines), *self._circles(batch.pipelines)]:
-            with judged.refusing("pipeline", job):
-                raise Conflict(reason)
-        left = cache(self._ledger.result_stores)
+        present, submitted = present_pipelines(self._ledger), {one.job: one.spec for one in batch.pipelines}
+        places, read = PlaceChanges(self._ledger, present, submitted), ResultsRead(present | submitted, submitted)
         for pipeline in batch.pipelines:
             with judged.refusing("pipeline", pipeline.job):
-                self._refuse_unfit_places(pipeline, left)
+                places.refuse_shared(pipeline)
+            with judged.refusing("pipeline", pipeline.job):
+                read.refuse_beside_streams(pipeline.job)
+            with judged.refusing("pipeline", pipeline.job):
+                read.refuse_circle(pipeline.job)
+            with judged.refusing("pipeline", pipeline.job):
+                places.refuse_mixed(pipeline)
         return judged
 
     def _judge_stream(self, stream: StreamSpec, batch: Batch, judged: Judged) -> None:
@@ -341,7 +342,7 @@ class Applier:
         for stream in sorted(emitted):
             self._topics.ensure_room_for_records(stream)
         self._ensure_templates(pipeline)
-        emits_to = [Place(kind, name, stage) for stage, (kind, name) in _places(pipeline.spec)]
+        emits_to = [Place(kind, name, stage) for stage, (kind, name) in places_of(pipeline.spec)]
         origin = self._origin_of_life(pipeline) if before is None else None
         row = self._ledger.submit_job(
             pipeline.job,
@@ -392,127 +393,6 @@ class Applier:
                 f"delete {name} --keep-topic"
             )
 
-    def _shared_places(self, pipelines: list[CheckedPipeline]) -> Iterator[tuple[str, str]]:
-        """Job and reason, of each place that it can't have. Two stages can't emit under one name: an index has one strict
-        mapping, and the checkpoints of one job say where a stream of results ends."""
-        owners: dict[tuple[str, str], tuple[str, str]] = {}
-        submitted = {pipeline.job: pipeline.spec for pipeline in pipelines}
-        for job, spec in present_pipelines(self._ledger).items():
-            if job not in submitted:
-                owners.update((place, (job, stage)) for stage, place in _places(spec))
-        for job, spec in submitted.items():
-            for stage, place in _places(spec):
-                owner, other = owners.setdefault(place, (job, stage))
-                if (owner, other) != (job, stage):
-                    yield (
-                        job,
-                        f"stage {stage} of {job} can't emit to {place[0]} {place[1]}, because stage {other} of "
-                        f"{owner} does; choose another name"
-                        + (" (NAME.open shows what is open of NAME)" if emit_of_open_index(place[1]) else ""),
-                    )
-
-    def _circles(self, pipelines: list[CheckedPipeline]) -> Iterator[tuple[str, str]]:
-        """Job and reason, of each that can't read what it would. A job that reads what follows from its own results would never
-        end; one that reads results beside streams as it reads others would lose some."""
-        submitted = {pipeline.job: pipeline.spec for pipeline in pipelines}
-        specs = present_pipelines(self._ledger) | submitted
-        emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
-        emitted = {stream for spec in specs.values() for stream in streams_of_windows(spec)}
-        for job, spec in specs.items():
-            for read in spec.reads:
-                if len(spec.reads) == 1 or read.stream not in emitted or read.event_time.watermark == "emissions":
-                    continue
-                emitter = emitters[read.stream]
-                if changed := [one for one in (job, emitter) if one in submitted]:
-                    yield (
-                        changed[0],
-                        f"job {job} reads {read.stream} beside other streams as what senders send, and job "
-                        f"{emitter} would emit to it; apply the pipeline of job {job} together with it, so "
-                        "that it waits for the results",
-                    )
-        before = {
-            job: [emitters[stream] for stream in spec.streams if stream in emitters] for job, spec in specs.items()
-        }
-        for pipeline in pipelines:
-            if way := _circle(before, pipeline.job):
-                yield (
-                    pipeline.job,
-                    f"job {pipeline.job} would read what follows from its own results: {' -> '.join(way)}; have one of them "
-                    "read, or emit to, another stream",
-                )
-
-    def _refuse_unfit_places(self, pipeline: CheckedPipeline, left: Callable[[], list[ResultStore]]) -> None:
-        """Refuse places where the job's results would stand beside those of another job, of an earlier life, or of another
-        meaning. A place that the job has was looked at when it got it. `left` returns where earlier lives of jobs may have left
-        results; it is asked only for a new alias. Raises Conflict."""
-        job = find_job(self._ledger, pipeline.job)
-        if job is not None:
-            self._refuse_deleted_streams(pipeline)
-        present = set() if job is None else _emitted_places([present_document(self._ledger, job)])
-        new = _emitted_places([pipeline.spec.as_document()]) - present
-        if not new:
-            return
-        aliases = {name for kind, name in new if kind == "elasticsearch"}
-        if aliases:
-            _refuse_left_results(pipeline.job, aliases, left())
-        documents = self._ledger.documents_of(pipeline.job)
-        self._refuse_another_meaning(pipeline, new, documents.present)
-        self._refuse_places_of_earlier_lives(pipeline.job, new, documents)
-
-    def _refuse_another_meaning(
-        self, pipeline: CheckedPipeline, new: set[tuple[str, str]], documents: Mapping[int, dict[str, Any]]
-    ) -> None:
-        """At a place that the present version left, there is still what the last version before it emitted there. `new`: the
-        places that the present version doesn't have, whose changes are checked already. `documents`: of the versions of the
-        present life."""
-        job = pipeline.job
-        for version in sorted(documents, reverse=True):
-            put_back = new & _emitted_places([documents[version]])
-            new = new - put_back
-            if not put_back:
-                continue
-            try:
-                before = load_pipeline(self._ledger, job, version, is_strict=False)
-            except NotFound as error:
-                raise Conflict(
-                    f"job {job} can't emit to {_listed(put_back)} again: results of version {version} are there, and whether the "
-                    f"new ones have the same meaning can't be told any more ({error}). Emit under another name"
-                ) from error
-            forbidden = forbidden_at_places(before, pipeline, put_back)
-            if forbidden:
-                raise Conflict(
-                    f"job {job} emitted to {_listed(put_back)} in version {version}, and can't change "
-                    f"{'; '.join(f'{one.what} ({one.reason})' for one in forbidden)}"
-                )
-
-    def _refuse_places_of_earlier_lives(self, job: str, new: set[tuple[str, str]], documents: LifeDocuments) -> None:
-        """Where results have no generations, a job would emit those of an earlier life a second time. A place that a version of
-        the present life had was looked at when that version was applied."""
-        of_earlier = _emitted_places(documents.earlier) - _emitted_places(documents.present.values())
-        for kind, name in sorted(of_earlier & new):
-            if kind not in ("elasticsearch", "stream"):
-                raise Conflict(
-                    f"{kind} {name} may hold results of an earlier life of job {job}, before it was reset or deleted, and "
-                    "results have no generations there: the new ones would stand beside them. Apply the pipeline under another "
-                    "name, or with another place"
-                )
-            if kind == "stream" and find_stream(self._ledger, name) is not None:
-                raise Conflict(
-                    f"stream {name} holds results of an earlier life of job {job}, before it was reset or deleted, and the job "
-                    f"would emit the same once more; delete the stream first (strandline stream delete {name}), or choose "
-                    "another name for it"
-                )
-
-    def _refuse_deleted_streams(self, pipeline: CheckedPipeline) -> None:
-        """A stream of that name is another one: what the job has emitted before is not in it, and an audit would miss that."""
-        last = self._ledger.last_checkpoint(pipeline.job)
-        for _, stream in emissions_to_streams(pipeline.spec):
-            if last is not None and last.result_offsets.get(stream) == {}:
-                raise Conflict(
-                    f"stream {stream}, to which job {pipeline.job} emitted before, was deleted with its results; emit to a "
-                    "stream of another name, or apply the pipeline under another name"
-                )
-
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
         if job is None:
             return set()
@@ -557,69 +437,6 @@ def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
         if (document.kind, document.name) in seen:
             yield document.problem((document.kind,), f"{document.kind} '{document.name}' is here twice; remove one")
         seen.add((document.kind, document.name))
-
-
-def _circle(before: Mapping[str, list[str]], job: str) -> list[str]:
-    """A way from this job, each time to one that reads results of the one before, back to it; empty if there is none. `before`:
-    of each job those whose results it reads."""
-    ways, seen = [[job]], set[str]()
-    while ways:
-        way = ways.pop()
-        for one in before.get(way[0], []):
-            if one == job:
-                return [job, *way]
-            if one not in seen:
-                seen.add(one)
-                ways.append([one, *way])
-    return []
-
-
-def _places(pipeline: PipelineSpec) -> Iterator[tuple[str, tuple[str, str]]]:
-    """(stage, (kind, name)) of each emission that writes to an index or a stream, and of the index of its open windows."""
-    for stage, emit in pipeline.emissions():
-        yield stage, (emit.kind, emit.name)
-        if emit.elasticsearch is not None and emit.elasticsearch.updates is not None:
-            yield stage, (emit.kind, open_index(emit.name))
-
-
-def _refuse_left_results(job: str, aliases: set[str], stores: list[ResultStore]) -> None:
-    """What an earlier life of a job left under an alias would be counted together with the results of another job. (A job of the
-    same name writes a generation of its own, and the alias shows that alone.) Elsewhere, that holds for its own results, too."""
-    for store in stores:
-        if store.job == job:
-            continue
-        for alias in aliases:
-            if _is_of_earlier_life(store, alias):
-                raise Conflict(_told_of_left(alias, store, job))
-
-
-def _is_of_earlier_life(store: ResultStore, alias: str) -> bool:
-    """Whether the index holds results of this alias that an earlier life of its job wrote."""
-    generation = generation_of(alias, store.index)
-    return generation is not None and generation < store.generation
-
-
-def _told_of_left(alias: str, store: ResultStore, job: str) -> str:
-    """Why the job can't emit to an alias of this index."""
-    if store.is_deleted:
-        return (
-            f"alias {alias} still shows results of job {store.job}, which was deleted; delete them, too (strandline job delete "
-            f"{store.job} --results), or have {job} emit under another name"
-        )
-    return (
-        f"alias {alias} still has results of an earlier life of job {store.job}, from before it was reset or deleted; they go "
-        f"only when that job is deleted with its results. Have {job} emit under another name"
-    )
-
-
-def _listed(places: Collection[tuple[str, str]]) -> str:
-    return ", ".join(f"{kind} {name}" for kind, name in sorted(places))
-
-
-def _emitted_places(documents: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
-    """(kind, name) of each emission of these pipelines, which may be older than the rules of today."""
-    specs = (PipelineSpec.from_document(document, is_strict=False) for document in documents)
-    return {(emit.kind, emit.name) for spec in specs for _, emit in spec.emissions()}
 
 
 def _step_number(step: str) -> tuple[int, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from strandline.core.errors import NotFound
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
@@ -19,14 +17,9 @@ def find_job(ledger: Ledger, name: str) -> JobRow | None:
         return None
 
 
-def present_document(ledger: Ledger, job: JobRow) -> dict[str, Any]:
-    """The document of the job's present version."""
-    return ledger.job_version(job.name, job.version).document
-
-
 def present_spec(ledger: Ledger, job: JobRow) -> PipelineSpec:
     """The job's present version, also where rules are stricter since."""
-    return PipelineSpec.from_document(present_document(ledger, job), is_strict=False)
+    return PipelineSpec.from_document(ledger.job_version(job.name, job.version).document, is_strict=False)
 
 
 def stream_spec(ledger: Ledger, name: str) -> StreamSpec:
