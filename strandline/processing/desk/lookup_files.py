@@ -1,8 +1,7 @@
-"""A file of a lookup's rows: CSV with a head, JSON objects one a line, or Parquet."""
+"""A file of a lookup's rows: CSV with a head, JSON (objects one a line, or an array of them), or Parquet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pyarrow as pa
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import ROWS_MAX, TEXT_BYTES_MAX
-from strandline.processing.desk.record_files import csv_cells, read_records
+from strandline.processing.desk.record_files import csv_cells, json_of_one_value, read_records
 from strandline.processing.formats.lookups.rows import read_rows
 from strandline.processing.formats.record_fields import record_fields
 from strandline.processing.formats.record_rows import RecordFormat
@@ -37,22 +36,27 @@ def read_lookup_file(spec: LookupSpec, path: Path) -> bytes:
     found = read_rows(spec, rows)
     if isinstance(found, pa.RecordBatch):
         return b"\n".join(rows)
-    place_of, line_of = _places(path)
-    raise InvalidDocument([Problem(one.told(place_of), "file", str(path), line_of(one.row)) for one in found])
+    lines = _lines_of_rows(path)
+    if lines is None:
+        raise InvalidDocument([Problem(f"{_row(one.row)}: {one.told(_row)}", "file", str(path)) for one in found])
+    raise InvalidDocument(
+        [Problem(one.told(lambda row: f"line {lines[row]}"), "file", str(path), lines[one.row]) for one in found]
+    )
 
 
-def _places(path: Path) -> tuple[Callable[[int], str], Callable[[int], int | None]]:
-    """How the place of a row is called, and its line; None: a file without lines."""
+def _row(row: int) -> str:
+    return f"row {row + 1}"
+
+
+def _lines_of_rows(path: Path) -> list[int] | None:
+    """The line at which each row begins; None where rows don't come one a line."""
     suffixes = {suffix.lower() for suffix in path.suffixes}
     if suffixes.intersection((".parquet", ".pq")):
-        return (lambda row: f"row {row + 1}"), (lambda row: None)
+        return None
     with pa.input_stream(str(path), compression="detect") as file:
         if suffixes.intersection((".csv", ".tsv")):
-            filled = [line for line, _ in csv_cells(file, path)][1:]
-        else:
-            filled = [number for number, line in enumerate(file.read().split(b"\n"), 1) if line.strip()]
-
-    def line_of(row: int) -> int:
-        return filled[row]
-
-    return (lambda row: f"line {line_of(row)}"), line_of
+            return [line for line, _ in csv_cells(file, path)][1:]
+        if json_of_one_value(file, str(path))[0] is not None:
+            return None
+    with pa.input_stream(str(path), compression="detect") as file:
+        return [number for number, line in enumerate(file.read().split(b"\n"), 1) if line.strip()]

@@ -10,7 +10,7 @@ from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from io import BytesIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -110,6 +110,13 @@ def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 def _of_json(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Each line; of a file that is one array its elements, and of one that is a single object that: as `stream infer` does."""
+    records, lines = json_of_one_value(file, name)
+    yield from lines if records is None else records
+
+
+def json_of_one_value(file: BinaryIO, name: str) -> tuple[list[bytes] | None, Iterator[bytes]]:
+    """The records of a file that is one JSON array, or one object on several lines, else None; and the file's lines. Raises
+    PermanentError for an array that is too large."""
     lines = _lines(file, name)
     held = list(islice(lines, 1))
     first = held[0].removeprefix(_BYTE_ORDER_MARK).strip() if held else b""
@@ -126,9 +133,8 @@ def _of_json(file: BinaryIO, name: str) -> Iterator[bytes]:
             if size > LINE_BYTES_MAX:
                 break
         else:
-            held = _of_one_value(b"\n".join(held).removeprefix(_BYTE_ORDER_MARK)) or held
-    yield from held
-    yield from lines
+            return _of_one_value(b"\n".join(held).removeprefix(_BYTE_ORDER_MARK)) or None, iter(held)
+    return None, chain(held, lines)
 
 
 def _of_one_value(text: bytes) -> list[bytes] | None:
