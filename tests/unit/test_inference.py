@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from io import BytesIO
@@ -26,6 +27,7 @@ from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.inference.proposals import NoSampleError, Proposal, infer_from_topic, infer_stream
 from strandline.processing.formats.inference.text_hints import time_patterns
 from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import parse_expression
@@ -139,7 +141,7 @@ def test_a_time_in_another_form_is_a_text_and_its_pattern_is_proposed(times: lis
     (note,) = (note for note in proposal.notes if note.startswith("t is a text: "))
     assert "as docs/formats.md shows (Times in other forms)" in note
     if patterns:
-        written = [one.replace("'", "''") for one in patterns]
+        written = [one.replace("'", r"\\'") for one in patterns]
         assert f"derive: {{t_time: \"to_timestamp(t, '{written[0]}')\"}}" in note
         assert all(f"the pattern is '{one}'" in note for one in written[1:])
 
@@ -288,6 +290,42 @@ def test_a_text_that_is_something_else_comes_with_what_to_do(values: list[str], 
     derived = yaml.safe_load(note[note.index("derive: ") : note.rindex("}") + 1])["derive"]
     ((_, expression),) = derived.items()
     assert infer_type(parse_expression(expression), {"v": "string"}) == read
+
+
+EIGHT = datetime(2026, 11, 24, 8, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("name", ["v", "when", "from", "case", "true"])
+@pytest.mark.parametrize(
+    ("values", "readings"),
+    [
+        (["24.11.2026 08:00"] * 2, [[EIGHT] * 2]),
+        (["2026/11/24T09:00:00+01:00"] * 2, [[EIGHT] * 2]),
+        ([" 24.11.2026 08:00", "24.11.2026 08:00 "], [[EIGHT] * 2]),
+        (["20,5", "-3,25", "21"], [[20.5, -3.25, 21.0]]),
+        (["20,5 ", " 21"], [[20.5, 21.0]]),
+        (["0,125", "1,250"], [[0.125, 1.25]]),
+        (["1,200", "950", "-12,000"], [[1.2, 950.0, -12.0], [1200.0, 950.0, -12000.0]]),
+        (["1,200", "950.5"], [[1.2, 950.5], [1200.0, 950.5]]),
+        (["1.200", "20,5"], [[1.2, 20.5], [1200.0, 20.5]]),
+        (["True", "FALSE"], [[True, False]]),
+        (["true ", " False"], [[True, False]]),
+        (["1.5", " 2", "n/a"], [[1.5, 2.0, None]]),
+    ],
+)
+def test_a_proposed_expression_reads_what_the_sample_has(
+    name: str, values: list[str], readings: list[list[Any]]
+) -> None:
+    proposal = infer("\n".join(json.dumps({name: value}) for value in values))
+    ((field, kind),) = proposal.document["schema"].items()
+    assert kind == "string"
+    (note,) = (note for note in proposal.notes if note.startswith(f"{field} is a text: "))
+    derived = [yaml.safe_load(one) for one in re.findall(r'derive: (\{\w+: "(?:[^"\\]|\\.)*"\})', note)]
+    found = []
+    for text in (text for one in derived for text in one.values()):
+        expression = ColumnExpression(parse_expression(text).sql, {field: "string"})
+        found.append(expression({field: pa.array(values)}, len(values)).to_pylist())
+    assert found == readings
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ from strandline.core.errors import InvalidDocument
 from strandline.core.times.durations import format_duration, parse_duration_ms
 from strandline.frontends.sql.nodes import SqlStep
 from strandline.frontends.sql.statements import Comparison, Expression, Item, JoinRelation, Moment, Query, Star
-from strandline.frontends.sql.tokens import Cursor, SqlText, column_text
+from strandline.frontends.sql.tokens import Cursor, SqlText
 from strandline.frontends.sql.values import read_duration
+from strandline.processing.pipelines.expressions import column_text
 
 _TYPES = {"join": "inner", "inner": "inner", "left": "left", "full": "full"}
 _WINDOW_TIMES = ("window_start", "window_end")

@@ -26,8 +26,8 @@ from strandline.frontends.sql.statements import (
     UnionRelation,
     WindowRelation,
 )
-from strandline.frontends.sql.tokens import SqlText, column_text
-from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
+from strandline.frontends.sql.tokens import SqlText
+from strandline.processing.pipelines.expressions import ExpressionError, column_text, parse_expression
 
 WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
 """What a windowing function adds to its rows. Every result has these times, whether they are selected or not."""

@@ -115,12 +115,6 @@ class SqlText:
         return self.error(opened, f"this {what} is never closed")
 
 
-def column_text(name: str) -> str:
-    """The column as an expression reads it: in backticks where the word alone may be something else, as `true` is."""
-    is_plain = _WORD.fullmatch(name) and [one.token_type for one in _SPARK.tokenize(name)] == [TokenType.VAR]
-    return name if is_plain else f"`{name}`"
-
-
 def _words(text: str, token: Token) -> list[Token]:
     """A token as single words: the tokenizer makes one of `group by`."""
     raw = text[token.start : token.end + 1]

@@ -32,6 +32,7 @@ TYPE_CALLS_DEEP_MAX = 3
 """`double(int(x))` has two. The parser tries each of them as a type first, so its work doubles with each level."""
 _SPLIT = "split it over several derive steps"
 _SPARK = sqlglot.Dialect.get_or_raise("spark")
+_WORD = re.compile(r"[^\W\d]\w*")
 
 
 def _plain_call(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
@@ -98,6 +99,12 @@ def parse_expression(text: str) -> Expression:
     except RecursionError as error:
         raise ExpressionError("is nested too deeply; split it over several derive steps") from error
     return Expression(text=text, tree=tree, columns=columns, sql=sql, is_aggregate=bool(aggregates))
+
+
+def column_text(name: str) -> str:
+    """The column as an expression reads it: in backticks where the word alone may be something else, as `true` is."""
+    is_plain = _WORD.fullmatch(name) and [one.token_type for one in _SPARK.tokenize(name)] == [TokenType.VAR]
+    return name if is_plain else f"`{name}`"
 
 
 def tree_of(sql: str) -> exp.Expr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from strandline.processing.formats.inference.field_types import FITS_SHARE, is_code, value_of
 from strandline.processing.operators.functions.written_times import read
+from strandline.processing.pipelines.expressions import column_text
 from strandline.processing.pipelines.functions.time_patterns import read_pattern
 
 _TEXTS_MAX = 1_000
@@ -22,6 +24,8 @@ _TIME_PARTS = re.compile(
     r"(?P<half> ?[AaPp][Mm])?(?P<offset> ?(?:Z|[+-]\d{2}(?::?\d{2})?))?"
 )
 _COMMA_NUMBER = re.compile(r"-?\d+,\d+", re.ASCII)
+_THOUSANDS = re.compile(r"-?[1-9]\d{0,2},\d{3}", re.ASCII)
+"""A number whose comma may stand between thousands."""
 _BOOLEANS = ("true", "false")
 _TIME_REMEDY = "as docs/formats.md shows (Times in other forms)"
 
@@ -37,42 +41,72 @@ def is_odd_value(text: str) -> bool:
 
 def hint_of(name: str, texts: Sequence[str]) -> str | None:
     """What to do with the texts of the field of this name, where they seem to be something else."""
-    some = [text.strip() for text in texts[:_TEXTS_MAX]]
+    some = [text.strip(" ") for text in texts[:_TEXTS_MAX]]
     needed = FITS_SHARE * len(some)
+    column = column_text(name)
+    if any(text != text.strip(" ") for text in texts):
+        column = f"trim({column})"
     if sum(_TIME.search(text) is not None for text in some) >= needed:
-        return _time_hint(name, some)
+        return _time_hint(name, column, some)
     numbers = [not isinstance(value_of(text), str | bool) for text in some]
     commas = [text for text in some if _COMMA_NUMBER.fullmatch(text)]
     if commas and sum(numbers) + len(commas) >= needed:
-        return (
-            f'{name} is a text: its numbers have a decimal comma, as "{commas[0]}"; a pipeline makes numbers of them by '
-            f"derive: {{{name}_number: \"try_cast(replace({name}, ',', '.') as double)\"}}"
-        )
+        points = [text for text, is_number in zip(some, numbers, strict=True) if is_number and "." in text]
+        return _comma_hint(name, column, commas, points)
     booleans = [text for text in some if text.lower() in _BOOLEANS]
     if len(booleans) >= needed:
+        derived = _derived(f"{name}_is_true", f"lower({column}) = 'true'")
         return (
             f'{name} is a text: it says "{booleans[0]}", and only true and false are booleans; a pipeline makes them of it by '
-            f"derive: {{{name}_is_true: \"lower({name}) = 'true'\"}}"
+            f"{derived}"
         )
     if 2 * sum(numbers) >= len(some) and not all(numbers) and not any(map(is_code, some)):
         other = next(text for text, is_number in zip(some, numbers, strict=True) if not is_number)
+        derived = _derived(f"{name}_number", f"try_cast({column} as double)")
         return (
             f"{name} is a text: too many of its values are no numbers, as {other[:40]!a}; a pipeline takes the numbers out of it "
-            f'by derive: {{{name}_number: "try_cast({name} as double)"}}'
+            f"by {derived}"
         )
     return None
 
 
-def _time_hint(name: str, texts: list[str]) -> str:
+def _derived(name: str, expression: str) -> str:
+    """The step of a pipeline, in YAML."""
+    return f"derive: {{{name}: {json.dumps(expression, ensure_ascii=False)}}}"
+
+
+def _comma_hint(name: str, column: str, commas: list[str], points: list[str]) -> str:
+    """`commas`, `points`: the numbers that have one."""
+    decimal = _derived(f"{name}_number", f"try_cast(replace({column}, ',', '.') as double)")
+    if all(map(_THOUSANDS.fullmatch, commas)):
+        mark, shown, without = "comma", commas[0], f"replace({column}, ',')"
+    elif points:
+        mark, shown, without = "point", points[0], f"replace(replace({column}, '.'), ',', '.')"
+    else:
+        return (
+            f'{name} is a text: its numbers have a decimal comma, as "{commas[0]}"; a pipeline makes numbers of them by '
+            f"{decimal}"
+        )
+    thousands = _derived(f"{name}_number", f"try_cast({without} as double)")
+    return (
+        f'{name} is a text: the {mark} in its numbers, as "{shown}", may be a decimal {mark}: then a pipeline makes numbers of '
+        f"them by {decimal}; or it stands between thousands: then by {thousands}"
+    )
+
+
+def _time_hint(name: str, column: str, texts: list[str]) -> str:
     patterns = time_patterns(texts)
     if not patterns:
         return f"{name} is a text: a time in another form than ISO 8601; read it by to_timestamp(text, pattern), {_TIME_REMEDY}"
-    first, *others = (one.replace("'", "''") for one in patterns)
+    first, *others = (one.replace("'", r"\'") for one in patterns)
+    derived = _derived(f"{name}_time", f"to_timestamp({column}, '{first}')")
     told = (
-        f'{name} is a text: times as "{texts[0]}" are not guessed at; a pipeline makes a timestamp of it by derive: '
-        f"{{{name}_time: \"to_timestamp({name}, '{first}')\"}}, {_TIME_REMEDY}"
+        f'{name} is a text: times as "{texts[0]}" are not guessed at; a pipeline makes a timestamp of it by {derived}, '
+        f"{_TIME_REMEDY}"
     )
-    return told + "".join(f"; if the month stands elsewhere, the pattern is '{one}'" for one in others)
+    return told + "".join(
+        f"; if the month stands elsewhere, the pattern is '{json.dumps(one)[1:-1]}'" for one in others
+    )
 
 
 def time_patterns(texts: Sequence[str]) -> list[str]:
