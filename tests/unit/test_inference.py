@@ -22,11 +22,12 @@ from typer.testing import CliRunner
 
 from strandline.core.errors import PermanentError
 from strandline.core.streams.stream import StreamSpec
+from strandline.ingest.gateway.framing import split_json
 from strandline.processing.desk.record_files import read_records
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.inference.proposals import NoSampleError, Proposal, infer_from_topic, infer_stream
 from strandline.processing.formats.inference.text_hints import time_patterns
-from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.expression_types import infer_type
@@ -458,6 +459,50 @@ def test_infer_and_a_run_take_the_same_for_a_record(text: str, count: int, tmp_p
     assert len(read) == count + text.endswith(",")
     is_one_value = json.dumps(ROWS[0]) not in text.splitlines()
     assert any("strandline ingest one object a line: jq -c " in note for note in proposal.notes) == is_one_value
+
+
+EVENT = {"op": "c", "before": None, "after": {"id": 1}, "source": {"ts_ms": 1_764_000_000_000}}
+
+
+@pytest.mark.parametrize(
+    ("record_format", "text", "count", "readable"),
+    [
+        ("json", '[{"a":1},\n{"a":NaN},\n{"a":2}]', 3, 2),
+        ("json", '[{"a":1},{"a":"\\q"},{"a":2}]', 3, 2),
+        ("json", '[\n{"a":1},\n[{"a":3}],\n{"a":2}\n]', 3, 2),
+        ("json", '{"a":\n1,\n"b": {"c": [2]}}', 1, 1),
+        ("debezium", json.dumps([EVENT] * 3, indent=1), 3, 3),
+        ("debezium", json.dumps([EVENT] * 3), 3, 3),
+        ("debezium", json.dumps(EVENT, indent=1), 1, 1),
+    ],
+)
+def test_one_json_value_is_split_as_the_gateway_does(
+    record_format: str, text: str, count: int, readable: int, tmp_path: Path
+) -> None:
+    """A record that can't be read costs no other."""
+    (file := tmp_path / "records.json").write_text(text)
+    config = RecordFormat(record_format, (), {})  # type: ignore[arg-type]
+    read = [one for piece in read_records(file, config) for one in piece]
+    assert read == split_json(text.encode())
+    assert len(read) == count
+    proposal = infer_stream("s", text.encode())
+    assert (proposal.document["format"], proposal.accepted) == (record_format, readable)
+
+
+def test_an_object_that_can_not_be_read_is_one_record(tmp_path: Path) -> None:
+    (file := tmp_path / "records.json").write_text(text := '{\n"a": NaN,\n"b": "}",\n}')
+    assert list(read_records(file, RecordFormat("json", (), {}))) == [split_json(text.encode())]
+
+
+@pytest.mark.parametrize("first", ['[{"v":1},{"v":NaN}]', '{"v":NaN,"w":[1,2]}', '{"v":1}', '{"v":1,'])
+def test_a_first_line_that_is_whole_begins_no_value(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of lines may be of any size."""
+    monkeypatch.setattr("strandline.processing.desk.record_files.LINE_BYTES_MAX", 100)
+    (file := tmp_path / "records.json").write_text("\n".join(lines := [first, *['{"v":2}'] * 99]))
+    read = [one.decode() for piece in read_records(file, RecordFormat("json", (), {})) for one in piece]
+    assert read == lines
 
 
 @pytest.mark.parametrize("text", ["[1\n[2]", "[" * 100_000, "{\n}\n{\n}", "[1] [2]"])

@@ -195,22 +195,42 @@ def split_json(body: bytes) -> list[bytes]:
             f"the body starts with {start!r}, neither {{ nor [; send a JSON object or an array of them, "
             f"or one record a line as application/x-ndjson"
         )
+    return _split_array(body, RECORDS_MAX)
+
+
+def split_one_value(text: bytes) -> list[bytes] | None:
+    """As `split_json`, but of any number of records, and None for a text that is not one array or one object, whole: of a file,
+    which may hold lines."""
+    start = text.strip(_WHITESPACE)
+    try:
+        if start[:1] == b"[":
+            return _split_array(text, None)
+        if start[:1] == b"{" and start[-1:] == b"}":
+            # An object that ends before the text does, as that of a line, ends with a bracket of another kind then.
+            split_broken_array(b"[[%b]]" % start[1:-1])
+            return [text]
+    except Unframable:
+        return None
+    return None
+
+
+def _split_array(body: bytes, records_max: int | None) -> list[bytes]:
     # The fast way makes an object for every element before it can count them, so a body with too many commas goes the other way.
-    if body.count(b",") < _COMMAS_MAX:
+    if records_max is None or body.count(b",") < _COMMAS_MAX:
         try:
             values = [bytes(element) for element in _read_array(body)]
         except (msgspec.DecodeError, RecursionError):
-            return split_broken_array(body)
-        if len(values) > RECORDS_MAX:
+            return split_broken_array(body, records_max)
+        if records_max is not None and len(values) > records_max:
             raise _too_many("records")
         return values
-    return split_broken_array(body)
+    return split_broken_array(body, records_max)
 
 
 _read_array: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def split_broken_array(body: bytes) -> list[bytes]:
+def split_broken_array(body: bytes, records_max: int | None = None) -> list[bytes]:
     """Split an array with elements that are not JSON (`NaN`, a bad escape, nested too deep) without losing the others.
 
     Looks at strings, brackets and commas only. On valid JSON the result is that of the fast way.
@@ -242,7 +262,7 @@ def split_broken_array(body: bytes) -> list[bytes]:
                 values.append(value)
             elif values or closers:
                 raise Unframable(f"element {len(values) + 1} of the array has no bytes (look for a spare comma)")
-            if len(values) > RECORDS_MAX:
+            if records_max is not None and len(values) > records_max:
                 raise _too_many("records")
             if not closers:
                 break

@@ -28,6 +28,7 @@ from strandline.core.files.text_rows import (
     without_column_names,
 )
 from strandline.core.json_paths import JsonPath
+from strandline.ingest.gateway.framing import split_one_value
 from strandline.processing.desk.records import RECORDS_AT_ONCE
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.record_rows import RecordFormat
@@ -67,7 +68,7 @@ def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
                 records = _of_csv(file, config, path)
             elif config.name == "csv":
                 records = _rows_of_values(file, config, str(path))
-            elif config.name == "json":
+            elif config.name in ("json", "debezium"):
                 records = _of_json(file, str(path))
             else:
                 records = _lines(file, str(path))
@@ -109,7 +110,8 @@ def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _of_json(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Each line; of a file that is one array its elements, and of one that is a single object that: as `stream infer` does."""
+    """Each line; of a file that is one array its elements, and of one that is a single object that: as the HTTP gateway and
+    `stream infer` do."""
     records, lines = json_of_one_value(file, name)
     yield from lines if records is None else records
 
@@ -120,30 +122,24 @@ def json_of_one_value(file: BinaryIO, name: str) -> tuple[list[bytes] | None, It
     lines = _lines(file, name)
     held = list(islice(lines, 1))
     first = held[0].removeprefix(_BYTE_ORDER_MARK).strip() if held else b""
-    if first[:1] == b"[" or (first[:1] == b"{" and first[-1:] in (b"{", b"[", b",")):
-        size = len(held[0])
-        for line in lines:
-            held.append(line)
-            size += len(line)
-            if size > LINE_BYTES_MAX and first[:1] == b"[":
-                raise PermanentError(
-                    f"{name} seems to be one JSON array, of more than {LINE_BYTES_MAX:,} bytes; give one object a line: "
-                    "jq -c '.[]' FILE"
-                )
-            if size > LINE_BYTES_MAX:
-                break
-        else:
-            return _of_one_value(b"\n".join(held).removeprefix(_BYTE_ORDER_MARK)) or None, iter(held)
-    return None, chain(held, lines)
-
-
-def _of_one_value(text: bytes) -> list[bytes] | None:
-    """The elements of an array, or the object itself; None if the text is neither."""
-    try:
-        found = msgspec.json.decode(text, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    return [bytes(one) for one in found] if isinstance(found, list) else [text]
+    if first[:1] not in (b"[", b"{"):
+        return None, chain(held, lines)
+    if (records := split_one_value(first)) is not None:
+        held += islice(lines, 1)
+        is_array = first[:1] == b"[" and len(held) == 1
+        return (records if is_array else None), chain(held, lines)
+    size = len(held[0])
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size > LINE_BYTES_MAX and first[:1] == b"[":
+            raise PermanentError(
+                f"{name} seems to be one JSON array, of more than {LINE_BYTES_MAX:,} bytes; give one object a line: "
+                "jq -c '.[]' FILE"
+            )
+        if size > LINE_BYTES_MAX:
+            return None, chain(held, lines)
+    return split_one_value(b"\n".join(held).removeprefix(_BYTE_ORDER_MARK)), iter(held)
 
 
 def _all_lines(file: BinaryIO) -> Iterator[Row]:

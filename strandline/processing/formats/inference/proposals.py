@@ -19,6 +19,7 @@ from strandline.core.files.text_rows import RECORD_BYTES_MAX, rows_of_csv
 from strandline.core.json_paths import STEPS_MAX
 from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.streams.stream import StreamSpec
+from strandline.ingest.gateway.framing import split_one_value
 from strandline.processing.formats.change_events import row_of_change
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.inference.field_types import (
@@ -198,13 +199,11 @@ def _of_json(name: str, text: str, lines: list[str]) -> tuple[Proposal, list[byt
 def _json_texts(text: str, lines: list[str]) -> tuple[list[str], str | None]:
     """The text of each record: of each element of an array, of one value on several lines, or each line; and by which program of
     jq they would stand one a line, if they don't."""
-    try:
-        whole = json.loads(text, parse_int=number_of)
-    except (ValueError, RecursionError):
+    found = split_one_value(text.encode())
+    if found is None:
         return lines, None
-    if isinstance(whole, list):
-        return [json.dumps(one) for one in whole], "'.[]'"
-    return [text], "." if len(lines) > 1 else None
+    program = "'.[]'" if text.lstrip()[0] == "[" else "." if len(lines) > 1 else None
+    return [one.decode() for one in found], program
 
 
 def _read_json(text: str) -> Any:
