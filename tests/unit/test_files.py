@@ -181,6 +181,12 @@ def test_rows_of_parquet_become_json_objects(tmp_path: Path) -> None:
     assert rows(tmp_path / "f.parquet", record_bytes_max=10) == [TOO_LONG] * 2
 
 
+def test_a_time_of_parquet_that_is_none_makes_the_file_unreadable(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"at": pa.array([2**60], pa.timestamp("us"))}), tmp_path / "f.parquet")
+    with pytest.raises(UnreadableFile, match="can't be read as Parquet: a time is beyond the years 1 to 9999"):
+        rows(tmp_path / "f.parquet")
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> Any:
     one = Journal(tmp_path / "files.sqlite")

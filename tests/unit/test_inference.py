@@ -432,6 +432,33 @@ def test_an_array_of_parquet_gives_rows_with_the_types_of_its_elements() -> None
     assert (proposal.accepted, proposal.rejected) == (2, [])
 
 
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        (pa.array([2**60], pa.timestamp("us")), "beyond the years 1 to 9999"),
+        (pa.array([2**30], pa.date32()), "beyond the years 1 to 9999"),
+        (pa.array([2**40], pa.timestamp("ms", "Mars/Olympus")), "zone of a time is not known: 'Mars/Olympus'"),
+    ],
+)
+def test_times_of_parquet_that_are_none_are_said(column: pa.Array, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"at": column}), file)
+    with pytest.raises(PermanentError, match=f"rows.parquet can't be read as Parquet: .*{why}"):
+        list(read_records(file, RecordFormat("json", (), {})))
+    with pytest.raises(NoSampleError, match=f"no file of Parquet that can be read .*{why}"):
+        infer_stream("s", file.read_bytes())
+
+
+def test_columns_of_parquet_with_one_name_are_said(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    lists = pa.array([[{"k": 1}]])
+    pq.write_table(pa.table([lists, lists], names=["a", "a"]), file)
+    with pytest.raises(NoSampleError, match="more than one column is called a; give each a name of its own"):
+        infer_stream("s", file.read_bytes())
+    with pytest.raises(PermanentError, match="more than one column is called a; give each a name of its own"):
+        list(read_records(file, RecordFormat("json", (), {})))
+
+
 ROWS = [{"id": f"d{at}", "v": at + 0.5, "o": {"t": [at]}} for at in range(3)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -11,11 +12,26 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Each row as a JSON object. Times become ISO 8601 text, and decimals text with all their digits."""
-    return map(_encode, in_microseconds(batch).to_pylist())
+    """Each row as a JSON object. Times become ISO 8601 text, and decimals text with all their digits. Raises as `python_rows`."""
+    return map(_encode, python_rows(batch))
 
 
-def in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Each row as a dictionary. Raises ArrowException, or ValueError for times that Python doesn't have, and for columns of which
+    a row could hold only one."""
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        repeated = next(name for at, name in enumerate(names) if name in names[:at])
+        raise ValueError(f"more than one column is called {repeated}; give each a name of its own")
+    try:
+        return _in_microseconds(batch).to_pylist()  # type: ignore[no-any-return]
+    except OverflowError as error:
+        raise ValueError(f"a time is beyond the years 1 to 9999, or a duration too long ({error})") from error
+    except LookupError as error:
+        raise ValueError(f"the zone of a time is not known: {error}") from error
+
+
+def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with their times cut to microseconds: Python has no finer ones, and pyarrow gives those of pandas or none."""
     schema = pa.schema([field.with_type(_microseconds_of(field.type)) for field in batch.schema])
     return batch if schema == batch.schema else batch.cast(schema, safe=False)

@@ -161,7 +161,7 @@ def _parquet_rows(
     import pyarrow as pa  # only where a file needs it
     from pyarrow import parquet
 
-    from strandline.core.files.parquet_times import in_microseconds
+    from strandline.core.files.parquet_times import python_rows
 
     if spec.format != "json" or compression:
         what = (
@@ -176,7 +176,7 @@ def _parquet_rows(
             for batch in file.iter_batches(_PARQUET_ROWS):
                 done += batch.num_rows
                 on_read(size * done // total)
-                for row in in_microseconds(batch).to_pylist():
+                for row in python_rows(batch):
                     text = msgspec.json.encode(row, enc_hook=_plain)
                     yield text if len(text) <= record_bytes_max else TOO_LONG
     except (pa.ArrowException, TypeError, ValueError) as error:
