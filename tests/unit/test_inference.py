@@ -213,6 +213,17 @@ def test_numbers_and_texts_of_json_are_of_the_type_that_accepts_most() -> None:
     assert of_column([1.5, "y"], "json").document["schema"]["v"] == "string"
 
 
+@pytest.mark.parametrize("other", ["", False, 5, [1]])
+def test_an_object_that_few_records_have_otherwise_is_no_field(other: Any) -> None:
+    """Each record with the object would be a dead letter."""
+    records = [{"id": f"d{at}", "gps": {"lat": at + 0.5, "at": {"city": "x"}}} for at in range(59)]
+    proposal = infer("\n".join(map(json.dumps, [*records[:30], {"id": "d", "gps": other}, *records[30:]])))
+    assert list(proposal.document["schema"]) == ["id", "lat", "city"]
+    assert (proposal.records, proposal.accepted) == (60, 60)
+    shown = json.dumps(other)
+    assert f"$.gps is an object; in 1 of 60 records it is something else, as {shown}; left out" in proposal.notes
+
+
 def test_a_time_in_another_unit_changes_no_type() -> None:
     times = [{"ts": 1_793_534_400 + at} for at in range(99)]
     proposal = infer("\n".join(map(json.dumps, [*times[:40], {"ts": 1_793_534_440_000}, *times[40:]])))

@@ -55,14 +55,20 @@ def schema_of(
     if len(found) > fields_max:
         notes.append(f"{len(found) - fields_max:,} fields that the fewest records have are left out")
         found = dict(sorted(found.items(), key=lambda one: -len(one[1]))[:fields_max])
+    within = _counts_within(found)
     for path, values in found.items():
         if len(path) >= STEPS_MAX:
             notes.append(f"{path_text(path)} has more steps than a path may have; left out")
             continue
         known = [value for value in values if value is not None]
         type_known = (declared or {}).get(path)
-        if not known and any(other[: len(path)] == path != other for other in found):
-            continue  # an object, which some records lack
+        if path in within and len(known) < max(1, within[path]):  # an object, which some records lack
+            if known:
+                notes.append(
+                    f"{path_text(path)} is an object; in {len(known):,} of {rows:,} records it is something else, as "
+                    f"{_shown(known[0])}; left out"
+                )
+            continue
         single = [value for value in known if not isinstance(value, list)]
         if type_known is None and not are_most(len(single), len(known)):
             element = path_text((*path, 0))
@@ -95,6 +101,16 @@ def schema_of(
     return schema
 
 
+def _counts_within(found: Mapping[Path, list[Any]]) -> dict[Path, int]:
+    """For each path at which objects stand: of the members that are in them, how many values that has of which there are most."""
+    counts: dict[Path, int] = {}
+    for path, values in found.items():
+        count = sum(value is not None for value in values)
+        for steps in range(1, min(len(path), STEPS_MAX)):
+            counts[path[:steps]] = max(count, counts.get(path[:steps], 0))
+    return counts
+
+
 def _notes_of(name: str, spec: dict[str, Any], known: list[Any], odd: list[Any]) -> Iterator[str]:
     """What a person should know about one field."""
     if odd:
@@ -108,11 +124,15 @@ def _notes_of(name: str, spec: dict[str, Any], known: list[Any], odd: list[Any])
 
 def odd_note(name: str, spec: dict[str, Any], known: list[Any], odd: list[Any]) -> str:
     """How many values don't fit the proposed type, and one of them."""
-    shown = json.dumps(odd[0])
-    how_many = f"{len(odd):,} of {len(known):,}, as {shown if len(shown) <= 40 else shown[:40] + '...'}"
+    how_many = f"{len(odd):,} of {len(known):,}, as {_shown(odd[0])}"
     if "unit" in spec and not isinstance(odd[0], str | bool | list):
         return f"{name}: values that are no times of 2000 to 2099 in {spec['unit']}: {how_many}"
     return f"{name}: values that don't fit {spec['type']}: {how_many}; their records become dead letters"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:40] + "..."
 
 
 def _is_of_a_clock(text: str) -> bool:
