@@ -255,6 +255,34 @@ def test_one_row_of_another_width_leaves_it_csv() -> None:
     assert "rows with more or fewer than 2 values: 1 of 42; they become dead letters" in proposal.notes
 
 
+def test_a_blank_behind_a_delimiter_is_part_of_the_value() -> None:
+    """As it is for a reader of the stream: for a number, each row would be a dead letter."""
+    proposal = infer("id, ts, v, ok\n" + "a, 2026-11-24 06:00, 1.5, true\n" * 3)
+    assert proposal.document["schema"] == dict.fromkeys(("id", "ts", "v", "ok"), "string")
+    assert (proposal.records, proposal.accepted) == (3, 3)
+    assert (
+        'values begin with a blank, as " 2026-11-24 06:00", which is part of them: send them without it, or take it away by trim'
+        in proposal.notes
+    )
+    assert (
+        'v is a text: there are blanks around its numbers, as " 1.5"; a pipeline takes the numbers out of it by '
+        'derive: {v_number: "try_cast(trim(v) as double)"}' in proposal.notes
+    )
+    assert any("derive: {ok_is_true: \"lower(trim(ok)) = 'true'\"}" in note for note in proposal.notes)
+    proposal = infer("id;v\n" + "a;1.5 \n" * 3)
+    assert (proposal.document["schema"]["v"], proposal.accepted) == ("string", 3)
+    assert not [note for note in proposal.notes if "begin with a blank" in note]
+    assert infer(" 12.5\n" * 3).document["schema"] == {"value": "double"}  # which takes blanks away
+
+
+def test_an_index_without_a_name_is_a_column() -> None:
+    """As pandas writes it."""
+    proposal = infer(",ts,value\n0,2026-11-24 06:00:00,1.5\n1,2026-11-24 06:00:01,2.5\n")
+    assert proposal.document["schema"] == {"column_1": "long", "ts": "timestamp", "value": "double"}
+    assert (proposal.records, proposal.accepted) == (2, 2)
+    assert list(infer("1,2\n,x\n3,4\n").document["schema"]) == ["column_1", "column_2"]
+
+
 def test_comments_above_csv_are_said() -> None:
     proposal = infer("# logger v2\n# site: north, hall 2, left\nid,ts,v\nd0,1793534400,20.0\nd1,1793534401,20.5\n")
     assert list(proposal.document["schema"]) == ["id", "ts", "v"]

@@ -35,8 +35,12 @@ class ProposedType:
 
 
 def type_of(name: str, values: Sequence[Any], *, is_text: bool) -> ProposedType:
-    """The type for these values, of which none is null, a list or an object. `is_text`: they are texts whatever they mean."""
-    meant = [value_of(value) if isinstance(value, str) else value for value in values]
+    """The type for these values, of which none is null, a list or an object. `is_text`: they are texts whatever they mean, and
+    nobody takes blanks away from them."""
+    meant = [
+        value_of(value) if isinstance(value, str) and not (is_text and value != value.strip()) else value
+        for value in values
+    ]
     is_number = [isinstance(value, int | float) and not isinstance(value, bool) for value in meant]
     unit = _unit(name, [value for value, fits in zip(meant, is_number, strict=True) if fits])
     fits_of = {

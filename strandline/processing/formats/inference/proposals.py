@@ -432,15 +432,25 @@ def _of_csv(name: str, sample: _CsvSample) -> tuple[Proposal, list[bytes]]:
             f"comments (#) above the rows, which no reader of files leaves out: {sample.comments:,}; take them away: "
             f"tail -n +{sample.comments + 1} FILE"
         )
-    has_head = len(rows) > 1 and not any(map(_is_value, rows[0])) and any(map(_is_value, rows[1]))
-    names = _unlike(rows[0]) if has_head else [f"column_{at + 1}" for at in range(len(rows[0]))]
+    names = [f"column_{at + 1}" for at in range(len(rows[0]))]
+    titles = [title.strip() for title in rows[0]]
+    titles[0] = titles[0] or names[0]  # an index, as pandas writes it
+    has_head = len(rows) > 1 and not any(map(_is_value, titles)) and any(map(_is_value, rows[1]))
     if has_head:
-        rows, lines = rows[1:], lines[1:]
+        rows, lines, names = rows[1:], lines[1:], _unlike(titles)
         proposal.notes.append("the first line holds the names of the columns; don't send it")
     else:
         proposal.notes.append("no line holds the names of the columns: put better ones")
     rows = [row for row in rows if not any(map(is_beyond, row))] or rows
     found: dict[Path, list[Any]] = {(key,): [row[at] for row in rows if row[at]] for at, key in enumerate(names)}
+    for values in found.values():
+        if 2 * sum(value.startswith(" ") for value in values) > len(values):
+            shown = next(value for value in values if value.startswith(" "))
+            proposal.notes.append(
+                f"values begin with a blank, as {json.dumps(shown)}, which is part of them: send them without it, or take it "
+                "away by trim"
+            )
+            break
     empty: dict[Path, str] = {path: "string" for path, values in found.items() if not values}
     document["schema"] = schema_of(found, len(rows), proposal.notes, is_text=True, declared=empty)
     for spec in document["schema"].values():
@@ -458,7 +468,7 @@ def _unlike(names: list[str]) -> list[str]:
 
 def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
     usual = [line for line in lines if not is_beyond(line)] or lines
-    proposed = type_of("value", usual, is_text=True)
+    proposed = type_of("value", [line.strip() for line in usual], is_text=True)
     proposal = Proposal({"stream": name, "format": "value", "schema": {"value": proposed.spec["type"]}})
     if proposed.odd:
         proposal.notes.append(odd_note("value", proposed.spec, usual, proposed.odd))

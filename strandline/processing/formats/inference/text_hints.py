@@ -44,7 +44,8 @@ def hint_of(name: str, texts: Sequence[str]) -> str | None:
     some = [text.strip(" ") for text in texts[:_TEXTS_MAX]]
     needed = FITS_SHARE * len(some)
     column = column_text(name)
-    if any(text != text.strip(" ") for text in texts):
+    has_blanks = any(text != text.strip(" ") for text in texts)
+    if has_blanks:
         column = f"trim({column})"
     if sum(_TIME.search(text) is not None for text in some) >= needed:
         return _time_hint(name, column, some)
@@ -53,20 +54,23 @@ def hint_of(name: str, texts: Sequence[str]) -> str | None:
     if commas and sum(numbers) + len(commas) >= needed:
         points = [text for text, is_number in zip(some, numbers, strict=True) if is_number and "." in text]
         return _comma_hint(name, column, commas, points)
-    booleans = [text for text in some if text.lower() in _BOOLEANS]
+    booleans = [text for text in texts[:_TEXTS_MAX] if text.strip(" ").lower() in _BOOLEANS]
     if len(booleans) >= needed:
         derived = _derived(f"{name}_is_true", f"lower({column}) = 'true'")
         return (
             f'{name} is a text: it says "{booleans[0]}", and only true and false are booleans; a pipeline makes them of it by '
             f"{derived}"
         )
-    if 2 * sum(numbers) >= len(some) and not all(numbers) and not any(map(is_code, some)):
-        other = next(text for text, is_number in zip(some, numbers, strict=True) if not is_number)
-        derived = _derived(f"{name}_number", f"try_cast({column} as double)")
-        return (
-            f"{name} is a text: too many of its values are no numbers, as {other[:40]!a}; a pipeline takes the numbers out of it "
-            f"by {derived}"
+    if 2 * sum(numbers) >= len(some) and not any(map(is_code, some)):
+        taken = (
+            f"a pipeline takes the numbers out of it by {_derived(f'{name}_number', f'try_cast({column} as double)')}"
         )
+        other = next((text for text, is_number in zip(some, numbers, strict=True) if not is_number), None)
+        if other is not None:
+            return f"{name} is a text: too many of its values are no numbers, as {other[:40]!a}; {taken}"
+        if has_blanks:
+            shown = next(text for text in texts if text != text.strip(" "))
+            return f"{name} is a text: there are blanks around its numbers, as {json.dumps(shown)}; {taken}"
     return None
 
 
