@@ -595,6 +595,9 @@ def test_columns_without_values_and_of_one_name_are_columns() -> None:
     proposal = infer("id,v,note,v\na,1,,2\nb,2,,3\n")
     assert proposal.document["schema"] == {"id": "string", "v": "long", "note": "string?", "v_4": "long"}
     assert (proposal.accepted, proposal.rejected) == (2, [])
+    proposal = infer("a,a,a_2\n1,2,x\n3,4,y\n")
+    assert proposal.document["schema"] == {"a": "long", "a_2": "long", "a_2_3": "string"}
+    assert (proposal.accepted, proposal.rejected) == (2, [])
 
 
 @pytest.mark.parametrize(

@@ -463,7 +463,12 @@ def _of_csv(name: str, sample: _CsvSample) -> tuple[Proposal, list[bytes]]:
 
 def _unlike(names: list[str]) -> list[str]:
     """The names of columns, those that stand there again with their place."""
-    return [name if name not in names[:at] else f"{name}_{at + 1}" for at, name in enumerate(names)]
+    found: dict[str, None] = {}
+    for at, name in enumerate(names):
+        while name in found:
+            name = f"{name}_{at + 1}"
+        found[name] = None
+    return list(found)
 
 
 def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
