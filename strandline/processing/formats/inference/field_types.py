@@ -31,7 +31,7 @@ class ProposedType:
     """What a schema says of a field, and the values that don't fit that."""
 
     spec: dict[str, Any]
-    odd: list[Any] = field(default_factory=list)
+    unfitting: list[Any] = field(default_factory=list)
 
 
 def type_of(name: str, values: Sequence[Any], *, is_text: bool) -> ProposedType:
@@ -67,7 +67,7 @@ def type_of(name: str, values: Sequence[Any], *, is_text: bool) -> ProposedType:
 
 
 def are_most(fitting: int, count: int) -> bool:
-    """Whether so many of the values are all, or so many that the others are taken for odd ones."""
+    """Whether so many of the values are all, or so many that the others are left out."""
     return fitting > 0 and (fitting == count or (fitting >= FITS_MIN and fitting >= FITS_SHARE * count))
 
 

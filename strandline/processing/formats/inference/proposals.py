@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from io import BytesIO, StringIO
+from io import BytesIO
 from itertools import islice
 from typing import Any
 
 from strandline.core.documents import COLUMNS_MAX
 from strandline.core.field_types import is_nested
-from strandline.core.files.text_rows import RECORD_BYTES_MAX, rows_of_csv
 from strandline.core.json_paths import STEPS_MAX
 from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import split_one_value
 from strandline.processing.formats.change_events import row_of_change
 from strandline.processing.formats.decoder import Decoder
-from strandline.processing.formats.inference.field_types import (
-    FITS_MIN,
-    FITS_SHARE,
-    is_beyond,
-    number_of,
-    type_of,
-    value_of,
-)
+from strandline.processing.formats.inference.csv_sample import CsvSample, read_csv, titles_of, untitled
+from strandline.processing.formats.inference.field_types import is_beyond, number_of, type_of
 from strandline.processing.formats.inference.parquet_sample import declared_types, read_parquet
-from strandline.processing.formats.inference.schemas import NoSampleError, Path, leaves, odd_note, schema_of
-from strandline.processing.formats.inference.text_hints import hint_of, is_odd_value
+from strandline.processing.formats.inference.schemas import NoSampleError, Path, leaves, schema_of, unfitting_note
+from strandline.processing.formats.inference.text_hints import hint_of
 from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import path_text
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import Rejection, why_unreadable
 from strandline.processing.formats.record_rows import RowReader, record_format
-from strandline.processing.formats.timestamps import parse_timestamp
 from strandline.processing.formats.with_schema.avro_records import AvroRecords, declared_type
 from strandline.processing.pipelines.event_time import EventTimeSource
 
@@ -47,7 +38,6 @@ _AVRO_FILE = b"Obj\x01"
 _PARQUET_FILE = b"PAR1"
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r")
 """Bytes that no text has."""
-_DELIMITERS = ";,\t|"
 
 
 @dataclass
@@ -84,7 +74,7 @@ def infer_stream(name: str, sample: bytes) -> Proposal:
         proposal, values = _of_json(name, text, lines)
     elif _are_influx(lines):
         proposal, values = _of_influx(name, lines)
-    elif (found := _read_csv(text)) is not None:
+    elif (found := read_csv(text, SAMPLE_RECORDS_MAX)) is not None:
         proposal, values = _of_csv(name, found)
     else:
         proposal, values = _of_values(name, lines)
@@ -389,36 +379,7 @@ def _of_influx(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
     return proposal, values
 
 
-@dataclass(frozen=True)
-class _CsvSample:
-    delimiter: str
-    texts: list[str]
-    """The rows as they are."""
-    rows: list[list[str]]
-    """The values of those that have as many as most."""
-    comments: int
-    """How many lines above them begin with #."""
-
-
-def _read_csv(text: str) -> _CsvSample | None:
-    """The sample as CSV: by a delimiter that gives as many values in each row, or in nearly all; None if there is none."""
-    lines = text.encode().split(b"\n")
-    comments = next((at for at, line in enumerate(lines) if not line.startswith(b"#")), 0)
-    for above, share in ((0, 1.0), (comments, 1.0), (comments, FITS_SHARE)):
-        for delimiter in _DELIMITERS:
-            found = rows_of_csv(lines[above:], delimiter.encode(), RECORD_BYTES_MAX)
-            texts = [row.decode() for row, _ in islice(found, SAMPLE_RECORDS_MAX) if isinstance(row, bytes)]
-            try:
-                rows = [next(csv.reader(StringIO(row, newline=""), delimiter=delimiter)) for row in texts]
-            except csv.Error:
-                continue
-            width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
-            if width > 1 and count >= share * len(rows) and (count >= FITS_MIN or share == 1):
-                return _CsvSample(delimiter, texts, [row for row in rows if len(row) == width], above)
-    return None
-
-
-def _of_csv(name: str, sample: _CsvSample) -> tuple[Proposal, list[bytes]]:
+def _of_csv(name: str, sample: CsvSample) -> tuple[Proposal, list[bytes]]:
     document: dict[str, Any] = {"stream": name, "format": "csv"}
     proposal = Proposal(document)
     rows, lines = sample.rows, sample.texts
@@ -432,15 +393,13 @@ def _of_csv(name: str, sample: _CsvSample) -> tuple[Proposal, list[bytes]]:
             f"comments (#) above the rows, which no reader of files leaves out: {sample.comments:,}; take them away: "
             f"tail -n +{sample.comments + 1} FILE"
         )
-    names = [f"column_{at + 1}" for at in range(len(rows[0]))]
-    titles = [title.strip() for title in rows[0]]
-    titles[0] = titles[0] or names[0]  # an index, as pandas writes it
-    has_head = len(rows) > 1 and not any(map(_is_value, titles)) and any(map(_is_value, rows[1]))
-    if has_head:
-        rows, lines, names = rows[1:], lines[1:], _unlike(titles)
+    titles = titles_of(rows)
+    if titles is not None:
+        rows, lines = rows[1:], lines[1:]
         proposal.notes.append("the first line holds the names of the columns; don't send it")
     else:
         proposal.notes.append("no line holds the names of the columns: put better ones")
+    names = titles or [untitled(at) for at in range(len(rows[0]))]
     rows = [row for row in rows if not any(map(is_beyond, row))] or rows
     found: dict[Path, list[Any]] = {(key,): [row[at] for row in rows if row[at]] for at, key in enumerate(names)}
     for values in found.values():
@@ -461,22 +420,12 @@ def _of_csv(name: str, sample: _CsvSample) -> tuple[Proposal, list[bytes]]:
     return proposal, [line.encode() for line in lines]
 
 
-def _unlike(names: list[str]) -> list[str]:
-    """The names of columns, those that stand there again with their place."""
-    found: dict[str, None] = {}
-    for at, name in enumerate(names):
-        while name in found:
-            name = f"{name}_{at + 1}"
-        found[name] = None
-    return list(found)
-
-
 def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
     usual = [line for line in lines if not is_beyond(line)] or lines
     proposed = type_of("value", [line.strip() for line in usual], is_text=True)
     proposal = Proposal({"stream": name, "format": "value", "schema": {"value": proposed.spec["type"]}})
-    if proposed.odd:
-        proposal.notes.append(odd_note("value", proposed.spec, usual, proposed.odd))
+    if proposed.unfitting:
+        proposal.notes.append(unfitting_note("value", proposed.spec, usual, proposed.unfitting))
     if proposed.spec["type"] == "string" and (hint := hint_of("value", usual)) is not None:
         proposal.notes.append(hint)
     proposal.notes.append(
@@ -484,13 +433,6 @@ def _of_values(name: str, lines: list[str]) -> tuple[Proposal, list[bytes]]:
     )
     proposal.notes.append("there is no time in the records: event_time: {from: log}")
     return proposal, [line.encode() for line in lines]
-
-
-def _is_value(text: str) -> bool:
-    """Whether a text is something else than a name: empty, a number, true or false, or a time, also in another form."""
-    return (
-        not text or not isinstance(value_of(text), str) or parse_timestamp(text, "ms") is not None or is_odd_value(text)
-    )
 
 
 def _objects_in(value: Any) -> list[dict[str, Any]]:

@@ -69,29 +69,18 @@ def schema_of(
                     f"{_shown(known[0])}; left out"
                 )
             continue
-        single = [value for value in known if not isinstance(value, list)]
-        if type_known is None and not are_most(len(single), len(known)):
+        if type_known is None and not are_most(sum(not isinstance(value, list) for value in known), len(known)):
             element = path_text((*path, 0))
             what = "is null throughout" if not known else f"is an array: take single elements by a path, as {element}"
             notes.append(f"{path_text(path)} {what}; left out")
             continue
+        proposed = _type_of(path, known, is_text=is_text) if type_known is None else ProposedType({"type": type_known})
         name = _field_name(path, schema)
-        if type_known is None:
-            proposed = type_of(str(path[-1]), single, is_text=is_text)
-            proposed.odd.extend(value for value in known if isinstance(value, list))
-        else:
-            proposed = ProposedType({"type": type_known})
-        spec = proposed.spec
-        if len(known) < rows:
-            spec["required"] = False
-        if path != (name,):
-            spec["from"] = path_text(path)
-        if spec["type"] == "timestamp" and len(known) == rows:
+        spec = _spec_of(name, path, proposed, is_required=len(known) == rows)
+        if proposed.spec["type"] == "timestamp" and len(known) == rows:
             times.append(name)
-        notes += _notes_of(name, spec, known, proposed.odd)
-        schema[name] = spec if len(spec) > 1 else spec["type"]
-        if set(spec) == {"type", "required"}:
-            schema[name] = f"{spec['type']}?"
+        notes += _notes_of(name, proposed.spec, known, proposed.unfitting)
+        schema[name] = spec
     if not schema:
         raise NoSampleError("the sample's records hold no value that a field can have")
     if times:
@@ -99,6 +88,24 @@ def schema_of(
     else:
         notes.append("no field is a time in every record; for a pipeline: event_time: {from: log}")
     return schema
+
+
+def _type_of(path: Path, known: list[Any], *, is_text: bool) -> ProposedType:
+    """The type for the values, of which none is null; arrays don't fit it."""
+    proposed = type_of(str(path[-1]), [one for one in known if not isinstance(one, list)], is_text=is_text)
+    return ProposedType(proposed.spec, proposed.unfitting + [one for one in known if isinstance(one, list)])
+
+
+def _spec_of(name: str, path: Path, proposed: ProposedType, *, is_required: bool) -> dict[str, Any] | str:
+    """What the schema says of the field, in as few words as can be."""
+    spec = dict(proposed.spec)
+    if not is_required:
+        spec["required"] = False
+    if path != (name,):
+        spec["from"] = path_text(path)
+    if set(spec) == {"type", "required"}:
+        return f"{spec['type']}?"
+    return spec if len(spec) > 1 else str(spec["type"])
 
 
 def _counts_within(found: Mapping[Path, list[Any]]) -> dict[Path, int]:
@@ -111,10 +118,10 @@ def _counts_within(found: Mapping[Path, list[Any]]) -> dict[Path, int]:
     return counts
 
 
-def _notes_of(name: str, spec: dict[str, Any], known: list[Any], odd: list[Any]) -> Iterator[str]:
+def _notes_of(name: str, spec: dict[str, Any], known: list[Any], unfitting: list[Any]) -> Iterator[str]:
     """What a person should know about one field."""
-    if odd:
-        yield odd_note(name, spec, known, odd)
+    if unfitting:
+        yield unfitting_note(name, spec, known, unfitting)
     texts = [value for value in known if isinstance(value, str)]
     if spec["type"] == "timestamp" and any(map(_is_of_a_clock, texts)):
         yield f"{name} names no time zone, so it is UTC; if it is not, add tz: {SOME_ZONE} or another"
@@ -122,10 +129,10 @@ def _notes_of(name: str, spec: dict[str, Any], known: list[Any], odd: list[Any])
         yield hint
 
 
-def odd_note(name: str, spec: dict[str, Any], known: list[Any], odd: list[Any]) -> str:
+def unfitting_note(name: str, spec: dict[str, Any], known: list[Any], unfitting: list[Any]) -> str:
     """How many values don't fit the proposed type, and one of them."""
-    how_many = f"{len(odd):,} of {len(known):,}, as {_shown(odd[0])}"
-    if "unit" in spec and not isinstance(odd[0], str | bool | list):
+    how_many = f"{len(unfitting):,} of {len(known):,}, as {_shown(unfitting[0])}"
+    if "unit" in spec and not isinstance(unfitting[0], str | bool | list):
         return f"{name}: values that are no times of 2000 to 2099 in {spec['unit']}: {how_many}"
     return f"{name}: values that don't fit {spec['type']}: {how_many}; their records become dead letters"
 

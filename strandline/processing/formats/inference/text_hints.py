@@ -30,7 +30,7 @@ _BOOLEANS = ("true", "false")
 _TIME_REMEDY = "as docs/formats.md shows (Times in other forms)"
 
 
-def is_odd_value(text: str) -> bool:
+def is_of_another_form(text: str) -> bool:
     """Whether it is a time in another form than ISO 8601, a number with a decimal comma or a zero in front, `True` or `False`."""
     stripped = text.strip()
     return (
