@@ -161,7 +161,7 @@ def _parquet_rows(
     import pyarrow as pa  # only where a file needs it
     from pyarrow import parquet
 
-    from strandline.core.files.parquet_times import python_rows
+    from strandline.core.files.parquet_rows import python_rows
 
     if spec.format != "json" or compression:
         what = (

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from strandline.core.errors import PermanentError
-from strandline.core.files.parquet_times import json_rows
+from strandline.core.files.parquet_rows import json_rows
 from strandline.core.files.text_rows import (
     Row,
     TooLong,

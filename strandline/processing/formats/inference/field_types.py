@@ -1,7 +1,7 @@
-"""The type of a field, proposed from its values: that which accepts most of them.
+"""Proposes the type of a field from its values.
 
-A type that leaves values out is proposed instead of one that holds them all (as `string` holds every text) only where at least
-`FITS_MIN` values, and at least `FITS_SHARE` of all, fit it.
+It may leave out some of them: where at least `FITS_MIN` values fit a type, and these are at least `FITS_SHARE` of all, that
+type is proposed, even if they would all fit `string`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ class ProposedType:
 
 
 def type_of(name: str, values: Sequence[Any], *, is_text: bool) -> ProposedType:
-    """The type for these values, of which none is null, a list or an object. `is_text`: they are texts whatever they mean, and
-    nobody takes blanks away from them."""
+    """The type for these values. None of them may be null, a list or an object.
+
+    `is_text`: the values are texts, as in CSV, and blanks at their ends stay.
+    """
     meant = [
         value_of(value) if isinstance(value, str) and not (is_text and value != value.strip()) else value
         for value in values

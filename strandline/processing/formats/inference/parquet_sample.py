@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from strandline.core.field_types import array_type, decimal_type
-from strandline.core.files.parquet_times import json_rows
+from strandline.core.files.parquet_rows import json_rows
 from strandline.processing.formats.inference.schemas import NoSampleError, Path
 
 _ROWS_AT_ONCE = 1_000

@@ -91,7 +91,7 @@ def schema_of(
 
 
 def _type_of(path: Path, known: list[Any], *, is_text: bool) -> ProposedType:
-    """The type for the values, of which none is null; arrays don't fit it."""
+    """The type for the values. None of them may be null. Arrays among them count as values that don't fit."""
     proposed = type_of(str(path[-1]), [one for one in known if not isinstance(one, list)], is_text=is_text)
     return ProposedType(proposed.spec, proposed.unfitting + [one for one in known if isinstance(one, list)])
 
@@ -109,7 +109,7 @@ def _spec_of(name: str, path: Path, proposed: ProposedType, *, is_required: bool
 
 
 def _counts_within(found: Mapping[Path, list[Any]]) -> dict[Path, int]:
-    """For each path at which objects stand: of the members that are in them, how many values that has of which there are most."""
+    """Path of an object -> how many values the member has that is there most often."""
     counts: dict[Path, int] = {}
     for path, values in found.items():
         count = sum(value is not None for value in values)

@@ -17,8 +17,7 @@ def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Each row as a dictionary. Raises ArrowException, or ValueError for times that Python doesn't have, and for columns of which
-    a row could hold only one."""
+    """Each row as a dictionary. Raises ArrowException; ValueError where Python has no such time, or two columns have one name."""
     names = batch.schema.names
     if len(set(names)) < len(names):
         repeated = next(name for at, name in enumerate(names) if name in names[:at])
