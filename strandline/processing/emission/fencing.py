@@ -72,8 +72,8 @@ def slots_of_older_runs(ledger: Ledger, run: RunRow) -> list[tuple[str, str]]:
     The run that committed last has fenced those before it, so only that run and later ones can have a transaction open.
     """
     # Imported here: the workers load this module too, and need no pipeline model.
-    from strandline.processing.pipelines.model.pipeline import PipelineSpec
     from strandline.processing.pipelines.result_streams import emissions_to_streams
+    from strandline.processing.pipelines.stored import spec_of_version
 
     last = ledger.last_checkpoint(run.job)
     counts: dict[int, int] = {}
@@ -82,7 +82,7 @@ def slots_of_older_runs(ledger: Ledger, run: RunRow) -> list[tuple[str, str]]:
             counts[one.version] = max(one.slots, counts.get(one.version, 0))
     topics: dict[str, str] = {}
     for version, count in counts.items():
-        pipeline = PipelineSpec.from_document(ledger.job_version(run.job, version).document, is_strict=False)
+        pipeline = spec_of_version(ledger, run.job, version)
         stages, streams = pipeline.stage_names(), list(emissions_to_streams(pipeline))
         for task in range(count):
             topics |= _topics_of_task(run.job, stages, streams, task)

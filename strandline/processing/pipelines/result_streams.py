@@ -13,6 +13,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import made_by
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import RecordStage, Stage
+from strandline.processing.pipelines.stored import spec_of_version
 from strandline.results.names import EVENT_TIME_FIELD, WINDOW_FIELDS
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
@@ -35,10 +36,7 @@ def streams_of_windows(pipeline: PipelineSpec) -> Iterator[str]:
 
 def present_pipelines(ledger: Ledger) -> dict[str, PipelineSpec]:
     """Job -> its present version, also where rules are stricter since."""
-    return {
-        job.name: PipelineSpec.from_document(ledger.job_version(job.name, job.version).document, is_strict=False)
-        for job in ledger.jobs()
-    }
+    return {job.name: spec_of_version(ledger, job.name, job.version) for job in ledger.jobs()}
 
 
 def emitter_of(ledger: Ledger, stream: str) -> str | None:

@@ -32,6 +32,11 @@ def load_pipeline(
     return check_stored(spec, documents, shapes_of_version(ledger, job, version, spec), is_strict=is_strict)
 
 
+def spec_of_version(ledger: Ledger, job: str, version: int) -> PipelineSpec:
+    """What one version of a job's pipeline says, also where rules are stricter since. Raises NotFound."""
+    return PipelineSpec.from_document(ledger.job_version(job, version).document, is_strict=False)
+
+
 def check_stored(
     spec: PipelineSpec, documents: Iterable[dict[str, Any]], lookups: Mapping[str, LookupShape], *, is_strict: bool
 ) -> CheckedPipeline:

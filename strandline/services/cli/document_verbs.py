@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -64,18 +64,11 @@ def apply(
 def _show_plan(plan: Answer, as_json: bool) -> None:
     changes = [change for one in [*plan["documents"], *plan["jobs"]] for change in one["changes"]]
     forbidden = sum(change["effect"] == "forbidden" for change in changes)
-    if not forbidden:
+    if not (forbidden and as_json):  # as JSON, the plan and the error are one object
         show(plan, as_json, lambda: display.plan_tables(plan))
-        return
-    if not as_json:
-        show(plan, as_json, lambda: display.plan_tables(plan))
-    raise AnsweredError(
-        plan,
-        Conflict(
-            f"apply would refuse these documents ({forbidden} forbidden) and change nothing; mend what is called 'forbidden' as "
-            "it says there"
-        ),
-    )
+    if forbidden:
+        refused = f"apply would refuse these documents ({forbidden} forbidden) and change nothing"
+        raise AnsweredError(plan, Conflict(f"{refused}; mend what is called 'forbidden' as it says there"))
 
 
 @pipeline_app.command("check", epilog="Example: strandline pipeline check examples/nab.yaml")
@@ -91,7 +84,7 @@ def check_pipeline(
     from strandline.services.client import ControlUnavailable
     from strandline.services.rest.checking import absent, check_without_stack, refusal, wrong_without_stack
 
-    text, name_source = join_files([stream_file, file] if stream_file else [file])
+    text, name_source = join_files([stream_file, file])
     judged = check_without_stack(text, str(file))
     if judged is not None:
         answer = judged.model_dump()
@@ -147,10 +140,11 @@ def show_documents(
     print(writers[form]([document.data for document in documents]), end="")
 
 
-def join_files(files: list[Path]) -> tuple[bytes, Callable[[Problem], Problem]]:
+def join_files(files: Sequence[Path | None]) -> tuple[bytes, Callable[[Problem], Problem]]:
     """The files as one text, so that they are checked together, with the files that they name in it, and a function that gives a
-    problem its own file and line. Files of SQL become the documents that they say."""
+    problem its own file and line. Files of SQL become the documents that they say. None: an option that was not given."""
     joined = JoinedTexts()
     for file in files:
-        joined.add_file(file)
+        if file is not None:
+            joined.add_file(file)
     return joined.text, joined.placed

@@ -35,12 +35,13 @@ from strandline.processing.pipelines.result_streams import (
     times_in_results,
 )
 from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.stored import spec_of_version
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.services.rest.applying.job_changes import JobChanges
 from strandline.services.rest.applying.judged import Judged
 from strandline.services.rest.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
 from strandline.services.rest.applying.place_changes import PlaceChanges, places_of
-from strandline.services.rest.applying.registered import find_job, present_spec
+from strandline.services.rest.applying.registered import find_job
 from strandline.services.rest.applying.results_read import ResultsRead
 from strandline.services.rest.applying.stream_changes import StreamChanges
 from strandline.services.rest.job_status import input_streams
@@ -396,7 +397,7 @@ class Applier:
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
         if job is None:
             return set()
-        return {stream for _, stream in emissions_to_streams(present_spec(self._ledger, job))}
+        return {stream for _, stream in emissions_to_streams(spec_of_version(self._ledger, job.name, job.version))}
 
     def _readers(self, streams: set[str]) -> list[str]:
         """The jobs that read one of these streams."""

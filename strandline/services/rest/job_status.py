@@ -23,7 +23,7 @@ from strandline.ledger.states import (
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stored import check_stored, inputs_of, shapes_of_version
+from strandline.processing.pipelines.stored import check_stored, inputs_of, shapes_of_version, spec_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
 from strandline.services.rest.explanation import JobFacts, explain
 from strandline.services.rest.lookup_status import lookup_warnings
@@ -258,5 +258,5 @@ def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> 
     found = ledger.slices(job.name, number, number)
     if found:
         return found[0].offsets if checkpoint else found[0].offsets_first
-    spec = PipelineSpec.from_document(ledger.job_version(job.name, job.version).document, is_strict=False)
+    spec = spec_of_version(ledger, job.name, job.version)
     return {} if all(read.start == "earliest" for read in spec.reads) else None

@@ -24,7 +24,7 @@ from strandline.log.admin import KafkaAdmin
 from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams, emitter_of, present_pipelines
-from strandline.processing.pipelines.stored import followers_of
+from strandline.processing.pipelines.stored import followers_of, spec_of_version
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.generations import hide_older
 from strandline.results.mapping import template_path
@@ -69,7 +69,7 @@ class JobLives:
         Raises Conflict, NotFound, LogUnavailable, LedgerUnavailable.
         """
         row = self._ledger.job(job)
-        spec = self._spec(row)
+        spec = spec_of_version(self._ledger, job, row.version)
         if streams := sorted({stream for _, stream in emissions_to_streams(spec)}):
             raise Conflict(
                 f"job {job} emits to stream {', '.join(streams)}, and a reset would emit the same results there once more, which "
@@ -104,7 +104,7 @@ class JobLives:
         Raises Conflict, with what depends on it; NotFound, LogUnavailable, IndexUnavailable, LedgerUnavailable.
         """
         if not self._ledger.deleted_job(job):
-            spec = self._spec(self._ledger.job(job))
+            spec = spec_of_version(self._ledger, job, self._ledger.job(job).version)
             self._refuse_readers(job, spec)
             fence = self._end_runs(job, "deleted")
             try:
@@ -215,9 +215,6 @@ class JobLives:
             return self._admin.ends_with_open(dead_letter_topic(job), [DEAD_LETTER_PARTITION])
         except NotFound:
             return {}
-
-    def _spec(self, job: JobRow) -> PipelineSpec:
-        return PipelineSpec.from_document(self._ledger.job_version(job.name, job.version).document, is_strict=False)
 
     def _refuse_readers(self, job: str, spec: PipelineSpec) -> None:
         """A reader of results is cut where the checkpoints of the job say that emissions end."""

@@ -55,14 +55,17 @@ class Proposal:
 
 def infer_stream(name: str, sample: bytes) -> Proposal:
     """Propose a document for the stream: format, fields with their types, units and paths. Raises NoSampleError."""
+    proposal, values = _propose(name, sample)
+    _try_out(proposal, values)
+    return proposal
+
+
+def _propose(name: str, sample: bytes) -> tuple[Proposal, list[bytes]]:
+    """The proposal, and the records of the sample. Raises NoSampleError."""
     if sample.startswith(_AVRO_FILE):
-        proposal, values = _of_avro_file(name, sample)
-        _try_out(proposal, values)
-        return proposal
+        return _of_avro_file(name, sample)
     if sample.startswith(_PARQUET_FILE):
-        proposal, values = _of_parquet(name, sample)
-        _try_out(proposal, values)
-        return proposal
+        return _of_parquet(name, sample)
     try:
         text = sample.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -71,15 +74,12 @@ def infer_stream(name: str, sample: bytes) -> Proposal:
     if not lines:
         raise NoSampleError("the sample is empty; give some records")
     if text.lstrip()[0] in "[{":
-        proposal, values = _of_json(name, text, lines)
-    elif _are_influx(lines):
-        proposal, values = _of_influx(name, lines)
-    elif (found := read_csv(text, SAMPLE_RECORDS_MAX)) is not None:
-        proposal, values = _of_csv(name, found)
-    else:
-        proposal, values = _of_values(name, lines)
-    _try_out(proposal, values)
-    return proposal
+        return _of_json(name, text, lines)
+    if _are_influx(lines):
+        return _of_influx(name, lines)
+    if (found := read_csv(text, SAMPLE_RECORDS_MAX)) is not None:
+        return _of_csv(name, found)
+    return _of_values(name, lines)
 
 
 def _no_text(sample: bytes, error: UnicodeDecodeError) -> str:

@@ -245,7 +245,7 @@ def preview_pipeline(
     with connect(data_dir, url, token_file) as client:
         if Path(what).is_file():
             query |= {"pipeline": pipeline} if pipeline else {}
-            text, name_source = join_files([stream_file, Path(what)] if stream_file else [Path(what)])
+            text, name_source = join_files([stream_file, Path(what)])
             try:
                 answer = client.preview(text, what, **query)
             except InvalidDocument as error:
@@ -277,7 +277,7 @@ def _read(
 ) -> CheckedPipeline:
     from strandline.processing.desk.desk_pipeline import read_pipeline
 
-    text, name_source = join_files([stream_file, file] if stream_file else [file])
+    text, name_source = join_files([stream_file, file])
     try:
         return read_pipeline(text, str(file), pipeline, stream, rows)
     except InvalidDocument as error:

@@ -12,10 +12,10 @@ from strandline.ledger.lives import ResultStore
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams
-from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.pipelines.stored import load_pipeline, spec_of_version
 from strandline.processing.pipelines.upgrade import forbidden_at_places
 from strandline.results.names import emit_of_open_index, generation_of, open_index
-from strandline.services.rest.applying.registered import find_job, find_stream, present_spec
+from strandline.services.rest.applying.registered import find_job, find_stream
 
 KindAndName = tuple[str, str]
 
@@ -52,7 +52,8 @@ class PlaceChanges:
         job = find_job(self._ledger, pipeline.job)
         if job is not None:
             self._refuse_deleted_streams(pipeline)
-        new = _emitted(pipeline.spec) - (set() if job is None else _emitted(present_spec(self._ledger, job)))
+        before = None if job is None else spec_of_version(self._ledger, job.name, job.version)
+        new = _emitted(pipeline.spec) - (set() if before is None else _emitted(before))
         if new:
             self._refuse_left_results(pipeline.job, new)
             documents = self._ledger.documents_of(pipeline.job)

@@ -6,7 +6,6 @@ from strandline.core.errors import NotFound
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow
-from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 
 def find_job(ledger: Ledger, name: str) -> JobRow | None:
@@ -15,11 +14,6 @@ def find_job(ledger: Ledger, name: str) -> JobRow | None:
         return ledger.job(name)
     except NotFound:
         return None
-
-
-def present_spec(ledger: Ledger, job: JobRow) -> PipelineSpec:
-    """The job's present version, also where rules are stricter since."""
-    return PipelineSpec.from_document(ledger.job_version(job.name, job.version).document, is_strict=False)
 
 
 def stream_spec(ledger: Ledger, name: str) -> StreamSpec:

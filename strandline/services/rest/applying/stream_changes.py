@@ -12,10 +12,10 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import as_far_as_known, check
 from strandline.processing.pipelines.result_streams import emissions_to_streams, present_pipelines, schema_mismatches
 from strandline.processing.pipelines.schema_changes import refused_changes
-from strandline.processing.pipelines.stored import shapes_of_version
+from strandline.processing.pipelines.stored import shapes_of_version, spec_of_version
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, rewind_cost
-from strandline.services.rest.applying.registered import find_stream, present_spec, stream_spec
+from strandline.services.rest.applying.registered import find_stream, stream_spec
 from strandline.services.rest.job_status import input_streams
 
 
@@ -46,7 +46,7 @@ class StreamChanges:
     def _note_of_reader(
         self, job: JobRow, known: StreamSpec, stream: StreamSpec, pipelines: Sequence[CheckedPipeline]
     ) -> str:
-        spec = present_spec(self._ledger, job)
+        spec = spec_of_version(self._ledger, job.name, job.version)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
         others = {name: stream_spec(self._ledger, name) for name in spec.streams if name != stream.stream}
         before = as_far_as_known(spec, [others.get(name, known) for name in spec.streams], lookups)
