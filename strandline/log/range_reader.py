@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Awaitable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     CorruptRecordException,
@@ -59,10 +61,11 @@ class FetchedRecords:
 
     offset_range: OffsetRange
     """The range that was asked for."""
-    offsets: list[int]
-    log_times_ms: list[int]
-    values: list[bytes | None]
-    header_values: list[bytes | None]
+    # As arrays of 64 bits, numpy takes both over as they are; of lists, it would ask each number what it is.
+    offsets: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    log_times_ms: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    values: list[bytes | None] = field(default_factory=list)
+    header_values: list[bytes | None] = field(default_factory=list)
     """Of the first of the headers asked for that a record has, None where it has none; empty when no record has any."""
 
 
@@ -237,7 +240,7 @@ class _Arrived:
     def columns(self, headers: Sequence[str], headers_beside: Sequence[str]) -> Iterator[FetchedRecords]:
         """Their records inside the range, in chunks."""
         wanted = self.offset_range
-        chunk = FetchedRecords(wanted, [], [], [], [])
+        chunk = FetchedRecords(wanted)
         for batch in self.batches:
             try:
                 _append(chunk, batch, headers, headers_beside)
@@ -248,7 +251,7 @@ class _Arrived:
                 ) from error
             if len(chunk.values) >= RECORDS_A_CHUNK:
                 yield chunk
-                chunk = FetchedRecords(wanted, [], [], [], [])
+                chunk = FetchedRecords(wanted)
         if chunk.values:
             yield chunk
 
@@ -265,8 +268,8 @@ def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], h
     if is_inside and batch.log_time_ms is not None and not wanted and not batch.has_holes:
         # Nearly every batch: all but the values follows from its head.
         chunk.values.extend([record.value for record in batch.records()])
-        chunk.offsets.extend(range(batch.offset_first, batch.offset_next))
-        chunk.log_times_ms.extend([batch.log_time_ms] * (batch.offset_next - batch.offset_first))
+        chunk.offsets.extend(array("q", np.arange(batch.offset_first, batch.offset_next).tobytes()))
+        chunk.log_times_ms.extend(array("q", [batch.log_time_ms]) * (batch.offset_next - batch.offset_first))
         if has_header_values:
             chunk.header_values.extend([None] * (batch.offset_next - batch.offset_first))
         batch.forget_plain()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from strandline.core.failpoints import failpoint
 from strandline.core.streams.stream import StreamSpec
@@ -29,6 +29,7 @@ from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.spark.cluster import ExecutorWatch
 from strandline.processing.spark.errors import typed_error
 from strandline.processing.spark.keyed_query import keyed_query
+from strandline.processing.spark.planning_workers import end_planning_workers
 from strandline.processing.spark.session import keys_of_buckets
 
 
@@ -73,7 +74,7 @@ class RunQuery:
             outcomes = keyed_query(rows, task)
             failpoint("run.before_query")
             query = (
-                outcomes.writeStream.foreachBatch(committer)
+                outcomes.writeStream.foreachBatch(self._and_end_planning(committer))
                 .option("checkpointLocation", str(checkpoint))
                 .queryName(run.job)
                 .start()
@@ -86,6 +87,19 @@ class RunQuery:
             self.watchdog.disarm()
             if sweep is not None:
                 sweep.close()
+
+    def _and_end_planning(self, committer: SliceCommitter) -> Callable[[DataFrame, int], None]:
+        """The committer; behind its first batch, which was planned by then, the workers that planned it end."""
+        has_ended = False
+
+        def process(outcomes: DataFrame, batch: int) -> None:
+            nonlocal has_ended
+            committer(outcomes, batch)
+            if not has_ended:
+                has_ended = True
+                end_planning_workers(self.spark)
+
+        return process
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig, checkpoint: Path) -> KeyedTask:
         run, settings = self.run, self.run.settings

@@ -236,7 +236,7 @@ def _decode_runs(
         ahead_ms = np.array([NEVER_AHEAD if piece.max_ahead_ms is None else piece.max_ahead_ms for piece in run])
         for rows in row_reader.parts(records.values, records.header_values):
             offsets, log_times_ms = rows.of_each(records.offsets), rows.of_each(records.log_times_ms)
-            of_piece = np.searchsorted(ends, offsets, "right")
+            of_piece = np.searchsorted(ends, np.asarray(offsets, np.int64), "right")
             decoded = decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
             value_at = partial(row_reader.dead_letter_value, records.values, rows)
             chunk = DecodedChunk(

@@ -247,5 +247,5 @@ def _facts_of(chunk: DecodedChunk, rejects: list[Reject]) -> SourceFacts:
         records=len(chunk.offsets),
         rejected=Counter(reject.reason for reject in rejects),
         reached_ms={chunk.stream: {chunk.partition: latest_ms}} if latest_ms is not None else {},
-        latest_log_ms=max(chunk.log_times_ms),
+        latest_log_ms=int(np.asarray(chunk.log_times_ms, np.int64).max()),
     )
