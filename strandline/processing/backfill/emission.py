@@ -23,13 +23,14 @@ from strandline.processing.emission.result_shapes import document_shape, letter_
 from strandline.processing.emission.stage_emission import BackfillEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Stage
-from strandline.processing.source.data_source import RowSource, SourceInputPartition
+from strandline.processing.source.data_source import SourceInputPartition
 from strandline.processing.source.opened_ledger import open_ledger
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.recorded_slices import recorded_tasks
 from strandline.processing.source.slice_rows import FACTS, WORK, SliceWork, add_facts, decode_facts, encode
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
+from strandline.processing.source.spark_source import RowSource
 from strandline.results.document import DocumentShape
 from strandline.results.index_settings import IndexSettings
 

@@ -24,8 +24,9 @@ from strandline.processing.pipelines.result_streams import emitters_of_inputs
 from strandline.processing.run.ending import Ending, watch_query
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
-from strandline.processing.source.data_source import LogSource, log_source, source_of_run
+from strandline.processing.source.data_source import source_of_run
 from strandline.processing.source.source_config import TaskConfig
+from strandline.processing.source.spark_source import LogSource, log_source
 from strandline.processing.spark.cluster import ExecutorWatch
 from strandline.processing.spark.errors import typed_error
 from strandline.processing.spark.keyed_query import keyed_query

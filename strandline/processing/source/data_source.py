@@ -1,6 +1,7 @@
-"""The log as a Spark data source. Its offsets are slice numbers; a batch is one slice, or several merged on replay.
+"""What reads the log for Spark, behind `spark_source`. Its offsets are slice numbers; a batch is one slice, or several merged on
+replay.
 
-Spark calls `StreamReader.latestOffset` and `partitions` in one planner process next to the driver, and `read` in the Python
+Spark calls `SliceStreamReader.latestOffset` and `partitions` in one planner process next to the driver, and `read` in the Python
 workers of the executors. There a task decodes its part of the log, judges each record, runs the steps before the first window,
 and yields blobs for the buckets; see `slice_rows`.
 """
@@ -13,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from strandline.ledger.states import SliceKind, SliceRow
 from strandline.log.index import LogIndex
@@ -27,7 +27,7 @@ from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
 from strandline.processing.source.opened_ledger import open_ledger
 from strandline.processing.source.recorded_slices import Replay
-from strandline.processing.source.slice_rows import ROWS_SCHEMA, SliceWork, encode
+from strandline.processing.source.slice_rows import SliceWork, encode
 from strandline.processing.source.source_config import Piece, TaskConfig
 from strandline.processing.source.stream_formats import StreamFormats
 
@@ -136,37 +136,6 @@ class SourceInputPartition(InputPartition):
         self.pieces = pieces
         self.is_new = is_new
         self.work = work
-
-
-def log_source(config: SourceConfig) -> type[DataSource]:
-    """A data source class bound to one run's config, for `spark.dataSource.register`."""
-
-    class BoundLogSource(LogSource):
-        bound = config
-
-    return BoundLogSource
-
-
-class RowSource(DataSource):
-    """A source of rows for the keyed tasks; see `slice_rows`."""
-
-    def schema(self) -> StructType:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(ROWS_SCHEMA)
-
-
-class LogSource(RowSource):
-    """New slices, planned one after the other."""
-
-    bound: SourceConfig
-
-    @classmethod
-    def name(cls) -> str:
-        return "strandline_log"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return SliceStreamReader(self.bound)
 
 
 class SliceStreamReader(DataSourceStreamReader):

@@ -25,11 +25,12 @@ from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.source.data_source import RowSource, SourceInputPartition
+from strandline.processing.source.data_source import SourceInputPartition
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.slice_rows import SliceWork, batches_of, encode
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
+from strandline.processing.source.spark_source import RowSource
 from strandline.processing.spark.keyed_query import keyed_query
 from strandline.processing.spark.session import keys_of_buckets
 
