@@ -1,4 +1,4 @@
-"""The Python processes that plan a query end when it runs."""
+"""The Python processes that Spark starts: those that plan a query end when it runs, and none compiles PySpark."""
 
 from __future__ import annotations
 
@@ -57,3 +57,8 @@ def test_a_session_whose_planning_workers_were_ended_plans_another_query(audit_l
     drain(audit_lab, "planned-before")
     drain(audit_lab, "planned-after")
     assert audit_lab.ledger.totals("planned-after").results == {"tens": 6}
+
+
+def test_python_processes_of_spark_take_pyspark_compiled_and_from_no_archive(audit_lab: AuditLab) -> None:
+    places = audit_lab.spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).collect()
+    assert [place for place in places if ".zip" in place] == []

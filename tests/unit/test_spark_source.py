@@ -20,7 +20,7 @@ from strandline.processing.source.spark_source import ROWS_DDL, LogReader, LogSo
 MAKE_A_READER = """
 import pickle, sys
 with open(sys.argv[1], "rb") as file:
-    source = pickle.load(file)()
+    source = pickle.load(file)({})
 reader = source.streamReader(source.schema())
 print(*sorted(name for name in sys.modules if name.startswith("strandline.")))
 """

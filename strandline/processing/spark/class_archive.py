@@ -16,6 +16,8 @@ from pathlib import Path
 import pyspark
 import structlog
 
+from strandline.processing.spark.spark_home import HOME_KIND
+
 log = structlog.get_logger()
 
 QUIET = "-Xlog:cds*=off"
@@ -68,7 +70,7 @@ def archive_key() -> str:
     java = Path(f"{home}/bin/java" if home else shutil.which("java") or "java").resolve()
     jars = Path(pyspark.__file__).parent / "jars"
     made_for = [f"{path} {path.stat().st_mtime_ns if path.exists() else 0}" for path in (java, jars)]
-    return hashlib.sha256("\n".join([*made_for, pyspark.__version__]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([*made_for, pyspark.__version__, HOME_KIND]).encode()).hexdigest()[:16]
 
 
 def sum_of(archive: Path) -> str:

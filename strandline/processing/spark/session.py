@@ -18,6 +18,7 @@ from strandline.processing.spark import worker_daemon
 from strandline.processing.spark.class_archive import use_archive
 from strandline.processing.spark.cluster import ExecutorWatch, cluster_settings, is_cluster
 from strandline.processing.spark.errors import sentence_of
+from strandline.processing.spark.spark_home import use_spark_home
 
 _ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
@@ -38,6 +39,8 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     of_master = cluster_settings(settings) if is_cluster(settings) else _ON_THIS_MACHINE
+    if not is_cluster(settings):
+        use_spark_home(settings.cache_dir)
     # Spark looks up the machine's name before it reads its settings, and dies where the name has no address.
     os.environ["SPARK_LOCAL_HOSTNAME"] = of_master["spark.driver.host"]
     os.environ["SPARK_LOCAL_IP"] = _address_of(of_master["spark.driver.host"])

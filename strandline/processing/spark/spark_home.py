@@ -1,0 +1,44 @@
+"""Spark's home, without the archive of PySpark's sources.
+
+The JVM puts `python/lib/pyspark.zip` of its home in front of the path of each Python process that it starts. In it PySpark is not
+compiled, so that each of the five processes of a cold start compiled it again, 0.6 CPU-seconds a process, while the same modules
+stand compiled beside it: there they are found when the archive is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import pyspark
+import structlog
+
+log = structlog.get_logger()
+
+HOME_KIND = "links"
+"""A class archive that was made for another kind of home fits no class."""
+_PARTS = ("bin", "jars")
+"""What starting a JVM needs."""
+
+
+def use_spark_home(cache_dir: Path) -> None:
+    """Have the JVM that this process starts live in a home without the archive, unless the environment names a home.
+
+    It is a directory of links in the cache, one for each installation of PySpark: a class archive holds for the paths of the
+    classes, so they stay the same. Where it can't be made, a start takes longer.
+    """
+    if "SPARK_HOME" in os.environ:
+        return
+    installed = Path(pyspark.__file__).parent
+    home = cache_dir / "spark-home" / hashlib.sha256(str(installed).encode()).hexdigest()[:16]
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        for part in _PARTS:
+            with contextlib.suppress(FileExistsError):  # from an earlier start, or from one at the same time
+                (home / part).symlink_to(installed / part)
+    except OSError as error:
+        log.warning("Spark starts slowly: no home for it could be made in the cache", home=str(home), error=str(error))
+        return
+    os.environ["SPARK_HOME"] = str(home)
