@@ -65,7 +65,7 @@ def run(
     ledger.set_desired(JOB, Desired.DRAINED)
     writer = SummingWriter(str(sums), work.every_ms, work.value)
     with telling_mark(lambda: ledger.totals(JOB).records, mark):
-        code = Runner(settings, JOB, spark, writer_of=lambda shape, index: writer).run()
+        code = Runner(settings, JOB, spark, writer_of=lambda shape, index: writer, is_alone=True).run()
     totals = ledger.totals(JOB)
     if code != 0 or totals.rejected.keys() - {"decode"}:
         raise SystemExit(f"the run failed: exit {code}, {totals}")

@@ -38,8 +38,8 @@ def read(reader: RangeReader, topic: str, halfway: Callable[[], object] = lambda
     """Read all records, and call `halfway` after the first chunk; they must be those of `fill`, each once."""
     seen = 0
     for chunk in reader.read([OffsetRange(topic, 0, 0, RECORDS)]):
-        assert chunk.offsets == list(range(seen, seen + len(chunk.offsets)))
-        assert [int((value or b"").split(b"-")[0]) for value in chunk.values] == chunk.offsets
+        assert list(chunk.offsets) == list(range(seen, seen + len(chunk.offsets)))
+        assert [int((value or b"").split(b"-")[0]) for value in chunk.values] == list(chunk.offsets)
         if seen == 0:
             halfway()
         seen += len(chunk.offsets)

@@ -44,7 +44,7 @@ def drain(lab: AuditLab, job: str) -> None:
     lab.apply(documents(job))
     lab.send(STREAM, [b'{"device": "a", "ts": %d}' % (1_700_000_000_000 + at * 1_000) for at in range(60)])
     lab.ledger.set_desired(job, Desired.DRAINED)
-    assert Runner(lab.settings, job, lab.spark).run() == 0
+    assert Runner(lab.settings, job, lab.spark, is_alone=True).run() == 0
 
 
 def test_no_worker_that_has_planned_is_left_behind_a_runs_first_slice(audit_lab: AuditLab) -> None:

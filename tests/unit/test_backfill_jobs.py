@@ -120,7 +120,10 @@ def test_a_backfill_is_asked_for_carried_out_and_shown(lab: Lab) -> None:
     assert lab.api.ask("POST", PATH, params={"from_ms": 0}).status_code == 409
     lab.backfills.start()
     lab.wait_for(is_running, "running")
-    assert "backfill-power" in json.loads((lab.directory / "pids.json").read_text())
+    pids = lab.directory / "pids.json"  # written beside the process, which may say first that it runs
+    wait_until(
+        lambda: pids.exists() and json.loads(pids.read_text()), lambda found: "backfill-power" in (found or {}), "noted"
+    )
     lab.say("chunk")
     lab.wait_for(lambda row: row.done_ms == 60_000, "a chunk further")
     shown = lab.api.ask("GET", f"{PATH}/2").json()

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def run_job(job: str, lease: int | None, spark: SparkSession | None = None) -> int:
         try:
-            runner = Runner(settings, job, spark, lease=lease, alive_fd=options.alive_fd)
+            runner = Runner(settings, job, spark, lease=lease, alive_fd=options.alive_fd, is_alone=True)
         except StrandlineError as error:
             log.error("the runner cannot start", job=job, code=error.code, message=str(error))
             return exit_code_of(error)

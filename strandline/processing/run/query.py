@@ -46,6 +46,8 @@ class RunQuery:
     """Called once, after the run's first commit."""
     watchdog: Watchdog
     stop_now: threading.Event
+    is_alone: bool
+    """Whether nobody else plans queries in the session."""
 
     def run_to_end(self, plan: RewindPlan, checkpoint: Path | None) -> Ending:
         """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or the temporary one.
@@ -90,8 +92,8 @@ class RunQuery:
                 sweep.close()
 
     def _and_end_planning(self, committer: SliceCommitter) -> Callable[[DataFrame, int], None]:
-        """The committer; behind its first batch, which was planned by then, the workers that planned it end."""
-        has_ended = False
+        """The committer; behind its first batch, which was planned by then, the workers that planned it end, if it is alone."""
+        has_ended = not self.is_alone
 
         def process(outcomes: DataFrame, batch: int) -> None:
             nonlocal has_ended

@@ -63,17 +63,20 @@ class Runner:
         lease: int | None = None,
         alive_fd: int | None = None,
         writer_of: WriterFactory | None = None,
+        is_alone: bool = False,
     ) -> None:
         """With `spark`, the runs use that session and leave it running; else they start and stop one of their own.
 
         `lease` is the epoch of the leader's lease: no run begins under an older lease than the present one, and a newer lease
         ends this run. None: a run by hand, without a leader. `alive_fd`: where to show that this process lives. `writer_of`
-        makes the writers of results; the default writes to Elasticsearch.
+        makes the writers of results; the default writes to Elasticsearch. `is_alone`: whether nobody else plans queries in the
+        session, so that the workers that have planned may end when the query runs.
         """
         self._settings = settings
         self._job = job
         self._spark = spark
         self._is_own_spark = spark is None
+        self._is_alone = is_alone
         self._lease = lease
         self._alive_fd = alive_fd
         self._index_url = settings.elasticsearch_url if writer_of is None else None
@@ -157,7 +160,14 @@ class Runner:
             spark = self._session(self._scratch)
             with scratch_checkpoint(settings, self._scratch / str(row.epoch), f"{name}-{row.epoch}") as temporary:
                 query = RunQuery(
-                    run, spark, temporary, self._writer_of, snapshots.keep_newest, watchdog, self._stop_now
+                    run,
+                    spark,
+                    temporary,
+                    self._writer_of,
+                    snapshots.keep_newest,
+                    watchdog,
+                    self._stop_now,
+                    self._is_alone,
                 )
                 return query.run_to_end(plan, checkpoint)
 
