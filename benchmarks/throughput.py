@@ -27,8 +27,7 @@ from strandline.services.embedded.addresses import settings_environment
 from strandline.services.embedded.stack import Stack
 
 ROWS_MAX = 500_000
-"""Half of what Strandline's slices hold by default, so that several end in the warm part. Of 250,000, a record costs Strandline
-and plain Spark with its state in memory a fifth more."""
+"""Half of what Strandline's slices hold by default, so that several end in the warm part."""
 STRANDLINE, SPARK_ROCKSDB, SPARK, JET_SIDE, FLINK_SIDE = "strandline", "spark-rocksdb", "spark", "jet", "flink"
 SIDES = {
     STRANDLINE: "Strandline",

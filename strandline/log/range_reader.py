@@ -268,7 +268,7 @@ def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], h
     if is_inside and batch.log_time_ms is not None and not wanted and not batch.has_holes:
         # Nearly every batch: all but the values follows from its head.
         chunk.values.extend([record.value for record in batch.records()])
-        chunk.offsets.extend(array("q", np.arange(batch.offset_first, batch.offset_next).tobytes()))
+        chunk.offsets.extend(array("q", np.arange(batch.offset_first, batch.offset_next, dtype=np.int64).tobytes()))
         chunk.log_times_ms.extend(array("q", [batch.log_time_ms]) * (batch.offset_next - batch.offset_first))
         if has_header_values:
             chunk.header_values.extend([None] * (batch.offset_next - batch.offset_first))

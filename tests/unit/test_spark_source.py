@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import slice_of_offset
+from strandline.processing.source.data_source import SliceStreamReader
 from strandline.processing.source.slice_rows import ROWS_SCHEMA
-from strandline.processing.source.spark_source import ROWS_DDL, LogReader, LogSource, log_source
+from strandline.processing.source.spark_source import ROWS_DDL, LogSource, PackedReader
 
 MAKE_A_READER = """
 import pickle, sys
@@ -28,7 +29,7 @@ print(*sorted(name for name in sys.modules if name.startswith("strandline.")))
 
 def a_source() -> type[LogSource]:
     config = SimpleNamespace(plan=RewindPlan(slice_first=7, slice_committed=9))
-    return cast(type[LogSource], log_source(cast(Any, config)))
+    return cast(type[LogSource], LogSource.of(SliceStreamReader(cast(Any, config))))
 
 
 def test_its_rows_are_those_of_slice_rows() -> None:
@@ -40,7 +41,7 @@ def test_its_rows_are_those_of_slice_rows() -> None:
 def test_a_reader_is_the_one_of_slices() -> None:
     source = cloudpickle.loads(cloudpickle.dumps(a_source()))({})
     reader = cloudpickle.loads(cloudpickle.dumps(source.streamReader(StructType())))
-    assert isinstance(reader, LogReader)
+    assert isinstance(reader, PackedReader)
     assert slice_of_offset(reader.initialOffset()) == 6
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from strandline.core.settings import Settings
@@ -109,26 +110,15 @@ def chunk_task(
     return ChunkTask(keyed, work, recorded)
 
 
-def chunk_source(job: str, ledger_url: str, chunk: Chunk, task: TaskConfig) -> type[DataSource]:
-    """A data source class bound to one chunk, for `spark.dataSource.register`."""
-
-    class BoundChunk(ChunkSource):
-        bound = ChunkReader(job, ledger_url, chunk, task)
-
-    return BoundChunk
-
-
 class ChunkSource(RowSource):
-    """The recorded slices of one chunk, as rows for the keyed tasks."""
-
-    bound: ChunkReader
+    """The recorded slices of one chunk, as rows for the keyed tasks; read by a `ChunkReader`."""
 
     @classmethod
     def name(cls) -> str:
         return "strandline_chunk"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return self.bound
+        return cloudpickle.loads(self.packed)  # type: ignore[no-any-return]
 
 
 class ChunkReader(DataSourceReader):

@@ -31,7 +31,7 @@ from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState, StreamVersions
 from strandline.log.index import LogIndex
-from strandline.processing.backfill.emission import ChunkSource, chunk_source, chunk_task, shapes_of
+from strandline.processing.backfill.emission import ChunkReader, ChunkSource, chunk_task, shapes_of
 from strandline.processing.backfill.plan import (
     Backfilled,
     Chunk,
@@ -169,7 +169,8 @@ class Backfill:
         if task_config(pipeline, settings.kafka_bootstrap, keys).cascade.is_split:
             keys = keys[:1]  # one bucket needs no merge, and gives the same results
         source = task_config(pipeline, settings.kafka_bootstrap, keys, events_ms, without_secrets(settings.ledger_url))
-        spark.dataSource.register(chunk_source(self._job, without_secrets(settings.ledger_url), chunk, source))
+        reader = ChunkReader(self._job, without_secrets(settings.ledger_url), chunk, source)
+        spark.dataSource.register(ChunkSource.of(reader))
         before = self._ledger.checkpoint(self._job, row.slice).dead_letter_offsets
         task = chunk_task(row, pipeline, chunk, before, self._recorded(row, chunk), source, settings)
         rows = spark.read.format(ChunkSource.name()).load()

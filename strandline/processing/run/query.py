@@ -9,7 +9,7 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from strandline.core.failpoints import failpoint
 from strandline.core.streams.stream import StreamSpec
@@ -24,9 +24,9 @@ from strandline.processing.pipelines.result_streams import emitters_of_inputs
 from strandline.processing.run.ending import Ending, watch_query
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
-from strandline.processing.source.data_source import source_of_run
+from strandline.processing.source.data_source import SliceStreamReader, source_of_run
 from strandline.processing.source.source_config import TaskConfig
-from strandline.processing.source.spark_source import LogSource, log_source
+from strandline.processing.source.spark_source import LogSource
 from strandline.processing.spark.cluster import ExecutorWatch
 from strandline.processing.spark.errors import typed_error
 from strandline.processing.spark.keyed_query import keyed_query
@@ -62,7 +62,7 @@ class RunQuery:
             run.ledger.set_run_slots(run.job, run.epoch, len(keys))
             emitters = emitters_of_inputs(run.ledger, run.pipeline)
             config = source_of_run(run, plan, emitters, spark.sparkContext.defaultParallelism, keys)
-            spark.dataSource.register(log_source(config))
+            spark.dataSource.register(LogSource.of(SliceStreamReader(config)))
             rows = spark.readStream.format(LogSource.name()).load()
             checkpoint = checkpoint or self.temporary_checkpoint
             task = self._keyed_task(plan, config.task, checkpoint)
@@ -77,7 +77,7 @@ class RunQuery:
             outcomes = keyed_query(rows, task)
             failpoint("run.before_query")
             query = (
-                outcomes.writeStream.foreachBatch(self._and_end_planning(committer))
+                outcomes.writeStream.foreachBatch(committer)
                 .option("checkpointLocation", str(checkpoint))
                 .queryName(run.job)
                 .start()
@@ -90,19 +90,6 @@ class RunQuery:
             self.watchdog.disarm()
             if sweep is not None:
                 sweep.close()
-
-    def _and_end_planning(self, committer: SliceCommitter) -> Callable[[DataFrame, int], None]:
-        """The committer; behind its first batch, which was planned by then, the workers that planned it end, if it is alone."""
-        has_ended = not self.is_alone
-
-        def process(outcomes: DataFrame, batch: int) -> None:
-            nonlocal has_ended
-            committer(outcomes, batch)
-            if not has_ended:
-                has_ended = True
-                end_planning_workers(self.spark)
-
-        return process
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig, checkpoint: Path) -> KeyedTask:
         run, settings = self.run, self.run.settings
@@ -131,10 +118,16 @@ class RunQuery:
             self.run,
             plan,
             lambda: streams.active()[0].streamingQuery(),
-            self.first_committed,
+            self._has_committed,
             task.committed_writers,
             sweep,
         )
+
+    def _has_committed(self) -> None:
+        """The first slice is committed, so the query is planned: the workers that planned it end, if it is alone."""
+        self.first_committed()
+        if self.is_alone:
+            end_planning_workers(self.spark)
 
     def _stream_keys(self) -> dict[str, str | None]:
         """Stream that is emitted to -> the field that is its key."""

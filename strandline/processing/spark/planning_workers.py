@@ -14,8 +14,8 @@ _MODULES = "pyspark.sql.worker."
 def end_planning_workers(spark: SparkSession) -> int:
     """End them and return how many there were. To be called where no query of the session is being planned.
 
-    Spark itself ends them when they were idle for a minute: until then they hold about 170 MB, just when a rewind needs most. It
-    forks new ones when it plans another query, from daemons that stay.
+    Spark itself ends them when they were idle for a minute: until then they hold about 170 MB. It forks new ones when it
+    plans another query, from daemons that stay.
     """
     ended = 0
     for daemon in _children_of(spark.sparkContext._gateway.proc.pid):  # type: ignore[union-attr]

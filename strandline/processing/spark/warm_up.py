@@ -15,8 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
@@ -30,7 +29,7 @@ from strandline.processing.source.decoding import DecodedChunk, decoder_of, task
 from strandline.processing.source.slice_rows import SliceWork, batches_of, encode
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
-from strandline.processing.source.spark_source import RowSource
+from strandline.processing.source.spark_source import StreamSource
 from strandline.processing.spark.keyed_query import keyed_query
 from strandline.processing.spark.session import keys_of_buckets
 
@@ -78,7 +77,7 @@ def warm_up(spark: SparkSession, kafka_bootstrap: str, checkpoint: Path, is_awai
         return
     pipeline = check(PipelineSpec.from_document(_PIPELINE), StreamSpec.from_document(_STREAM))
     source = task_config(pipeline, kafka_bootstrap, keys_of_buckets(spark))
-    spark.dataSource.register(_warm_source(source, spark.sparkContext.defaultParallelism))
+    spark.dataSource.register(WarmSource.of(WarmReader(source, spark.sparkContext.defaultParallelism)))
     batches: list[int] = []
 
     def process(outcomes: DataFrame, batch: int) -> None:
@@ -108,24 +107,12 @@ def _keyed_task(pipeline: CheckedPipeline, source: TaskConfig) -> KeyedTask:
     )
 
 
-def _warm_source(source: TaskConfig, parallelism: int) -> type[DataSource]:
-    class BoundWarmSource(WarmSource):
-        bound = WarmReader(source, parallelism)
-
-    return BoundWarmSource
-
-
-class WarmSource(RowSource):
-    """Slices of made-up records, a minute of event time each."""
-
-    bound: WarmReader
+class WarmSource(StreamSource):
+    """Slices of made-up records, a minute of event time each; read by a `WarmReader`."""
 
     @classmethod
     def name(cls) -> str:
         return "strandline_warm_up"
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return self.bound
 
 
 class WarmReader(DataSourceStreamReader):
