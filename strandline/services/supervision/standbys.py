@@ -65,7 +65,8 @@ class Standbys:
 
     def take(self, job: str, lease: int) -> RunnerProcess | None:
         """Give the job to a standby and return it; None when there is none. A standby that is still starting will do, too: it
-        is ahead of a cold start."""
+        is ahead of a cold start. With or without one, a run starts now, so the next standby waits for CALM_S."""
+        self._busy_at = time.monotonic()
         while self._waiting:
             standby = self._waiting[0]
             if standby.assign(job, lease):
