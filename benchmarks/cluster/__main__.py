@@ -1,5 +1,8 @@
 """`python -m benchmarks.cluster`: what a record costs on a Spark cluster of 1, 2 and 4 executors, each with one core.
 
+Each number of executors is measured with slices of one size for each executor, so that an executor has the same work in a slice
+however many there are, and then with the slices that one executor has: a slice costs each executor something of its own.
+
 Starts servers and a standalone cluster of its own in a temporary directory, all on this machine, prints a table and writes the
 `cluster` part of benchmarks/RESULTS.md; with other options than the defaults it writes only where `--output` says.
 
@@ -34,7 +37,7 @@ from strandline.log.topics import Topics
 from strandline.services.embedded.addresses import settings_environment
 from strandline.services.embedded.stack import Stack
 
-_RECORDS = 6_000_000
+_RECORDS = 12_000_000
 _EXECUTORS = (1, 2, 4)
 _ROOT = Path(__file__).parents[2]
 
@@ -48,18 +51,23 @@ def main() -> None:
     options = parser.parse_args()
     counts = options.executors or list(_EXECUTORS)
     console = Console(soft_wrap=True)
-    runs: dict[int, list[Run]] = {count: [] for count in counts}
+    # Executors, records in a slice.
+    sides = [*((count, count * ROWS_MAX) for count in counts), *((count, ROWS_MAX) for count in counts if count > 1)]
+    runs: dict[tuple[int, int], list[Run]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
         stack = new_stack(Path(directory) / "stack", console)
         try:
             readings = _fill(stack, options.records)
             for repetition in range(options.repetitions):
-                for count in counts:
-                    run = _run(stack, count, options.records, Path(directory) / f"{count}-{repetition}")
+                for count, rows_max in sides:
+                    run_directory = Path(directory) / f"{count}-{rows_max}-{repetition}"
+                    run = _run(stack, count, rows_max, options.records, run_directory)
                     if not run.outcome.agrees(W1.expected(readings, None)):
                         raise SystemExit(f"{count} executors gave out {run.outcome}, which is not right")
-                    runs[count].append(run)
-                    console.print(f"{count} executors: {run.warm.cpu_s_per_million:.2f} CPU-s/M; results right")
+                    runs[count, rows_max].append(run)
+                    console.print(
+                        f"{count} executors, slices of {rows_max:,}: {run.warm.cpu_s_per_million:.2f} CPU-s/M; results right"
+                    )
         except (RuntimeError, StrandlineError) as error:
             raise SystemExit(f"the benchmark failed: {error}") from error
         finally:
@@ -82,7 +90,7 @@ def _fill(stack: Stack, records: int) -> Readings:
     return readings
 
 
-def _run(stack: Stack, executors: int, records: int, directory: Path) -> Run:
+def _run(stack: Stack, executors: int, rows_max: int, records: int, directory: Path) -> Run:
     """One job over all records, on a new cluster. Raises RuntimeError when it fails."""
     directory.mkdir()
     with ExitStack() as until_end, (directory / "log").open("w+") as log:
@@ -90,7 +98,7 @@ def _run(stack: Stack, executors: int, records: int, directory: Path) -> Run:
         changes = {
             "data_dir": directory,
             "ledger_url": f"sqlite:///{directory / 'ledger.sqlite'}",
-            "slice_rows_max": min(ROWS_MAX, records // 3),
+            "slice_rows_max": min(rows_max, records // 3),
             "spark_master": cluster.master,
             "spark_cores": executors,
             "spark_checkpoint_dir": cluster.checkpoint_dir,
@@ -128,11 +136,12 @@ def _snapshot(trees: list[WatchedTree], records: int) -> Snapshot:
     return Snapshot(records, time.monotonic(), by_role)
 
 
-def _rows(runs: dict[int, list[Run]]) -> list[Row]:
-    """A header and a row for each number of executors; figures are medians over the repetitions."""
+def _rows(runs: dict[tuple[int, int], list[Run]]) -> list[Row]:
+    """A header and a row for each number of executors and size of slices; figures are medians over the repetitions."""
     rows: list[Row] = [
         (
             "executors",
+            "records in a slice",
             "warm: CPU-s per M records",
             "(least to most)",
             "against the first",
@@ -141,17 +150,17 @@ def _rows(runs: dict[int, list[Run]]) -> list[Row]:
         )
     ]
     first: float | None = None
-    for count, of_count in runs.items():
-        costs = [run.warm.cpu_s_per_million for run in of_count]
+    for (count, rows_max), of_side in runs.items():
+        costs = [run.warm.cpu_s_per_million for run in of_side]
         cost = statistics.median(costs)
         first = first or cost
         parts = " / ".join(
-            f"{statistics.median(run.warm.cpu_s[role] * 1e6 / run.warm.records for run in of_count):.1f}"
+            f"{statistics.median(run.warm.cpu_s[role] * 1e6 / run.warm.records for run in of_side):.1f}"
             for role in ("driver", "jvm", "python")
         )
-        rate = statistics.median(run.warm.records_a_second for run in of_count)
+        rate = statistics.median(run.warm.records_a_second for run in of_side)
         spread = f"{min(costs):.2f} to {max(costs):.2f}"
-        rows.append((str(count), f"{cost:.2f}", spread, f"{cost / first:.2f}", f"{rate:,.0f}", parts))
+        rows.append((str(count), f"{rows_max:,}", f"{cost:.2f}", spread, f"{cost / first:.2f}", f"{rate:,.0f}", parts))
     return rows
 
 
