@@ -1,4 +1,5 @@
-"""`python -m benchmarks.example`: how long the slices of the example take, and how old records are when their slice is committed.
+"""`python -m benchmarks.example`: how long the slices of the example take, what CPU time each costs, and how old records are when
+their slice is committed.
 
 Starts `strandline example` in a temporary directory, with all its servers on this machine, lets it run, and reads its ledger
 afterwards. What the first seconds after the start brought is left out.
@@ -10,19 +11,32 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.latency import percentile
+from benchmarks.process_tree import cpu_by_role
 from benchmarks.servers import free_offset
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, SliceRow
+from strandline.services.processes.pids import PidFile
 
 JOB = "turbine-health"
 SLICE_S_MAX, AGE_S_MAX = 1.0, 2.0
 """The goals: each slice is done in less, and no record is older when its slice is committed."""
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """The CPU time that the runner had used at one moment."""
+
+    at_ms: int
+    cpu_s: dict[str, float]
+    """By what its processes are: `driver`, `jvm`, `python`."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,33 @@ def measure(slices: list[SliceRow], checkpoints: list[CheckpointRow], left_out_s
     )
 
 
+def cpu_sentence(looks: list[Look], checkpoints: list[CheckpointRow], from_ms: int) -> str:
+    """What a slice costs, from the first look at or after `from_ms` to the last one before the last checkpoint: after it the
+    runner ends. Slices without records count, too. Raises ValueError when nothing was measured."""
+    used = [look for look in looks if from_ms <= look.at_ms <= checkpoints[-1].committed_ms]
+    slices = sum(used[0].at_ms < row.committed_ms <= used[-1].at_ms for row in checkpoints) if used else 0
+    if not slices:
+        raise ValueError(
+            f"no slice was committed between two of {len(used)} looks at the runner; let the example run longer"
+        )
+    each_ms = {role: (used[-1].cpu_s[role] - used[0].cpu_s[role]) * 1000 / slices for role in used[0].cpu_s}
+    parts = " / ".join(f"{role} {cost_ms:.0f}" for role, cost_ms in each_ms.items())
+    return f"CPU time of the runner: {sum(each_ms.values()):.0f} ms a slice ({parts}), over {slices:,} slices"
+
+
+def _watch_runner(example: subprocess.Popen[bytes], directory: Path) -> list[Look]:
+    """Until the example ends."""
+    looks = []
+    while example.poll() is None:
+        time.sleep(_LOOK_EVERY_S)
+        pid = PidFile(directory).all().get(f"runner-{JOB}")
+        if pid is not None:
+            cpu_s = cpu_by_role(pid)
+            if any(cpu_s.values()):  # it has not just ended
+                looks.append(Look(time.time_ns() // 1_000_000, cpu_s))
+    return looks
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.example", description="Measure the example's slices.")
     parser.add_argument("--seconds", type=int, default=120, help="how long the example runs (default %(default)s)")
@@ -71,14 +112,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
         program = Path(sys.executable).with_name("strandline")
         options_of_example = ["--data-dir", directory, "--port-offset", free_offset(), "--seconds", options.seconds]
-        ran = subprocess.run([program, "example", *map(str, options_of_example)], check=False)
-        if ran.returncode != 0:
-            raise SystemExit(f"the example failed, with exit code {ran.returncode}")
+        with subprocess.Popen([program, "example", *map(str, options_of_example)]) as example:
+            looks = _watch_runner(example, Path(directory))
+        if example.returncode != 0:
+            raise SystemExit(f"the example failed, with exit code {example.returncode}")
         with closing(Ledger.open(f"sqlite:///{directory}/ledger.sqlite")) as ledger:
             last = ledger.last_slice(JOB)
             assert last is not None, "the example made no slice"
-            checkpoints = ledger.checkpoints(JOB, last.number)
-            print(measure(ledger.slices(JOB, 1, last.number), checkpoints[::-1], options.left_out).sentence())
+            checkpoints = ledger.checkpoints(JOB, last.number)[::-1]
+            slices = ledger.slices(JOB, 1, last.number)
+            print(measure(slices, checkpoints, options.left_out).sentence())
+            print(cpu_sentence(looks, checkpoints, slices[0].planned_ms + options.left_out * 1000))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python -m benchmarks.cluster`: what a record costs on a Spark cluster of 1, 2 and 4 executors, each with one core.
 
-Each number of executors is measured with slices of one size for each executor, so that an executor has the same work in a slice
-however many there are, and then with the slices that one executor has: a slice costs each executor something of its own.
+Each number of executors is measured with slices that grow with it, so that an executor has the same work in a slice however many
+there are, and with the slices that one executor has. The second shows what a slice costs each executor whatever it holds.
 
 Starts servers and a standalone cluster of its own in a temporary directory, all on this machine, prints a table and writes the
 `cluster` part of benchmarks/RESULTS.md; with other options than the defaults it writes only where `--output` says.

@@ -117,7 +117,7 @@ class Record(NamedTuple):
 
 
 POWERS = [0.1, 1e16, -1e16, 1.0, 3.3e-5, -0.7, -0.0, 1e-300, 12345.678]
-"""Numbers of such different sizes that every other order of adding shows in the sum."""
+"""Numbers of such different sizes that nearly every other order of adding shows in the sum."""
 
 
 def some_records(seed: int, count: int) -> list[Record]:
@@ -241,7 +241,7 @@ END = 10**9
 def histories(
     draw: st.DrawFn, some: st.SearchStrategy[list[Record]] = records
 ) -> list[tuple[list[Record], int | None]]:
-    """Records in log order, cut into slices; the watermark grows, and no record is late."""
+    """Records in log order, cut into slices; the watermark grows, and records that would be late are left out."""
     rows = draw(some)
     slices: list[tuple[list[Record], int | None]] = []
     watermark: int | None = None

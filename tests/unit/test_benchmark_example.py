@@ -1,6 +1,8 @@
 """What the example's slices took, out of the rows of a ledger."""
 
-from benchmarks.example import measure
+import pytest
+
+from benchmarks.example import Look, cpu_sentence, measure
 from tests.support.ledgers import a_checkpoint, a_slice
 
 
@@ -21,3 +23,15 @@ def test_seconds_and_ages_are_of_the_slices_after_the_first_seconds_that_hold_re
     assert found.ages_s == [11.05, 11.75]
     assert found.records == 60
     assert "(1 of 2 took 1 s or longer)" in found.sentence()
+
+
+def test_a_slice_costs_what_the_runner_used_between_two_looks_over_the_slices_between_them() -> None:
+    looks = [
+        Look(second * 1000, {"driver": 0.1 * second, "jvm": 1.0 * second, "python": 0.4 * second})
+        for second in range(6)
+    ]
+    checkpoints = [a_checkpoint(number, committed_ms=number * 500) for number in range(1, 12)]
+    sentence = cpu_sentence(looks, checkpoints, from_ms=1500)
+    assert sentence == "CPU time of the runner: 750 ms a slice (driver 50 / jvm 500 / python 200), over 6 slices"
+    with pytest.raises(ValueError, match="let the example run longer"):
+        cpu_sentence(looks, checkpoints, from_ms=5000)

@@ -1,17 +1,18 @@
 """The window operator: (state, rows, what closes) -> (state, results), on columns and without Spark.
 
 Rows are folded into *panes*: pieces of event time, so cut that no window border cuts through one. A tumbling window is one pane;
-a sliding one is merged from several when it closes, so a record costs the same however long the window is.
+a sliding one is merged from several when it closes, so to fold a record costs the same however long the window is.
 
 Contracts:
 - Order. Each row has a partition: in a first stage that of the input; in a later one, whose rows are results of the stage before,
   its virtual bucket where the buckets of the job share the stage's keys (`cascade.py`), else 0. The rows of one partition come in
   their order (in a first stage: by offset). A pane keeps one partial result for each key and partition. When a window closes, its
-  panes are merged in time order per partition, then the partitions in their order. So a result is the same to the last bit
-  however the log was sliced, merged, bucketed or restarted.
+  panes are merged in time order per partition, then the partitions in their order. Folding goes on, row after row, from the
+  partial result that is there (`aggregates.py`), and neither panes nor this order know of slices. So a result is the same to the
+  last bit however the log was sliced, merged, bucketed or restarted.
 - State. A table of keys, and a table with a row for each (pane, key, partition), whose schema is `state_schema`. It holds only
-  panes that an open window needs.
-- Rewind. The state holds nothing that the rows don't give again. To rebuild it, read from the start of the oldest open window.
+  panes of windows that are open or may be revised.
+- Rewind. The state holds nothing that the rows don't give again. To rebuild it, read from the start of the oldest of these.
 - Late rows. The caller has left them out, but for those that revise results: their windows stay in the state for as long as that
   may be, and each one that new rows change is given once more, as it is with them. A rewind brings rows of windows that an
   earlier run has closed, too: their windows close here once more, and the emission leaves their results out.
@@ -39,7 +40,7 @@ from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 _MERGED_ROWS_MAX = 4_000_000
 """So many rows of panes are merged into windows at once: a drain may close thousands of sliding windows together."""
 _ROW_BYTES = 256
-"""Fewer, where rows are longer than this: those with lists may be."""
+"""Where rows are longer than this, as those with lists may be, fewer are merged at once."""
 
 _FOLD_BYTES = 1 << 30
 """Rows with so many bytes of arguments are folded at once."""
@@ -50,8 +51,8 @@ _PLACES_MAX = 2**62
 
 def merged_rows_max(groups: pa.RecordBatch) -> int:
     """So many rows of these may be merged into windows at once. `groups`: at least one."""
-    bytes_max = _ROW_BYTES * int(groups.num_rows)
-    return _MERGED_ROWS_MAX // max(1, int(groups.nbytes) // bytes_max)
+    expected_bytes = _ROW_BYTES * int(groups.num_rows)
+    return _MERGED_ROWS_MAX // max(1, int(groups.nbytes) // expected_bytes)
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class WindowOperator:
         self._size_panes, self._every_panes = shape.size_ms // self.pane_ms, shape.every_ms // self.pane_ms
         self._panes: Panes = EqualPanes(self.pane_ms, shape.offset_ms)
         if isinstance(shape, DayShape):
+            # A pane is `every` days then, which is what the counts above say: a pipeline's check lets the size be a multiple.
             self._panes = DayPanes(shape)
         self.key_schema = pa.schema(
             [(name, arrow_type(kind)) for name, kind in zip(stage.by, stage.by_types, strict=True)]
@@ -158,7 +160,8 @@ class WindowOperator:
     def step(self, state: WindowState, rows: Sequence[Rows], closing: Closing) -> tuple[WindowState, pa.RecordBatch]:
         """Fold new rows in, and take out the windows that become final.
 
-        Each partition's rows stand in their order in `rows`; partitions may alternate. Results are ordered by window, then key.
+        Each partition's rows stand in their order in `rows`; partitions may alternate. Results are ordered by window, then key;
+        those that revise earlier ones come last, ordered likewise.
         """
         kept, closed = self.step_in_part(state, rows, closing)
         return kept, self.finish(closed)
@@ -214,8 +217,8 @@ class WindowOperator:
         return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
     def finish_parts(self, parts: Sequence[ClosedWindows]) -> pa.RecordBatch:
-        """The results of windows that several buckets share: each item of `parts` has some of their partitions, and together they
-        have all. Ordered by window, then key."""
+        """The results of windows that several buckets share: each item of `parts` has some of their partitions, no partition is
+        in two of them, and together they have all. Ordered by window, then key."""
         if not parts:
             return self.finish([])
         numbers, keys = merge_keys([one.keys for one in parts], self.key_schema)
@@ -227,9 +230,7 @@ class WindowOperator:
         places = Places.of(
             _column(groups, 0), ranks[_column(groups, 1)], _column(groups, 2).astype(np.int64), len(ranks)
         )
-        order = np.empty(places.count, np.int64)
-        order[places.codes] = np.arange(places.count)
-        return self._finish(ClosedWindows(keys, groups.take(pa.array(order))))
+        return self._finish(ClosedWindows(keys, groups.take(pa.array(places.order()))))
 
     def _oldest_pane_needed(self, closed_ms: int) -> int:
         """The first pane of the first window that ends after `closed_ms`."""
@@ -279,10 +280,10 @@ class WindowOperator:
             ]
             codes, new = np.split(new, [sum(len(one.panes) for one in part)])
             # Only groups that have rows by now: the others have no partial results yet.
-            begun, local = _dense_codes(np.concatenate([known, codes]))
+            with_rows, local = _dense_codes(np.concatenate([known, codes]))
             at_known, at_new = np.split(local, [len(known)])
-            partials = self.aggregates.fold(partials, at_known, arguments, at_new, len(begun))
-            known = begun
+            partials = self.aggregates.fold(partials, at_known, arguments, at_new, len(with_rows))
+            known = with_rows
         return places, partials
 
     def _closed_windows(
@@ -316,7 +317,8 @@ class WindowOperator:
         firsts, lasts = self._first_and_last_window(panes)
         if first is not None:
             firsts = np.maximum(firsts, first)
-        # Each window once: those up to the last one of the pane before are there.
+        # Each window once: those up to the last one of the pane before are there. With windows of 2 panes that begin each pane,
+        # pane 5 is held by windows 4 and 5, and pane 6 by 5 and 6, so of pane 6 only 6 is new.
         firsts = np.maximum(firsts, np.concatenate([firsts[:1], lasts[:-1] + 1]))
         return ranges(firsts, np.maximum(np.minimum(lasts, last) - firsts + 1, 0))
 
@@ -369,9 +371,8 @@ class WindowOperator:
         if self._size_panes > 1:
             partials = self.aggregates.merge(partials, places.codes, places.count)
         else:
-            order = np.empty(places.count, np.int64)
-            order[places.codes] = np.arange(places.count)
-            partials = [column.take(pa.array(order)) for column in partials]
+            order = pa.array(places.order())
+            partials = [column.take(order) for column in partials]
         key_of_rank = np.empty(len(ranks), np.int64)
         key_of_rank[ranks] = np.arange(len(ranks))
         columns = [places.panes, key_of_rank[places.keys], places.partitions.astype(np.int32)]
@@ -415,7 +416,8 @@ class WindowOperator:
 
 @dataclass(frozen=True)
 class Places:
-    """The distinct (pane, key, partition) in ascending order, and for each row its place among them."""
+    """The distinct (pane, key, partition) in ascending order, and for each row its place among them. Where windows are merged,
+    the window's number stands for the pane and the key's rank for the key."""
 
     codes: Codes
     panes: Codes
@@ -425,6 +427,12 @@ class Places:
     @property
     def count(self) -> int:
         return len(self.panes)
+
+    def order(self) -> Codes:
+        """The rows in the order of their places. No two rows have the same place."""
+        order = np.empty(self.count, np.int64)
+        order[self.codes] = np.arange(self.count)
+        return order
 
     @staticmethod
     def of(panes: Codes, keys: Codes, partitions: Codes, key_count: int) -> Places:

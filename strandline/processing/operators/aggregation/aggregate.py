@@ -47,7 +47,8 @@ class Aggregate(ABC):
 
     @abstractmethod
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        """Combine the partial results of each group, in the order of their rows."""
+        """Combine the partial results of each group, in the order of their rows. One that is alone in its group stays as it is,
+        to the last bit: whether it is merged depends on other groups."""
 
     @abstractmethod
     def finish(self, partials: Partials) -> CallValues:
