@@ -715,6 +715,14 @@ def test_description_is_the_one_checked_in() -> None:
     assert create_app(None).openapi() == json.loads(OPENAPI.read_text(encoding="utf-8"))
 
 
+def test_no_parameter_may_be_null() -> None:
+    """In a URL or a header `null` would be a text, which is no number: it would be refused although the description allowed it."""
+    for path, operations in create_app(None).openapi()["paths"].items():
+        for verb, operation in operations.items():
+            for parameter in operation.get("parameters", []):
+                assert "null" not in json.dumps(parameter["schema"]), f"{verb} {path}: {parameter['name']}"
+
+
 def test_every_route_stands_in_the_reference() -> None:
     reference = (OPENAPI.parent / "api.md").read_text(encoding="utf-8")
     for path, verbs in create_app(None).openapi()["paths"].items():

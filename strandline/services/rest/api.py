@@ -117,6 +117,7 @@ def _describe_problems(app: FastAPI) -> None:
         schemas.update(schema.pop("$defs", {}))
         schemas["ProblemDetails"] = schema
         _describe_rights(description)
+        _describe_parameters(description)
         for one in schemas.values():
             if "description" in one:  # the rest of a docstring is for readers of the code
                 one["description"] = one["description"].partition("\n\n")[0]
@@ -135,6 +136,18 @@ def _describe_rights(description: dict[str, Any]) -> None:
             need = REST_OPERATIONS[f"{method.upper()} {path}"]
             operation["x-strandline-needs"] = need.value
             operation["security"] = [] if need is Need.OPEN else [{"token": []}]
+
+
+def _describe_parameters(description: dict[str, Any]) -> None:
+    """What may be left out, FastAPI describes as what may be null. In a URL or a header there is no null, only a text `null`."""
+    for operations in description["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                schema = parameter["schema"]
+                given = [one for one in schema.get("anyOf", []) if one != {"type": "null"}]
+                if len(given) == 1:
+                    del schema["anyOf"]
+                    schema.update(given[0])
 
 
 if __name__ == "__main__":
