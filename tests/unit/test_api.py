@@ -716,7 +716,7 @@ def test_description_is_the_one_checked_in() -> None:
 
 
 def test_no_parameter_may_be_null() -> None:
-    """In a URL or a header `null` would be a text, which is no number: it would be refused although the description allowed it."""
+    """In a URL or a header `null` would be a text, which is no number: it was refused although the description allowed it."""
     for path, operations in create_app(None).openapi()["paths"].items():
         for verb, operation in operations.items():
             for parameter in operation.get("parameters", []):
