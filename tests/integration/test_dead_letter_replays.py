@@ -28,6 +28,7 @@ from strandline.core.record_headers import (
     HEADER_REPLAY_REPAIRED,
     HEADER_SOURCE,
     HEADER_WRITER,
+    dead_letter_topic,
 )
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
@@ -37,7 +38,7 @@ from strandline.services.processes.pids import PidFile
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter, ReplayReport
 from tests.support.platform import Platform
-from tests.support.topic_reader import read_messages
+from tests.support.topic_reader import read_messages, wait_until_readable
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -79,14 +80,17 @@ class ReplayLab:
         for value in values:
             producer.produce(self.name, value, key=b"d7", partition=0, headers=headers)
         assert producer.flush(30) == 0
-        writer = DeadLetterWriter(
-            self.kafka, self.name, f"{self.name}.w", 1, lambda _: None, record_bytes_max=RECORD_BYTES_MAX
-        )
         letters = [
             DeadLetter.of_record(self.name, 0, first + at, value, reason, "why", "decode")
             for at, value in enumerate(values)
         ]
-        assert writer.write(letters, {0: 0}) == len(values)
+        self.write(letters, f"{self.name}.w", epoch=1)
+
+    def write(self, letters: list[DeadLetter], slot: str, epoch: int) -> None:
+        """Write dead letters in this slot and wait until they are readable, as a job does before it counts them."""
+        writer = DeadLetterWriter(self.kafka, self.name, slot, epoch, lambda _: None, record_bytes_max=RECORD_BYTES_MAX)
+        assert writer.write(letters, {0: 0}) == len(letters)
+        wait_until_readable(self.kafka, dead_letter_topic(self.name))
 
     def replay(self, wanted: LetterFilter = ANY, *, again: bool = False, dry_run: bool = False) -> ReplayReport:
         """All pieces together."""
@@ -150,7 +154,7 @@ def test_a_record_that_fails_again_is_traced_and_put_back_again_only_if_asked(la
         if HEADER_REPLAY_OF in dict(one.headers() or ())
     ]
     letter = DeadLetter.of_record(lab.name, 0, offset or 0, b"no json", "decode", "why", "decode")
-    DeadLetterWriter(lab.kafka, lab.name, "w", 2, lambda _: None, record_bytes_max=RECORD_BYTES_MAX).write([letter], {})
+    lab.write([letter], "w", epoch=2)
     second = lab.dead_letters.page(lab.name, ANY, -1, 10).letters[1]
     assert lab.dead_letters.origin_of(second) == f"{lab.name}/0/0"
     assert lab.replay().left_out == {"failed_again": 1}

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from strandline.log.index import LogIndex
+
 
 def read_messages(
     kafka: str,
@@ -56,6 +58,16 @@ def read_messages(
         return sorted(found, key=lambda message: message.partition() or 0)
     finally:
         consumer.close()
+
+
+def wait_until_readable(kafka: str, topic: str) -> None:
+    """Return when readers of committed records see everything that was written to the topic before this call.
+
+    Call it between a write in a transaction and a single read. Kafka marks the end of a transaction in each partition only after
+    `commit_transaction` has returned.
+    """
+    with LogIndex(kafka) as index:
+        index.settled_ends(topic)
 
 
 def _ends(kafka: str, topic: str, numbers: Iterable[int], within_s: float) -> dict[int, int]:
