@@ -6,11 +6,14 @@ differences.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -24,8 +27,8 @@ from strandline.services.cli.ingest_verbs import ingest_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
 from strandline.services.cli.lookups.lookup_verbs import lookup_app
-from strandline.services.cli.options import trust
-from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error
+from strandline.services.cli.options import Wide, trust
+from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error, print_wide
 from strandline.services.cli.result_verbs import results_app
 from strandline.services.cli.stack_verbs import stack_app
 from strandline.services.cli.stream_verbs import stream_app
@@ -52,6 +55,32 @@ app.add_typer(results_app)
 app.add_typer(kibana_app, name="kibana")
 app.add_typer(token_app, name="token")
 app.add_typer(certs_app, name="certs")
+
+
+def _add_wide(group: typer.Typer) -> None:
+    """Give each command with `--json`, which prints tables otherwise, the option `--wide`."""
+    for command in group.registered_commands:
+        if command.callback is not None:
+            signature = inspect.signature(command.callback, eval_str=True)
+            if "as_json" in signature.parameters:
+                command.callback = _with_wide(command.callback, signature)
+    for subgroup in group.registered_groups:
+        if subgroup.typer_instance is not None:
+            _add_wide(subgroup.typer_instance)
+
+
+def _with_wide(run: Callable[..., None], signature: inspect.Signature) -> Callable[..., None]:
+    @functools.wraps(run)
+    def run_wide(*, wide: bool, **options: Any) -> None:
+        print_wide(wide)
+        run(**options)
+
+    option = inspect.Parameter("wide", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide)
+    run_wide.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    return run_wide
+
+
+_add_wide(app)
 
 _WrongUse: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 """What typer raises for every wrong use: the base of its one public class for that."""

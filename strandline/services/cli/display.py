@@ -11,7 +11,7 @@ from rich.text import Text
 
 from strandline.core.times.durations import TIME_MS_MAX, format_about, format_retention
 from strandline.ledger.states import COMPLETED
-from strandline.services.cli.output import printable_text
+from strandline.services.cli.output import cell_text, one_line
 
 Answer = dict[str, Any]
 _SENTENCES_MAX = 3
@@ -41,9 +41,11 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> T
     """A plain table. A heading that begins with '#' is of a column of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        table.add_column(heading.lstrip("#"), justify="right" if heading.startswith("#") else "left", overflow="fold")
+        table.add_column(
+            heading.lstrip("#"), justify="right" if heading.startswith("#") else "left", overflow="ellipsis"
+        )
     for row in rows:
-        table.add_row(*map(printable_text, row))
+        table.add_row(*map(cell_text, row))
     return table
 
 
@@ -530,7 +532,7 @@ def facts_table(rows: list[tuple[str, str | Text]]) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(printable_text(name), printable_text(value))
+        table.add_row(one_line(name), one_line(value))
     return table
 
 

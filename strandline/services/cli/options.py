@@ -38,6 +38,8 @@ TokenFile = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Print long values of tables in full on a terminal.")]
+"""`commands` adds it to each command that has `AsJson`."""
 Name = Annotated[str, typer.Argument(help="The job's name.")]
 Timeout = Annotated[float, typer.Option(min=0, help="Give up waiting after so many seconds.")]
 From = Annotated[

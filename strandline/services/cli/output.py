@@ -9,14 +9,18 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from io import StringIO
 from typing import Any, Protocol
 from unicodedata import category
 from urllib.parse import parse_qs, urlsplit
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from strandline.core.errors import InvalidDocument, StrandlineError
@@ -24,6 +28,10 @@ from strandline.core.errors import InvalidDocument, StrandlineError
 Answer = dict[str, Any]
 LINE_EVERY_S = 10.0
 """Off a terminal: how often a verb that waits prints a line while its step stays the same."""
+
+_WIDTH_MAX = 1_000_000
+"""Maximum number of characters per line of a table that isn't fitted to a terminal. A value has at most a record's bytes."""
+_is_wide: ContextVar[bool] = ContextVar("is_wide", default=False)
 
 _UNUSUAL = re.compile(r"[^\t\n -~]")
 _OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -64,15 +72,63 @@ def _spelt(text: str, spell: Callable[[str], str]) -> str:
     return _UNUSUAL.sub(lambda found: spell(found[0]) if category(found[0]) in _OBEYED else found[0], text)
 
 
-def show(answer: Answer, as_json: bool, tables: Callable[[], list[Any]]) -> None:
+def one_line(text: str | Text) -> Text:
+    """Return `printable_text` on one line: line ends and tabs are spelled out, too."""
+    line = printable_text(text)
+    if "\n" in line.plain or "\t" in line.plain:
+        line.plain = line.plain.replace("\n", "\\n").replace("\t", "\\t")
+    return line
+
+
+def cell_text(text: str | Text) -> Text:
+    """Return `one_line` for a cell of a table, which is shortened with an ellipsis if its column is narrower."""
+    cell = one_line(text)
+    cell.no_wrap, cell.overflow = True, "ellipsis"
+    return cell
+
+
+def print_wide(is_asked: bool) -> None:
+    """Set whether `print_tables` prints long values in full on a terminal, for the rest of this command."""
+    _is_wide.set(is_asked)
+
+
+def show(answer: Answer, as_json: bool, tables: Callable[[], Iterable[Table | Text | str]]) -> None:
     """Print the answer, as JSON or as tables."""
     if as_json:
         print_json(answer)
-        return
+    else:
+        print_tables(tables())
+
+
+def print_tables(shown: Iterable[Table | Text | str]) -> None:
+    """Print tables and sentences on stdout, one row of a table per line.
+
+    On a terminal, rows have its width and long values are shortened. Elsewhere, and with `--wide`, the columns have the width of
+    their content, and nothing is shortened or broken.
+    """
     console = Console()
-    for table in tables():
-        is_text = isinstance(table, Text)
-        console.print(printable_text(table) if is_text else table, soft_wrap=is_text)
+    is_shortened = False
+    for one in shown:
+        if not isinstance(one, Table):
+            console.print(printable_text(one), soft_wrap=True)
+            continue
+        width = Measurement.get(console, console.options.update(max_width=_WIDTH_MAX), one).maximum
+        if not console.is_terminal:
+            _print_lines(one, width)
+        elif _is_wide.get():
+            Console(width=width).print(one)
+        else:
+            console.print(one)
+            is_shortened |= one.show_header and width > console.width
+    if is_shortened:
+        print("long values are shortened; --wide prints them in full", file=sys.stderr)
+
+
+def _print_lines(table: Table, width: int) -> None:
+    plain = Console(width=width, file=StringIO(), color_system=None, force_terminal=False)
+    with plain.capture() as lines:
+        plain.print(table)
+    print("\n".join(line.rstrip() for line in lines.get().splitlines()))
 
 
 def after_of(path: str) -> str:

@@ -14,8 +14,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from strandline.services.cli.display import table_of
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, check_directory_of, connect, parse_time
-from strandline.services.cli.output import printable_text, show
+from strandline.services.cli.output import show
 
 results_app = typer.Typer()
 
@@ -128,14 +129,15 @@ def _window_caption(told: Answer) -> Text:
 
 
 def _ranges_table(told: Answer) -> Table:
-    table = Table("stream", "partition", "first offset", "up to, not including")
-    for one in told["ranges"]:
-        table.add_row(one["stream"], *(str(one[name]) for name in ("partition", "offset_first", "offset_next")))
-    return table
+    names = ("partition", "offset_first", "offset_next")
+    return table_of(
+        ("STREAM", "#PARTITION", "#OFFSET FIRST", "#OFFSET NEXT"),
+        ((one["stream"], *(str(one[name]) for name in names)) for one in told["ranges"]),
+    )
 
 
 def _table(answer: Answer) -> Table:
-    table = Table(answer["by"] or answer["value"], "least", "over time", "most", "last")
+    rows: list[Sequence[str]] = []
     found = [number for one in answer["series"] for _, number in one["points"]]
     bounds = (min(found), max(found)) if found else (0.0, 0.0)
     for one in answer["series"]:
@@ -143,8 +145,8 @@ def _table(answer: Answer) -> Table:
         if numbers:
             line = _line(one["points"], answer["from_ms"], answer["to_ms"], answer["step_ms"], bounds)
             least, most, last = (f"{number:,.6g}" for number in (min(numbers), max(numbers), numbers[-1]))
-            table.add_row(printable_text(one["key"]), least, Text(line), most, last)
-    return table
+            rows.append((one["key"], least, line, most, last))
+    return table_of(((answer["by"] or answer["value"]).upper(), "#LEAST", "OVER TIME", "#MOST", "#LAST"), rows)
 
 
 def _line(

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
@@ -29,7 +31,7 @@ from strandline.services.cli.options import (
     check_directory_of,
     connect,
 )
-from strandline.services.cli.output import AnsweredError, print_json, printable, printable_json, show
+from strandline.services.cli.output import AnsweredError, print_json, print_tables, printable, printable_json, show
 
 # What computes is imported by the verbs, so that all others are quick.
 if TYPE_CHECKING:
@@ -392,27 +394,22 @@ class _Shown:
             self._results[one.stage].append(json.loads(one.document.source))
 
     def print(self, desk: Desk, pipeline: CheckedPipeline, output: Path | None) -> None:
-        from rich.console import Console
-
-        console = Console()
+        shown: list[Table | Text] = []
         for stage in pipeline.all_stages:
             rows, count = self._results[stage.name], desk.counts.results[stage.name]
             if rows and output is None:
-                console.print(f"[bold]{stage.name}[/bold]: {count:,} results", highlight=False)
-                console.print(documents_table(rows, list(stage.field_types)))
+                shown.append(Text.assemble((stage.name, "bold"), f": {count:,} results"))
+                shown.append(documents_table(rows, list(stage.field_types)))
                 if count > len(rows):
-                    console.print(
-                        f"and {count - len(rows):,} more; --output FILE or --json has them all", highlight=False
-                    )
+                    shown.append(Text(f"and {count - len(rows):,} more; --output FILE or --json has them all"))
         if self._letters:
-            console.print("[bold]dead letters[/bold]", highlight=False)
-            console.print(desk_letters_table(self._letters))
+            shown += [Text("dead letters", style="bold"), desk_letters_table(self._letters)]
             if self._letter_count > len(self._letters):
-                console.print(f"and {self._letter_count - len(self._letters):,} more", highlight=False)
+                shown.append(Text(f"and {self._letter_count - len(self._letters):,} more"))
         counts = desk.counts
         rejected = "".join(f", {count:,} {reason}" for reason, count in sorted(counts.rejected.items()))
         results = ", ".join(
             f"{counts.results[stage.name]:,} of {stage.name}" for stage in pipeline.all_stages if stage.emits
         )
         told = f"{counts.records:,} records, {counts.accepted:,} accepted{rejected}; results: {results}"
-        console.print(told + (f"; {output} is written" if output else ""), highlight=False, soft_wrap=True)
+        print_tables([*shown, Text(told + (f"; {output} is written" if output else ""))])
