@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -54,6 +55,26 @@ _NOT_YET_CODES = frozenset(
 T = TypeVar("T")
 
 
+class HazardKind(StrEnum):
+    """Setting of a topic that can lose confirmed records."""
+
+    UNCLEAN_LEADER = "unclean_leader"
+    ONE_REPLICA_CONFIRMS = "one_replica_confirms"
+    SIZE_LIMIT = "size_limit"
+    ONE_REPLICA = "one_replica"
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """A setting with which a topic can lose confirmed records."""
+
+    kind: HazardKind
+    sentence: str
+    """Topic, setting with its value, and consequence."""
+    remedy: str
+    """Setting to change."""
+
+
 @dataclass(frozen=True)
 class TopicDescription:
     """A topic as the brokers have it. `topic_id` tells a topic from a later one of the same name."""
@@ -63,6 +84,10 @@ class TopicDescription:
     partitions: int
     has_senders_times: bool = False
     """Whether the log time of its records is what their producers say, as far as this was asked for."""
+    replicas: int = field(default=1, compare=False)
+    """Number of replicas of the partition that has the fewest."""
+    hazards: tuple[Hazard, ...] = field(default=(), compare=False)
+    """Settings that can lose confirmed records. Empty if the settings of the topic weren't read."""
 
 
 class _NotTold(LogUnavailable):
@@ -113,6 +138,17 @@ class KafkaAdmin:
         except KafkaException as error:
             raise self._explain("the brokers could not be asked", error) from error
 
+    def replicas(self) -> dict[str, int]:
+        """Return all topics. The value is the number of replicas of the partition that has the fewest."""
+        try:
+            topics = self._client.list_topics(timeout=self.timeout_s).topics
+        except KafkaException as error:
+            raise self._explain("the brokers could not be asked", error) from error
+        return {
+            name: min((len(one.replicas) for one in topic.partitions.values()), default=1)
+            for name, topic in topics.items()
+        }
+
     def broker_config(self, broker: int) -> dict[str, str]:
         """Return all settings of a broker by name."""
         return self._config(ResourceType.BROKER, str(broker), f"the settings of broker {broker}")
@@ -126,7 +162,8 @@ class KafkaAdmin:
         def ask() -> TopicDescription:
             futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=within_s)
             described = self._result(futures[topic], topic, f"topic {topic} could not be described", within_s)
-            return TopicDescription(topic, str(described.topic_id), len(described.partitions))
+            replicas = min((len(one.replicas) for one in described.partitions), default=1)
+            return TopicDescription(topic, str(described.topic_id), len(described.partitions), replicas=replicas)
 
         return self._until_answered(ask, within_s)
 

@@ -10,20 +10,22 @@ Invariants of a topic that Strandline created:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from strandline.core.errors import Conflict, LogUnavailable, NotFound
 from strandline.core.record_headers import dead_letter_topic
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import FOREVER_MS, format_retention
-from strandline.log.admin import KafkaAdmin, TopicDescription
+from strandline.log.admin import Hazard, HazardKind, KafkaAdmin, TopicDescription
 from strandline.log.record_size import record_batch_bytes_max
 
 DEAD_LETTER_PARTITIONS = 1
 """Dead letters are few, and one partition keeps them in order."""
 DEAD_LETTER_RETENTION_MS = 30 * 86_400_000
 """Thirty days: a person looks at them, not a program."""
+_CONFIRMING_MIN = 2
+"""Replicas that must have a record before Kafka confirms it, so that the record survives the loss of one broker."""
 _POLL_S = 0.05
 
 
@@ -56,7 +58,7 @@ class Topics:
         if _retention_grows(spec, int(config["retention.ms"])):
             changes["retention.ms"] = str(spec.retention_ms)
         self._change_config(spec.stream, changes | self._room_for_records(config))
-        return replace(present, has_senders_times=has_senders_times(config))
+        return _with_settings(present, config)
 
     def present_stream_topic(self, spec: StreamSpec) -> TopicDescription | None:
         """The stream's topic as it is; None if there is none yet. Changes nothing. Raises Conflict as `ensure_stream_topic`."""
@@ -64,7 +66,7 @@ class Topics:
             present = self._admin.describe(spec.stream)
         except NotFound:
             return None
-        return replace(present, has_senders_times=has_senders_times(self._config_that_fits(spec, present)))
+        return _with_settings(present, self._config_that_fits(spec, present))
 
     def ensure_room_for_records(self, topic: str) -> None:
         """Have a present topic take the largest record, and change nothing else of it. Raises Conflict."""
@@ -88,7 +90,7 @@ class Topics:
         config = self._admin.config(topic)
         require_whole_log(topic, config)
         self._change_config(topic, self._room_for_records(config))
-        return present
+        return _with_settings(present, config)
 
     def describe(self, topic: str) -> TopicDescription:
         """Return the topic's partitions and id. Raises NotFound when there is no such topic."""
@@ -186,6 +188,50 @@ def require_whole_log(topic: str, config: Mapping[str, str]) -> None:
 def has_senders_times(config: Mapping[str, str]) -> bool:
     """Whether the log time of new records in the topic with these settings is what their producers say."""
     return config["message.timestamp.type"] != "LogAppendTime"
+
+
+def hazards(topic: str, config: Mapping[str, str], replicas: int) -> Iterator[Hazard]:
+    """Yield the settings with which the topic can lose confirmed records.
+
+    Args: config: All settings of the topic. replicas: Replicas of the partition that has the fewest.
+    """
+    if config.get("unclean.leader.election.enable") == "true":
+        yield Hazard(
+            HazardKind.UNCLEAN_LEADER,
+            f"topic {topic} has unclean.leader.election.enable=true: a broker that lacks confirmed records can become leader, "
+            "and these records are lost",
+            f"set unclean.leader.election.enable=false on topic {topic}",
+        )
+    confirming = int(config.get("min.insync.replicas", "1"))
+    if replicas == 1:
+        yield Hazard(
+            HazardKind.ONE_REPLICA,
+            f"topic {topic} has one replica (min.insync.replicas={confirming}): confirmed records are on the disk of a single "
+            "broker, and are lost with it",
+            f"add replicas to topic {topic} on other brokers, three in all, and set min.insync.replicas=2",
+        )
+    elif confirming < _CONFIRMING_MIN:
+        yield Hazard(
+            HazardKind.ONE_REPLICA_CONFIRMS,
+            f"topic {topic} has min.insync.replicas={confirming} with {replicas} replicas: Kafka confirms records that a single "
+            "broker has, and they are lost if this broker fails before another one has copied them",
+            f"set min.insync.replicas=2 on topic {topic}"
+            + (
+                "; with two replicas it then refuses records while one broker is down, so add a third" * (replicas == 2)
+            ),
+        )
+    if config.get("retention.bytes", "-1") != "-1":
+        yield Hazard(
+            HazardKind.SIZE_LIMIT,
+            f"topic {topic} has retention.bytes={config['retention.bytes']}: Kafka deletes records by size, before their "
+            "retention is over and whether or not jobs have read them",
+            f"set retention.bytes=-1 on topic {topic}",
+        )
+
+
+def _with_settings(topic: TopicDescription, config: Mapping[str, str]) -> TopicDescription:
+    found = tuple(hazards(topic.name, config, topic.replicas))
+    return replace(topic, has_senders_times=has_senders_times(config), hazards=found)
 
 
 def _retention_grows(spec: StreamSpec, present_ms: int) -> bool:

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from strandline.ledger.ledger import Ledger
 from strandline.services.processes.pids import PidFile
@@ -81,6 +82,32 @@ def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
     assert sorted(one["subject"] for one in not_ok(sick)) == sorted(subjects - {"machine"}), "one finding for each"
     assert all(one["state"] == "wrong" and away in one["sentence"] and one["remedy"] for one in not_ok(sick))
     assert "planted" not in sick.stdout + sick.stderr
+
+
+@pytest.mark.timeout(120)
+def test_a_topic_whose_settings_became_unsafe_is_a_finding(kafka: str, elasticsearch: str, tmp_path: Path) -> None:
+    """The stream was registered while its topic was safe. Another stream stays safe."""
+    url, name = f"sqlite:///{tmp_path}/ledger.sqlite", f"unsafe-{uuid.uuid4().hex[:12]}"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    ledger = Ledger.open(url)
+    for topic in (name, f"safe-{name}"):
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        ledger.put_stream(topic, {"stream": topic})
+    ledger.close()
+    settings = {
+        "data_dir": str(tmp_path),
+        "kafka_bootstrap": kafka,
+        "elasticsearch_url": elasticsearch,
+        "ledger_url": url,
+    }
+    assert not_ok(strandline("doctor", "--json", **settings)) == []
+    unclean = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[unclean])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    found = not_ok(strandline("doctor", "--json", **settings))
+    assert [(one["subject"], one["state"]) for one in found] == [("Kafka", "warning")], found
+    assert found[0]["sentence"].startswith(f"topic {name} has unclean.leader.election.enable=true")
+    assert found[0]["remedy"] == f"set unclean.leader.election.enable=false on topic {name}"
 
 
 @pytest.mark.long

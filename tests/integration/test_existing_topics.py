@@ -34,7 +34,12 @@ def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform)
     """Times are out of order, the first is years ahead, and half of the records carry a member that nobody declared."""
     topic, chance = "old-plant", random.Random(3)
     kafka = platform.stack.addresses.kafka_bootstrap
-    config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+    config = {
+        "message.timestamp.type": "CreateTime",
+        "retention.ms": "-1",
+        "min.insync.replicas": "1",
+        "unclean.leader.election.enable": "true",
+    }
     admin = AdminClient({"bootstrap.servers": kafka})  # held until the answer is there: it ends with its last reference
     admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
     producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
@@ -64,6 +69,8 @@ def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform)
     del document["schema"]["fw"]
     (applied,) = platform.control.apply(yaml.safe_dump(document).encode(), "test.yaml")
     assert "log time is what its producers say" in applied["notes"][0]
+    assert applied["notes"][1].startswith(f"topic {topic} has unclean.leader.election.enable=true")
+    assert applied["notes"][2].startswith(f"topic {topic} has one replica (min.insync.replicas=1)")
     shown = json.loads(strandline("stream", "show", topic, "--json"))["undeclared"]
     assert (shown["records"], shown["fields"]) == (
         1_000,

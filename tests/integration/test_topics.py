@@ -134,6 +134,21 @@ def test_a_topic_kept_for_ever_is_not_shortened(topics, kafka, name):
         topics.ensure_stream_topic(spec(name))
 
 
+@pytest.mark.parametrize(
+    ("config", "kinds"),
+    [
+        ({"min.insync.replicas": "1"}, ["one_replica"]),
+        (
+            {"unclean.leader.election.enable": "true", "retention.bytes": "1000"},
+            ["unclean_leader", "one_replica", "size_limit"],
+        ),
+    ],
+)
+def test_an_adopted_topic_that_can_lose_confirmed_records_says_so(topics, kafka, name, config, kinds):
+    make_by_hand(kafka, name, config | {"retention.ms": str(2 * 86_400_000)})
+    assert [one.kind for one in topics.present_stream_topic(spec(name)).hazards] == kinds
+
+
 def test_the_dead_letter_topic_is_made_once_and_an_operators_retention_stays(topics, name):
     made = topics.ensure_dead_letter_topic(name)
     assert (made.name, made.partitions) == (f"{name}.dead-letter", 1)

@@ -21,7 +21,7 @@ from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
-from strandline.log.admin import KafkaAdmin, TopicDescription
+from strandline.log.admin import Hazard, KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import (
     DeadLetterRange,
     KafkaStatus,
@@ -78,6 +78,7 @@ class MadeTopic:
     name: str
     topic_id: str
     has_senders_times: bool = False
+    hazards: tuple[Hazard, ...] = ()
 
 
 class Topics:
@@ -94,6 +95,8 @@ class Topics:
         """The `cleanup.policy` of all topics."""
         self.has_senders_times = False
         """Whether their log times are those of their producers."""
+        self.hazards: tuple[Hazard, ...] = ()
+        """Settings of all topics that can lose confirmed records."""
 
     def ensure_stream_topic(self, spec: StreamSpec) -> MadeTopic:
         if self.is_away:
@@ -111,11 +114,11 @@ class Topics:
         if spec.stream not in self.id_of:
             return None
         self.require_whole_log(spec.stream)
-        return MadeTopic(spec.stream, self.id_of[spec.stream], self.has_senders_times)
+        return MadeTopic(spec.stream, self.id_of[spec.stream], self.has_senders_times, self.hazards)
 
     def ensure_dead_letter_topic(self, job: str) -> MadeTopic:
         self.dead_letters.append(job)
-        return MadeTopic(f"{job}.dead-letter", "id-d")
+        return MadeTopic(f"{job}.dead-letter", "id-d", hazards=self.hazards)
 
     def ensure_room_for_records(self, topic: str) -> None:
         self.has_room.append(topic)

@@ -21,7 +21,7 @@ from strandline.log.admin import KafkaAdmin
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.doctor.elasticsearch import check_elasticsearch, free_bytes_needed
 from strandline.services.doctor.finding import Finding, State, examine, ok
-from strandline.services.doctor.kafka import check_kafka, clock_findings
+from strandline.services.doctor.kafka import check_kafka, clock_findings, topics_of_ledger
 from strandline.services.doctor.ledger import UPGRADE, check_ledger
 from strandline.services.doctor.machine import (
     check_machine,
@@ -107,6 +107,8 @@ class Brokers(KafkaAdmin):
     def __init__(self, count: int = 1, *refuses: str, **config: str) -> None:
         self.count, self.refuses, self.config_of_broker = count, refuses, config
         self.topics: list[str] = []
+        self.config_of_topics: dict[str, dict[str, str]] = {}
+        self.replicas_of_topics = 1
 
     def _maybe(self, what: str) -> None:
         if what in self.refuses:
@@ -122,6 +124,13 @@ class Brokers(KafkaAdmin):
     def broker_config(self, broker: int) -> dict[str, str]:
         self._maybe("describe")
         return self.config_of_broker
+
+    def replicas(self) -> dict[str, int]:
+        return dict.fromkeys(self.config_of_topics, self.replicas_of_topics)
+
+    def config(self, topic: str) -> dict[str, str]:
+        self._maybe("config")
+        return self.config_of_topics[topic]
 
     def create(self, topic: str, *_: Any, only_asks: bool = False) -> bool:
         self._maybe("ask" if only_asks else "create")
@@ -187,6 +196,65 @@ def test_a_topic_on_which_no_transaction_is_allowed_is_deleted_all_the_same() ->
 def test_replicas_that_the_brokers_cannot_hold(brokers: int, replication: int, expected: list[str]) -> None:
     settings = Settings(stream_replication=replication)
     assert [state for state, _ in bad(check_kafka(settings, Brokers(brokers), written_now))] == expected
+
+
+SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "retention.bytes": "-1"}
+
+
+def kafka_with_topics(brokers: int, replicas: int, *refuses: str, **settings: str) -> Brokers:
+    """Topic `s` has `settings` in addition to safe ones. Topic `other` belongs to another application."""
+    made = Brokers(brokers, *refuses)
+    own = SAFE | {name.replace("_", "."): value for name, value in settings.items()}
+    made.config_of_topics = {"s": own, "other": {"unclean.leader.election.enable": "true"}}
+    made.replicas_of_topics = replicas
+    return made
+
+
+@pytest.mark.parametrize(
+    ("replicas", "settings", "said"),
+    [
+        (3, {}, []),
+        (3, {"min_insync_replicas": "1"}, ["topic s has min.insync.replicas=1 with 3 replicas"]),
+        (3, {"unclean_leader_election_enable": "true"}, ["topic s has unclean.leader.election.enable=true"]),
+        (3, {"retention_bytes": "1000"}, ["topic s has retention.bytes=1000"]),
+        (1, {"min_insync_replicas": "1"}, ["topic s has one replica (min.insync.replicas=1)"]),
+    ],
+)
+def test_a_topic_of_a_stream_that_can_lose_confirmed_records_is_a_warning(
+    replicas: int, settings: dict[str, str], said: list[str]
+) -> None:
+    kafka = kafka_with_topics(3, replicas, **settings)
+    found = bad(check_kafka(Settings(stream_replication=3), kafka, written_now, lambda _: ["s", "absent"]))
+    assert [state for state, _ in found] == ["warning"] * len(said)
+    assert all(sentence.startswith(start) for (_, sentence), start in zip(found, said, strict=True))
+
+
+def test_topics_of_a_single_broker_are_no_warning_and_their_disk_is_named() -> None:
+    kafka = kafka_with_topics(1, 1, min_insync_replicas="1")
+    found = list(check_kafka(Settings(), kafka, written_now, lambda _: ["s"]))
+    assert bad(found) == []
+    assert any("confirmed records of s are lost with its disk" in one.sentence for one in found)
+    kafka = kafka_with_topics(1, 1, unclean_leader_election_enable="true")
+    ((_, sentence),) = bad(check_kafka(Settings(), kafka, written_now, lambda _: ["s"]))
+    assert "unclean.leader.election.enable=true" in sentence
+
+
+def test_topics_whose_settings_may_not_be_read_are_one_warning() -> None:
+    kafka = kafka_with_topics(3, 3, "config")
+    ((state, sentence),) = bad(check_kafka(Settings(stream_replication=3), kafka, written_now, lambda _: ["s"]))
+    assert state == "warning" and "the settings of the topics can't be read" in sentence
+
+
+def test_the_doctor_reads_the_topics_from_the_ledger_and_neither_makes_nor_upgrades_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    assert topics_of_ledger(url) == () and not (tmp_path / "ledger.sqlite").exists()
+    ledger = Ledger.open(url)
+    ledger.put_stream("s", {"stream": "s"})
+    ledger.submit_job("j", "", {"pipeline": "j"})
+    ledger.close()
+    assert list(topics_of_ledger(url)) == ["s", "j.dead-letter"]
+    run_sql(url, "UPDATE alembic_version SET version_num = '0001'")
+    assert topics_of_ledger(url) == ()
 
 
 def test_topics_that_anybody_makes_by_a_misspelt_name_are_a_warning() -> None:

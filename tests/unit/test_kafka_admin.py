@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ class NotYetClient(FreshClient):
     def describe_topics(self, topics: Any, **_: object) -> Any:
         answer: Future[Any] = Future()
         if self.is_known:
-            answer.set_result(Described("id", [0, 1]))
+            answer.set_result(Described("id", [SimpleNamespace(replicas=[1])] * 2))
         else:
             answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
         return {"readings": answer}
@@ -91,7 +92,7 @@ class NotYetClient(FreshClient):
 @dataclass
 class Described:
     topic_id: str
-    partitions: list[int]
+    partitions: list[Any]
 
 
 def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again() -> None:

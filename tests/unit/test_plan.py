@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from strandline.ledger.ledger import Ledger
+from strandline.log.admin import Hazard, HazardKind
 from strandline.services.cli import commands
 from tests.support.control import BOTH, PIPELINE, STREAM, Api, ObedientSupervisor, serving
 
@@ -175,6 +176,21 @@ def test_a_plan_says_that_a_topic_goes_by_its_senders_times(api: Api) -> None:
     api.apply(STREAM)
     (stream,) = plan_of(api, STREAM)["documents"]
     assert "message.timestamp.type=CreateTime" in stream["notes"][0]
+
+
+def test_a_topic_that_can_lose_confirmed_records_is_noted(api: Api) -> None:
+    api.topics.hazards = (
+        Hazard(HazardKind.UNCLEAN_LEADER, "topic turbines has unclean.leader.election.enable=true", "change it"),
+        Hazard(HazardKind.ONE_REPLICA, "topic turbines has one replica", "add replicas"),
+    )
+    api.topics.id_of["turbines"] = "id-of-an-existing-topic"
+    unclean = "topic turbines has unclean.leader.election.enable=true; change it"
+    adopted = [unclean, "topic turbines has one replica; add replicas"]
+    (planned,) = plan_of(api, STREAM)["documents"]
+    (applied,) = api.apply(STREAM).json()["applied"]
+    assert planned["notes"] == applied["notes"] == adopted
+    (again,) = api.apply(STREAM).json()["applied"]
+    assert again["notes"] == [unclean], "the single replica is noted once, where the topic is adopted"
 
 
 def test_every_refusal_of_a_text_is_in_its_plan(api: Api) -> None:

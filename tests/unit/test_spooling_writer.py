@@ -79,7 +79,7 @@ class TwoPartitions:
         pass
 
     def describe_topics(self, topics, request_timeout):
-        return defaultdict(lambda: done(SimpleNamespace(topic_id="id", partitions=[0, 1])))
+        return defaultdict(lambda: done(SimpleNamespace(topic_id="id", partitions=[SimpleNamespace(replicas=[1])] * 2)))
 
     def list_offsets(self, asked, isolation_level, request_timeout):
         return {place: done(SimpleNamespace(offset=(5, 9)[place.partition])) for place in asked}

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.core.streams.stream import StreamSpec
-from strandline.log.admin import KafkaAdmin, TopicDescription
+from strandline.log.admin import HazardKind, KafkaAdmin, TopicDescription
 from strandline.log.topics import Topics
 
 CONFIG = {
@@ -16,6 +16,9 @@ CONFIG = {
     "retention.ms": "172800000",
     "message.timestamp.type": "LogAppendTime",
     "max.message.bytes": "1",
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+    "retention.bytes": "-1",
 }
 
 
@@ -26,11 +29,12 @@ class OneTopic(KafkaAdmin):
         self.timeout_s = 1.0
         self._config = {**CONFIG, **config}
         self.changes: list[Mapping[str, str]] = []
+        self.replicas_of_topic = 3
 
     def describe(self, topic: str, timeout_s: float | None = None) -> TopicDescription:
         if topic != "s":
             raise NotFound(f"no topic {topic}")
-        return TopicDescription("s", "id", 2)
+        return TopicDescription("s", "id", 2, replicas=self.replicas_of_topic)
 
     def config(self, topic: str) -> dict[str, str]:
         return self._config
@@ -83,3 +87,25 @@ def test_a_topic_that_fits_is_described_and_not_changed(*, senders: bool) -> Non
     assert made.present_stream_topic(spec("another")) is None
     assert made.ensure_stream_topic(spec(retention="3d")) == present
     assert admin.changes
+
+
+@pytest.mark.parametrize(
+    ("config", "replicas", "kinds"),
+    [
+        ({}, 3, []),
+        ({"min.insync.replicas": "1"}, 3, [HazardKind.ONE_REPLICA_CONFIRMS]),
+        ({"min.insync.replicas": "1"}, 2, [HazardKind.ONE_REPLICA_CONFIRMS]),
+        ({"min.insync.replicas": "1"}, 1, [HazardKind.ONE_REPLICA]),
+        ({"unclean.leader.election.enable": "true"}, 3, [HazardKind.UNCLEAN_LEADER]),
+        ({"retention.bytes": "1000000"}, 3, [HazardKind.SIZE_LIMIT]),
+    ],
+)
+def test_a_present_topic_that_can_lose_confirmed_records_says_so(
+    config: Mapping[str, str], replicas: int, kinds: list[HazardKind]
+) -> None:
+    made, admin = topics(config)
+    admin.replicas_of_topic = replicas
+    present = made.present_stream_topic(spec())
+    assert present is not None
+    assert [one.kind for one in present.hazards] == kinds
+    assert all(one.sentence.startswith("topic s has ") and "topic s" in one.remedy for one in present.hazards)

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, suppress
 
 from confluent_kafka import KafkaException, Producer
 
-from strandline.core.errors import Conflict, LogUnavailable, StrandlineError
+from strandline.core.errors import Conflict, LogUnavailable, NotFound, StrandlineError
+from strandline.core.record_headers import dead_letter_topic
 from strandline.core.settings import Settings
-from strandline.log.admin import KafkaAdmin
+from strandline.ledger.database import Database, sqlite_file
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.schema import HEAD, revision_of
+from strandline.log.admin import HazardKind, KafkaAdmin
 from strandline.log.kafka_connection import explained, librdkafka
 from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.topics import hazards
 from strandline.services.doctor.finding import Finding, ok, warning, wrong
 
 SUBJECT = "Kafka"
@@ -22,10 +27,21 @@ TOPIC_PREFIX = "strandline-doctor-"
 _TIMEOUT_S = 8.0
 _RIGHTS = "give the user the rights on topics and transactional ids that docs/security.md lists"
 _CLOCK_OFF_MS_MAX = 2_000
+_TRANSACTIONS_TOPIC = "__transaction_state"
+"""Kafka's own topic of the states of transactions: with its records, the outcomes of transactions are lost."""
+_NAMED_MAX = 5
 
 
-def check_kafka(settings: Settings, admin: KafkaAdmin | None = None, trial: Trial | None = None) -> Iterator[Finding]:
-    """The findings, the first about whether it answers at all. Raises StrandlineError where it doesn't."""
+def check_kafka(
+    settings: Settings,
+    admin: KafkaAdmin | None = None,
+    trial: Trial | None = None,
+    topics_used: Callable[[str], Collection[str]] | None = None,
+) -> Iterator[Finding]:
+    """The findings, the first about whether it answers at all. Raises StrandlineError where it doesn't.
+
+    `topics_used`: returns the topics that the deployment with this ledger uses; by default, reads them from the ledger.
+    """
     bootstrap = settings.kafka_bootstrap
     admin = admin or KafkaAdmin(bootstrap, timeout_s=_TIMEOUT_S, changes_topics=True)
     try:
@@ -37,6 +53,7 @@ def check_kafka(settings: Settings, admin: KafkaAdmin | None = None, trial: Tria
     yield ok(SUBJECT, f"answers on {bootstrap} with {len(brokers)} broker{'s' * (len(brokers) != 1)}{login}")
     yield from _of_replication(len(brokers), settings.stream_replication)
     yield from _of_broker(admin, brokers[0])
+    yield from _of_hazards(admin, len(brokers), (topics_used or topics_of_ledger)(settings.ledger_url))
     yield from _of_topics(admin, settings, trial or try_topic)
 
 
@@ -77,6 +94,50 @@ def _of_broker(admin: KafkaAdmin, broker: int) -> Iterator[Finding]:
     yield ok(
         SUBJECT, f"topics of other makers keep records for {hours or 'unknown'} hours; a stream's document says its own"
     )
+
+
+def topics_of_ledger(url: str) -> Collection[str]:
+    """Return the topics of all streams, and the dead-letter topics of all jobs.
+
+    Empty if the ledger can't be read: the check of the ledger reports why.
+    """
+    file = sqlite_file(url)
+    if file is not None and not file.exists():  # to connect would make it
+        return ()
+    try:
+        with closing(Database(url)) as database:
+            if revision_of(database) != HEAD:  # the tables may be others, and the doctor doesn't upgrade them
+                return ()
+            ledger = Ledger(database)
+            return [*(row.name for row in ledger.streams()), *(dead_letter_topic(row.name) for row in ledger.jobs())]
+    except StrandlineError:
+        return ()
+
+
+def _of_hazards(admin: KafkaAdmin, brokers: int, used: Collection[str]) -> Iterator[Finding]:
+    """Settings with which a topic that the deployment uses can lose confirmed records."""
+    alone: list[str] = []
+    try:
+        replicas = admin.replicas()
+        for topic in sorted({*used, _TRANSACTIONS_TOPIC} & replicas.keys()):
+            for hazard in hazards(topic, admin.config(topic), replicas[topic]):
+                if hazard.kind is HazardKind.ONE_REPLICA and brokers == 1:
+                    alone.append(topic)
+                elif topic != _TRANSACTIONS_TOPIC or hazard.kind is not HazardKind.SIZE_LIMIT:
+                    yield warning(SUBJECT, hazard.sentence, hazard.remedy)
+    except (Conflict, LogUnavailable, NotFound) as error:
+        remedy = (
+            "give the user Describe and DescribeConfigs on the topics of the streams and on their dead-letter topics"
+        )
+        yield warning(SUBJECT, f"the settings of the topics can't be read: {error}", remedy)
+        return
+    if alone:
+        named = ", ".join(alone[:_NAMED_MAX]) + f" and {len(alone) - _NAMED_MAX} more" * (len(alone) > _NAMED_MAX)
+        yield ok(
+            SUBJECT,
+            f"there is one broker, so min.insync.replicas=1 and one replica are all that topics can have: confirmed records of "
+            f"{named} are lost with its disk",
+        )
 
 
 def _of_topics(admin: KafkaAdmin, settings: Settings, trial: Trial) -> Iterator[Finding]:

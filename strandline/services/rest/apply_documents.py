@@ -17,7 +17,7 @@ from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
-from strandline.log.admin import TopicDescription
+from strandline.log.admin import HazardKind, TopicDescription
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -41,7 +41,7 @@ from strandline.services.rest.applying.job_changes import JobChanges
 from strandline.services.rest.applying.judged import Judged
 from strandline.services.rest.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
 from strandline.services.rest.applying.place_changes import PlaceChanges, places_of
-from strandline.services.rest.applying.registered import find_job
+from strandline.services.rest.applying.registered import find_job, find_stream
 from strandline.services.rest.applying.results_read import ResultsRead
 from strandline.services.rest.applying.stream_changes import StreamChanges
 from strandline.services.rest.job_status import input_streams
@@ -301,6 +301,7 @@ class Applier:
             if topic is not None:
                 self._refuse_other_topic(stream.stream, topic)
                 notes += [_SENDERS_TIMES] * topic.has_senders_times
+                notes += _notes_of_hazards(topic, is_adopted=find_stream(self._ledger, stream.stream) is None)
 
     def _first_readers(self, batch: Batch) -> dict[str, str]:
         """Stream -> the first pipeline that reads it, of those that are not in the batch: their topics are looked at, too."""
@@ -339,7 +340,8 @@ class Applier:
         they have got."""
         before = find_job(self._ledger, pipeline.job)
         emitted = {stream for _, stream in emissions_to_streams(pipeline.spec)}
-        self._topics.ensure_dead_letter_topic(pipeline.job)
+        dead_letters = self._topics.ensure_dead_letter_topic(pipeline.job)
+        notes = _notes_of_hazards(dead_letters, is_adopted=before is None)
         for stream in sorted(emitted):
             self._topics.ensure_room_for_records(stream)
         self._ensure_templates(pipeline)
@@ -365,7 +367,7 @@ class Applier:
             message = f"job {row.name} {outcome}: version {row.version}"
             facts = {"version": row.version}
             self._ledger.record_event(f"job_{outcome}", message, row.name, facts=facts, principal=principal)
-        return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version)
+        return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version, notes=notes)
 
     def _origin_of_life(self, pipeline: CheckedPipeline) -> Offsets | None:
         """Where a new job begins that has the name of a deleted one."""
@@ -414,6 +416,16 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generati
                 # The mapping is the same for every version of the job.
                 mapping = build_mapping(document_shape(pipeline, stage, emit, 1))
                 ensure_index_template(elasticsearch_url, emit.name, mapping, generation=generation, settings=emit.index)
+
+
+def _notes_of_hazards(topic: TopicDescription, *, is_adopted: bool) -> list[str]:
+    """Return a note for each setting with which a topic that existed before can lose confirmed records.
+
+    A single replica is noted only when the topic is adopted: where the deployment has one broker, each of its topics has one.
+    """
+    return [
+        f"{one.sentence}; {one.remedy}" for one in topic.hazards if is_adopted or one.kind is not HazardKind.ONE_REPLICA
+    ]
 
 
 def _shared_entrances(
