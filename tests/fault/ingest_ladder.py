@@ -225,7 +225,7 @@ def _climb_at_once(climbs: Sequence[tuple[GatewayKind, list[Rung]]], options: ar
             for ended in [one for one in climbing if one.poll() is not None]:
                 climbing.remove(ended)
                 is_all_kept = is_all_kept and ended.returncode == 0
-            time.sleep(0.2)
+            time.sleep(0.2)  # sleeps: a rung takes as long as it takes
     finally:
         for left in climbing:
             left.terminate()  # it ends its servers first

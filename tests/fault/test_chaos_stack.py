@@ -28,5 +28,5 @@ def test_a_postgresql_that_was_killed_stays_up_when_it_was_started_again(tmp_pat
         os.kill(pid, signal.SIGKILL)
         stack.mend_all(["postgresql"])
         began_s = time.monotonic()
-        while time.monotonic() - began_s < 1.0:  # it would take milliseconds to go down
+        while time.monotonic() - began_s < 1.0:  # sleeps: it would take milliseconds to go down
             assert query(stack.ledger_url, "SELECT 1 AS one") == [{"one": 1}]

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.failover import Failover, Service, failover
 from tests.support.ledgers import run_sql
-from tests.support.waiting import stretched, wait_until
+from tests.support.waiting import Patience, stretched, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -124,13 +124,14 @@ def test_a_killed_jvm_is_replaced(stage: Failover) -> None:
 def pause_all(ledger_url: str, service: Service) -> None:
     """Stop the service and all that it started, at a moment when none of them is in a transaction: on SQLite a paused
     one would keep everybody out."""
-    for _ in range(50):
+    patience = Patience("paused outside a transaction", poll_s=0.05)
+    while True:
         service.signal_all(signal.SIGSTOP)
         if not ledger_url.startswith("sqlite:///") or _is_free(ledger_url.removeprefix("sqlite:///")):
             return
         service.signal_all(signal.SIGCONT)
-        time.sleep(0.05)
-    pytest.fail("a transaction was open at every pause")
+        patience.check()
+        patience.pause()
 
 
 def _is_free(path: str) -> bool:

@@ -17,7 +17,7 @@ from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceStatus
 from tests.support.ledgers import a_checkpoint, a_slice
-from tests.support.waiting import wait_until
+from tests.support.waiting import Patience, wait_until
 from tests.support.warm_processes import WARM
 
 FENCED_EACH = 10
@@ -34,7 +34,7 @@ def _advance(ledger: Ledger, epoch: int, effects: list[tuple[str, int, int]]) ->
     if last is None or last.number != number:
         ledger.plan_slice(a_slice(number, epoch))
         effects.append(("plan", number, epoch))
-    time.sleep(WORK_S)
+    time.sleep(WORK_S)  # sleeps: the work of a slice
     ledger.commit_checkpoint(a_checkpoint(number, epoch))
     effects.append(("commit", number, epoch))
     return number
@@ -52,18 +52,18 @@ def _contend(url: str, me: int, counts: Path, report: Path) -> None:
     fenced = _shared(counts)
     ledger = Ledger.open(url)
     effects: list[tuple[str, int, int]] = []
-    deadline = time.monotonic() + TIMEOUT_S
+    patience = Patience("fenced often enough", TIMEOUT_S, poll_s=0.001)
     while min(fenced) < FENCED_EACH:
         epoch, number = ledger.begin_run("power", os.getpid()).epoch, 0
         try:
             while min(fenced) < FENCED_EACH:
                 number = _advance(ledger, epoch, effects)
-                assert time.monotonic() < deadline, f"at slice {number}, fenced {list(fenced)}"
+                patience.check((number, list(fenced)))
         except Fenced:
             fenced[me] += 1
             while min(fenced) < FENCED_EACH and ledger.slice_count("power") < number + SLICES_A_TURN:
-                assert time.monotonic() < deadline, f"the other stands still, fenced {list(fenced)}"
-                time.sleep(0.001)
+                patience.check((ledger.slice_count("power"), list(fenced)))
+                patience.pause()
     report.write_text(json.dumps(effects))
     ledger.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, drop_answer, swallow_answer
 from tests.support.faults.topic_dump import dump_topic
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_async
 
 ALWAYS = 1_000_000
 PARTITIONS = [0, 1, 2]
@@ -100,11 +99,11 @@ def test_a_batch_in_doubt_is_written_once_though_the_topics_ends_are_not_told(
                 )
 
             assert await append(values[:10]) in Accepted  # the producer is there, and the topic's ends are known
-            await _until(lambda: spool.records == 0)
+            await wait_until_async(lambda: spool.records == 0)
             cluster.proxy.add(delay_answer(Api.END_TXN, 5.0, 1))
             assert await append(values[10:]) is Accepted.SPOOL
             lost = cluster.proxy.add(swallow_answer(Api.LIST_OFFSETS, 2))
-            await _until(lambda: spool.records == 0)
+            await wait_until_async(lambda: spool.records == 0)
             assert lost.done
 
     asyncio.run(story())
@@ -131,10 +130,3 @@ def test_a_record_of_a_transaction_slot_is_written_once_though_the_topics_ends_a
     assert TransactionSlot(config, f"slot-{topic}", {}).write(entries) == 5
     assert lost.done == 2
     assert len([*dump_topic(cluster.bootstrap, topic)]) == 20
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline, "waited too long"
-        await asyncio.sleep(0.02)

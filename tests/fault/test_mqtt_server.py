@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.test_mqtt_server import Listener, Raw
 from tests.support import mqtt_client_packets as client
-from tests.support.waiting import wait_until
+from tests.support.waiting import Patience, wait_until
 
 CUTS = 200
 KILLS = 5
@@ -46,11 +46,9 @@ class Sensor:
     def send_batch(self, number: int, chance: random.Random | None) -> None:
         """With a `chance` the connection is cut, once, somewhere between the first byte and the last PUBACK."""
         missing = {n + 1: f"{self.name}/{number}/{n}".encode() for n in range(BATCH)}
-        give_up_s = time.monotonic() + DEADLINE_S
+        patience = Patience("acknowledged", DEADLINE_S, poll_s=RECONNECT_S, told=self.listener.log_file.read_text)
         while missing:
-            assert time.monotonic() < give_up_s, (
-                f"{len(missing)} not acknowledged: {self.listener.log_file.read_text()}"
-            )
+            patience.check(len(missing))
             with (
                 contextlib.suppress(OSError),
                 Raw(self.listener, self.version, self.name, flags=0x00, content=b"\x11\x00\x00\x0e\x10") as raw,
@@ -58,9 +56,7 @@ class Sensor:
                 self._send_once(raw, missing, chance)
                 chance = None
             if missing:
-                time.sleep(
-                    RECONNECT_S
-                )  # sensors in a tight loop would take the processor that the server needs to start
+                patience.pause()  # sensors in a tight loop would take the processor that the server needs to start
 
     def _send_once(self, raw: Raw, missing: dict[int, bytes], chance: random.Random | None) -> None:
         packets = []
@@ -71,7 +67,7 @@ class Sensor:
         if chance is not None:
             self.cuts += 1
             raw.socket.sendall(whole[: chance.choice((len(whole), chance.randrange(1, len(whole))))])
-            time.sleep(chance.choice((0, 0, chance.uniform(0, 0.02))))  # at any point of the message's way
+            time.sleep(chance.choice((0, 0, chance.uniform(0, 0.02))))  # sleeps: at any point of the message's way
             raw.socket.settimeout(0.05)  # what was cut off is never acknowledged
             for _ in range(chance.choice((0, 0, 1, 5))):
                 self._hear(raw, missing)
@@ -150,7 +146,7 @@ def test_a_listener_that_is_killed(listener):
             what = f"{BATCH} more acknowledged; see {listener.log_file}"
             wait_until(acknowledged, lambda count, heard=heard: count > heard + BATCH, what, DEADLINE_S, 0.01)
             print(f"{BATCH} messages acknowledged {time.monotonic() - listening_s:.2f} s after the server listened")
-            time.sleep(random.uniform(0, 0.5))  # a kill at any instant
+            time.sleep(random.uniform(0, 0.5))  # sleeps: a kill at any instant
             listener.kill()
             listener.start()
     finally:

@@ -246,7 +246,7 @@ def test_executor_worker_and_master_killed_under_load(cluster: SparkCluster, new
             job.wait_for_slices(3)
             cluster.start_master()
             job.wait_for_slices(3)
-            time.sleep(2)  # another kill comes when the workers have registered anew
+            time.sleep(2)  # sleeps: between two kills, in which the workers register again
     drain(job)
     assert job.codes == [EXIT_DONE], job.log_tail()
     job.require_clean_audit()

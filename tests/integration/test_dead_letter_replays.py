@@ -309,7 +309,7 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     for number, place in enumerate(places):
         repairing = command(platform, "repair", JOB, place, "--payload", "-", given=mended)
         if number % 12 == 5:
-            time.sleep(chance.random())
+            time.sleep(chance.random())  # sleeps: the instant of the kill
             repairing.kill()
             kill_control(platform)
         repairing.communicate()
@@ -323,7 +323,7 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     assert (dry["put_back"], dry["already"]) == (BROKEN + LACKING - REPAIRED, REPAIRED)
     for reason in ("expression", "schema", "decode", "decode"):
         replaying = [command(platform, "replay", JOB, "--reason", reason) for _ in range(2)]
-        time.sleep(0.5 + 1.5 * chance.random())
+        time.sleep(0.5 + 1.5 * chance.random())  # sleeps: the instant of the kill
         chance.choice(replaying).kill()
         kill_control(platform)
         for one in replaying:

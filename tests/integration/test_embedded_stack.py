@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.services.embedded.addresses import Ports, StackAddresses
 from strandline.services.processes.pids import PidFile
 from tests.support.servers import free_port_offset
-from tests.support.waiting import pause_s
+from tests.support.waiting import wait_until
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
 GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gateway-udp", "gateway-tcp", "gateway-poll"}
@@ -63,14 +62,6 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[OutsideStack]:
         finally:
             if (stack.data_dir / "stack.json").exists():
                 stack.down()
-
-
-def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 200) -> None:
-    began = time.monotonic()
-    while not is_so():
-        waited_s = time.monotonic() - began
-        assert waited_s < timeout_s, f"not so after {timeout_s} s: {what}"
-        time.sleep(pause_s(waited_s, 0.05))
 
 
 def kill(stack: OutsideStack, *names: str) -> None:

@@ -131,7 +131,7 @@ def test_lookups_follow_a_stream_and_a_database_through_a_kill_of_who_reads_them
                 with engine.begin() as connection:
                     connection.execute(sa.text("update sites set factor = :factor"), {"factor": number + 2})
                 tables.append({"A": number + 2, "B": number + 2})
-                time.sleep(chance.random() * 4)
+                time.sleep(chance.random() * 4)  # sleeps: the instant of the kill
                 if number % 4 == 3:
                     kill_control(platform)
 
@@ -169,7 +169,7 @@ def follow_until_killed(ledger_url: str, kafka: str, url: str, has_begun: Event)
     LookupFollower(ledger, sources, "reader").start()
     has_begun.set()
     while True:
-        time.sleep(60)
+        time.sleep(60)  # sleeps: until it is killed
 
 
 @pytest.mark.long
@@ -231,7 +231,7 @@ def test_who_reads_is_killed_and_the_next_goes_on_where_the_last_version_ends(
                     for site, factor in tables[-1].items():
                         row = {"site": site, "factor": factor}
                         connection.execute(sa.text("insert into sites values (:site, :factor)"), row)
-                time.sleep(chance.random() * 6)
+                time.sleep(chance.random() * 6)  # sleeps: the instant of the kill
             if life < KILLS:
                 reading.kill()
                 reading.join(60)

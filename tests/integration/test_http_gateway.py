@@ -26,8 +26,8 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from strandline.services.trust import certificates_for
-from tests.support.gateways import wait_until as wait_on_progress
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import Patience, stretched, wait_until
 from tests.support.warm_processes import MODULES, WarmProcess
 
 DEADLINE_S = 60
@@ -71,7 +71,11 @@ class Gateway:
         environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
         self.process = WarmProcess(MODULES["http"], environment, self.log_file)
         self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, verify=certificates_for(self.url, None))
-        wait_until(self.is_healthy, self)
+        wait_until(self.is_healthy, told=self.told)
+
+    def told(self) -> str:
+        """The log of the process so far."""
+        return self.log_file.read_text()
 
     def is_healthy(self) -> bool:
         assert self.process.poll() is None, self.log_file.read_text()
@@ -113,10 +117,6 @@ class Gateway:
     def rss_bytes(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
-
-
-def wait_until(is_so, gateway):
-    wait_on_progress(is_so, gateway.log_file.read_text, DEADLINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -390,7 +390,7 @@ def test_a_stream_that_was_asked_for_too_early_is_found_soon(gateway):
     spec = StreamSpec.from_document({"stream": name, "schema": {"n": "long"}})
     Topics(gateway.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
     gateway.ledger.put_stream(name, spec.as_document())
-    wait_until(lambda: gateway.send(name, b"{}").status_code == 200, gateway)
+    wait_until(lambda: gateway.send(name, b"{}").status_code == 200, told=gateway.told)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,10 @@ def test_a_sender_that_leaves_before_its_body_is_whole_leaves_nothing(gateway):
     for sent in (0, 1, 100, 70_000):
         with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
             connection.sendall(raw_request(stream, b"[" + b"1," * (sent // 2), content_length=90_000))
-    wait_until(lambda: gateway.metric("strandline_http_requests_total", status="disconnected") == before + 4, gateway)
+    wait_until(
+        lambda: gateway.metric("strandline_http_requests_total", status="disconnected") == before + 4,
+        told=gateway.log_file.read_text,
+    )
     assert gateway.metric("strandline_http_bodies_held_bytes") == 0
     assert gateway.read(stream) == []
 
@@ -450,9 +453,12 @@ def test_a_sender_that_does_not_wait_for_the_answer_changes_nothing(gateway, is_
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall(raw_request(stream, b'{"n":%d}' % n))
     assert gateway.send(stream, b'{"n":-1}').status_code == 200
-    wait_until(lambda: gateway.metric("strandline_ingest_in_flight_bytes") == 0, gateway)
+    wait_until(lambda: gateway.metric("strandline_ingest_in_flight_bytes") == 0, told=gateway.told)
     values = [json.loads(record.value)["n"] for record in gateway.read(stream)]
-    wait_until(lambda: gateway.metric("strandline_ingest_confirmed_total", stream=stream) == len(values), gateway)
+    wait_until(
+        lambda: gateway.metric("strandline_ingest_confirmed_total", stream=stream) == len(values),
+        told=gateway.log_file.read_text,
+    )
     assert -1 in values
     assert len(values) == len(set(values))
     log = gateway.log_file.read_text()
@@ -478,7 +484,7 @@ def test_without_kafka_a_sender_is_told_to_come_again(lonely_gateway):
     stream = lonely_gateway.register()
     started_s = time.monotonic()
     answer = lonely_gateway.send(stream, b'{"n":1}')
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < stretched(5)
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) >= 1
     check_problem(answer)
@@ -509,7 +515,7 @@ def test_stopping_answers_what_is_under_way_and_ends_with_0(private_gateway):
 
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         senders = [threads.submit(send_until_stopped, sender) for sender in range(8)]
-        wait_until(lambda: len(accepted) > 500, gateway)
+        wait_until(lambda: len(accepted) > 500, told=gateway.told)
         gateway.process.send_signal(signal.SIGTERM)
         assert gateway.process.wait(DEADLINE_S) == 0, gateway.log_file.read_text()
         for sender in senders:
@@ -528,7 +534,7 @@ def test_an_idle_gateway_stops_at_once_on_either_signal(kafka, tmp_path):
         started_s = time.monotonic()
         gateway.process.send_signal(number)
         assert gateway.process.wait(DEADLINE_S) == 0
-        assert time.monotonic() - started_s < 5
+        assert time.monotonic() - started_s < stretched(5)
         gateway.close()
 
 
@@ -583,9 +589,9 @@ def test_thousands_of_slow_senders_hinder_nobody(roomy_gateway, many_files, send
             slowest_s = max(slowest_s, time.monotonic() - began_s)
         assert gateway.metric("strandline_http_connections") > count * 0.9
         assert gateway.rss_bytes() < 512_000_000
-        assert slowest_s < 5
+        assert slowest_s < stretched(5)
         if part != "body":  # that takes three times as long, and ends the same way (tests/unit/test_http_connection.py)
-            wait_until(lambda: gateway.metric("strandline_http_connections") < 10, gateway)
+            wait_until(lambda: gateway.metric("strandline_http_connections") < 10, told=gateway.told)
     print(f"{gateway.rss_bytes() / 1e6:.0f} MB with {count} connections, slowest answer to others {slowest_s:.3f} s")
     assert gateway.send(stream, b'{"n":1}').status_code == 200
     assert [record.value for record in gateway.read(stream)] == [b'{"n":1}'] * 6
@@ -639,7 +645,7 @@ def test_four_slow_bodies_of_16_mb_keep_nobody_waiting(kafka, tmp_path):
         assert statuses == [200] * posts
         assert sorted(record.value for record in gateway.read(stream)) == sorted(b'{"n":%d}' % n for n in range(posts))
         assert rss_bytes < 512_000_000
-        assert p99_s < 5  # 0.1 s is the aim on a machine that does nothing else
+        assert p99_s < stretched(5)  # 0.1 s is the aim on a machine that does nothing else
     finally:
         is_over.set()
         gateway.close()
@@ -675,9 +681,9 @@ def test_a_body_without_end_is_refused(gateway):
         connection.sendall(head)
         connection.setblocking(False)
         answer, rest, sent_bytes = b"", b"", 0
-        deadline = time.monotonic() + DEADLINE_S
+        patience = Patience("answered", DEADLINE_S)
         while not answer:
-            assert time.monotonic() < deadline
+            patience.check(sent_bytes)
             rest = rest or chunk
             with contextlib.suppress(BlockingIOError):
                 sent = connection.send(rest)

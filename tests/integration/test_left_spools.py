@@ -8,7 +8,8 @@ from pathlib import Path
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.log.topics import Topics
-from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess, free_port, wait_until
+from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess, free_port
+from tests.support.waiting import wait_until
 
 RECORDS = 300
 
@@ -41,7 +42,7 @@ def test_what_a_gateway_of_another_host_name_spooled_gets_into_the_log_before_wh
         def is_open() -> bool:
             return gateway.metric("strandline_ingest_open", stream=name) == 1
 
-        wait_until(is_open, gateway.log_file.read_text)
+        wait_until(is_open, told=gateway.log_file.read_text)
         send(port, 0)
         assert gateway.metric("strandline_ingest_spool_records") == RECORDS
         gateway.kill()
@@ -50,9 +51,9 @@ def test_what_a_gateway_of_another_host_name_spooled_gets_into_the_log_before_wh
         gateway.host_name = "made-anew"
         gateway.environment["STRANDLINE_KAFKA_BOOTSTRAP"] = gateway.kafka = kafka
         gateway.start()
-        wait_until(is_open, gateway.log_file.read_text)
+        wait_until(is_open, told=gateway.log_file.read_text)
         send(port, RECORDS)
-        wait_until(lambda: not gateway.metric("strandline_ingest_spool_records"), gateway.log_file.read_text)
+        wait_until(lambda: not gateway.metric("strandline_ingest_spool_records"), told=gateway.log_file.read_text)
 
         assert [record.value for record in gateway.read(name)] == [b'{"n":%d}' % n for n in range(2 * RECORDS)]
         assert "action=left_spool_found" in gateway.log_file.read_text()

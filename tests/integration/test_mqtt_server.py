@@ -36,7 +36,7 @@ from strandline.processing.source.source_config import DecodingConfig, Piece
 from tests.support import mqtt_client_packets as client
 from tests.support import sparkplug
 from tests.support.faults.kafka_cluster import free_ports
-from tests.support.waiting import wait_until
+from tests.support.waiting import Patience, stretched, wait_until
 from tests.support.warm_processes import MODULES, WarmProcess
 
 RECORD_BYTES_MAX = 1_000_000
@@ -113,9 +113,9 @@ class Listener:
             ends = {p: consumer.get_watermark_offsets(TopicPartition(stream, p), DEADLINE_S)[1] for p in partitions}
             consumer.assign([TopicPartition(stream, p, 0) for p in partitions])
             found = []
-            deadline = time.monotonic() + DEADLINE_S
+            patience = Patience(f"at {ends}", DEADLINE_S)
             while len(found) < sum(ends.values()):
-                assert time.monotonic() < deadline, f"{len(found)} of {ends}"
+                patience.check(len(found))
                 found += consumer.consume(1_000, 0.1)
             found.sort(key=lambda message: (message.partition(), message.offset()))
             return [(message.value(), message.key(), dict(message.headers())) for message in found]
@@ -404,7 +404,7 @@ def test_65_535_levels_are_a_topic_like_any_other(listener):
         for number in range(50):
             raw.socket.sendall(client.publish(5, "t" + "/" * 65_534, b"x", packet_id=number + 1))
             assert raw.receive()[4:] == b"\x90"
-        assert time.monotonic() - started_s < 10
+        assert time.monotonic() - started_s < stretched(10)
 
 
 def test_the_largest_record_is_taken(listener):
@@ -559,11 +559,11 @@ def test_without_kafka_memory_stays_flat_whatever_is_sent(lonely_listener):
     sent = [0] * 20
 
     def push(place: int) -> None:
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s:  # sleeps: the load lasts so long
             with contextlib.suppress(OSError), Raw(lonely_listener, 4, f"pusher-{place}") as raw:
                 raw.socket.settimeout(1.0)
                 for number in range(65_535):
-                    if time.monotonic() > until_s:
+                    if time.monotonic() > until_s:  # sleeps: the load lasts so long
                         break
                     raw.socket.sendall(client.publish(4, topic, b"x" * 50_000, packet_id=number + 1))
                     sent[place] += 50_000
@@ -574,7 +574,7 @@ def test_without_kafka_memory_stays_flat_whatever_is_sent(lonely_listener):
     peak_bytes = 0
     while any(thread.is_alive() for thread in threads):
         peak_bytes = max(peak_bytes, lonely_listener.rss_bytes())
-        time.sleep(0.05)
+        time.sleep(0.05)  # sleeps: between two measurements
     assert sum(sent) > 50_000_000
     assert peak_bytes < 400_000_000
 
@@ -608,7 +608,7 @@ def test_thousands_that_never_connect_hinder_nobody(kafka, tmp_path, many_files,
                     began_s = time.monotonic()
                     raw.socket.sendall(client.publish(5, topic, b"x", packet_id=number + 1))
                     assert raw.receive()[:2] == b"\x40\x02"
-                    assert time.monotonic() - began_s < 5
+                    assert time.monotonic() - began_s < stretched(5)
             assert listener.rss_bytes() < 512_000_000
             wait_until(
                 lambda: listener.metric("strandline_mqtt_connections"), lambda left: left == 0, "sent away", DEADLINE_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import signal
 import subprocess
@@ -146,10 +147,9 @@ def test_down_stops_the_runners_after_their_control_service(pids: PidFile, tmp_p
             arguments = [sys.executable, "-c", code, name]
             processes[name] = subprocess.Popen(arguments, cwd=tmp_path, start_new_session=True)
             pids.add(name, processes[name].pid)
-        deadline = time.monotonic() + 30
-        while not all((tmp_path / f"{name}.ready").exists() for name in names):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(
+            lambda: [name for name in names if not (tmp_path / f"{name}.ready").exists()], operator.not_, "ready"
+        )
         down(tmp_path, Console(quiet=True))
         order = (tmp_path / "order").read_text().split()
         assert order == ["gateway-http", "control", "runner-a", "mqtt", "elasticsearch", "kafka"]

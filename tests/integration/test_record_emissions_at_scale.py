@@ -22,6 +22,7 @@ from strandline.ledger.states import Desired
 from strandline.results.sinks.files_writer import committed_files
 from tests.integration.test_record_emissions import BASE_MS
 from tests.support.audit_lab import AuditLab
+from tests.support.waiting import wait_until
 
 NAME = "million"
 RECORDS = int(os.environ.get("RECORDS", "1000000"))
@@ -55,11 +56,14 @@ def run_killed_while_it_writes(lab: AuditLab, files: Path) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as run:
-        while len(list(files.glob("day=*/*.parquet"))) == before:
+
+        def has_written() -> bool:
             assert run.poll() is None, "the run ended by itself"
-            time.sleep(0.05)
+            return len(list(files.glob("day=*/*.parquet"))) != before
+
+        wait_until(has_written, what="writing files", timeout_s=300)
         os.kill(run.pid, signal.SIGKILL)
-        time.sleep(0.5)
+        time.sleep(0.5)  # sleeps: the rest of the family outlives the driver for a moment
         os.killpg(run.pid, signal.SIGKILL)
 
 

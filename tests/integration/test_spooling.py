@@ -25,6 +25,7 @@ from strandline.ingest.append.writer import LogWriter
 from strandline.log.topics import Topics
 from strandline.services.processes.pids import PidFile
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import wait_until
 
 DEADLINE_S = 60
 PARTITIONS = 4
@@ -71,13 +72,6 @@ class Sender:
         self.log.close()
 
 
-def until(is_so, what):
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def topic(kafka):
     name = f"spooled-{uuid.uuid4().hex[:12]}"
@@ -112,12 +106,12 @@ def check(found, accepted):
 
 def test_what_is_accepted_while_kafka_is_away_gets_into_the_log_once_and_in_order(kafka, topic, pause, tmp_path):
     sender = Sender(kafka, topic, tmp_path)
-    until(lambda: len(sender.accepted("log")) > 500, "records in the log")
+    wait_until(lambda: len(sender.accepted("log")) > 500, what="records in the log")
     pause(True)
-    until(lambda: len(sender.accepted("spool")) > 500, "records in the spool")
+    wait_until(lambda: len(sender.accepted("spool")) > 500, what="records in the spool")
     pause(False)
     before = len(sender.accepted("log"))
-    until(lambda: len(sender.accepted("log")) > before + 500, "records in the log again")
+    wait_until(lambda: len(sender.accepted("log")) > before + 500, what="records in the log again")
     sender.end()
     Sender(kafka, topic, tmp_path, pause_s=-1).wait_until_drained()
     assert not [line for line in sender.lines if line.startswith("refused")]
@@ -131,16 +125,16 @@ def test_writers_that_are_killed_while_they_spool_and_drain_lose_nothing_and_rep
     accepted, ended = [], Counter()
     for kill in range(kills):
         sender = Sender(kafka, topic, tmp_path, first=kill * 1_000_000)
-        until(lambda s=sender: s.accepted(), "a first acknowledgement")
+        wait_until(lambda s=sender: s.accepted(), what="a first acknowledgement")
         if kill % 2 == 0:
             pause(True)
-            until(lambda s=sender, few=200 + 100 * kill: len(s.accepted("spool")) > few, "spooled records")
+            wait_until(lambda s=sender, few=200 + 100 * kill: len(s.accepted("spool")) > few, what="spooled records")
             if kill % 4 == 0:
                 pause(False)
-                time.sleep(0.15 * kill)  # somewhere in the middle of fencing, resolving, draining
+                time.sleep(0.15 * kill)  # sleeps: a kill while the writer fences, resolves, or drains
         else:
-            until(lambda s=sender: s.accepted("log"), "records in the log")
-            time.sleep(0.05 * kill)
+            wait_until(lambda s=sender: s.accepted("log"), what="records in the log")
+            time.sleep(0.05 * kill)  # sleeps: the instant of the kill
         sender.end()
         pause(False)
         accepted += sender.accepted()

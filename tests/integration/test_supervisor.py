@@ -265,7 +265,7 @@ def test_job_that_its_runner_failed_stays_failed(stage: Stage) -> None:
     stage.supervise()
     assert stage.wait_for(JobState.FAILED).message == "no such field"
     wait_until(stage.family, lambda pids: not pids, "the family gone")
-    time.sleep(1.0)  # long enough for a wrong supervisor to start it again
+    time.sleep(1.0)  # sleeps: long enough for a wrong supervisor to start it again
     assert stage.ledger.job(JOB).epoch == 1
     stage.want(Desired.STOPPED)
     stage.wait_for(JobState.STOPPED)

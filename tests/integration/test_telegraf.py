@@ -11,7 +11,8 @@ import pytest
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.record_rows import RowReader, record_format
-from tests.support.gateways import GatewayProcess, free_port, wait_until
+from tests.support.gateways import GatewayProcess, free_port
+from tests.support.waiting import wait_until
 
 TELEGRAF = shutil.which("telegraf")
 pytestmark = [
@@ -54,7 +55,7 @@ def rows_of(values: list[bytes]) -> list[dict[str, object]]:
 
 
 def check(gateway: GatewayProcess, stream: str) -> None:
-    wait_until(lambda: gateway.counts(stream)["confirmed"] >= LINES, gateway.log_file.read_text)
+    wait_until(lambda: gateway.counts(stream)["confirmed"] >= LINES, told=gateway.log_file.read_text)
     rows = rows_of([record.value for record in gateway.read(stream)])
     assert sorted(row["n"] for row in rows) == list(range(LINES))
     assert {row["site"] for row in rows} == {"lundy"}

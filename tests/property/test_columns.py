@@ -431,5 +431,5 @@ def test_long_texts_are_read_as_columns(name: bytes) -> None:
 def test_columns_by_the_clock(name: str) -> None:
     chance = random.Random(os.environ.get("STRANDLINE_FUZZ_SEED"))
     until_s = time.monotonic() + float(os.environ["STRANDLINE_FUZZ_S"])
-    while time.monotonic() < until_s:
+    while time.monotonic() < until_s:  # sleeps: the length of the run is asked for
         ALL[name].require_alike(some_records(ALL[name], chance, 200))

@@ -269,7 +269,7 @@ def test_messages_of_sparkplug_by_the_clock() -> None:
     reader, births = MessageReader(Sessions()), dict[str, Birth]()
     metrics = [metric(f"m{at}", at, "Int32", alias=at) for at in range(3)]
     seq = number = 0
-    while number < 2_000 or time.monotonic() < ends_s:
+    while number < 2_000 or time.monotonic() < ends_s:  # sleeps: the length of the run is asked for
         kind = chance.choice(["NBIRTH", "DBIRTH", "NDATA", "NDATA", "DDATA", "DDEATH", "NDEATH", "DCMD"])
         seq = 0 if kind == "NBIRTH" else (seq + 1) % 256
         good = payload(*chance.sample(metrics, 2), metric("bdSeq", 0, "UInt64"), seq=seq, time=1)

@@ -243,5 +243,5 @@ def test_any_messages_become_by_columns_what_each_becomes_by_itself(seed: int) -
 def test_columns_of_messages_by_the_clock() -> None:
     chance = random.Random(os.environ.get("STRANDLINE_FUZZ_SEED"))
     until_s = time.monotonic() + float(os.environ["STRANDLINE_FUZZ_S"])
-    while time.monotonic() < until_s:
+    while time.monotonic() < until_s:  # sleeps: the length of the run is asked for
         require_alike(chance, 100)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from tests.support.waiting import wait_until
 
 
 def main(path: str, *_: str) -> None:
     subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
     print("what Java has to say\n250000\n[1]", flush=True)
     print(json.dumps({"progress": {"step": "reading the log", "done": 3, "total": 8}}), flush=True)
-    while not Path(path).exists():
-        time.sleep(0.02)
+    wait_until(Path(path).exists, what=f"at {path}", timeout_s=600)
     said = Path(path).read_text(encoding="utf-8")
     print(said, flush=True)
     if '"outcome": "differences"' in said:

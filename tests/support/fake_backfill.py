@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.support.ledger_caller import LedgerCaller
+from tests.support.waiting import wait_until
 
 
 def main(port: str, path: str, job: str, generation: str) -> int:
@@ -21,8 +21,7 @@ def main(port: str, path: str, job: str, generation: str) -> int:
     epoch = ask_ledger("begin_backfill", job, number)
     file = Path(path)
     while True:
-        while not file.exists():
-            time.sleep(0.02)
+        wait_until(file.exists, what=f"at {file}", timeout_s=600)
         order = file.read_text(encoding="utf-8")
         file.unlink()
         if order == "chunk":

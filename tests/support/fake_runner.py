@@ -78,7 +78,7 @@ def main(port: str, name: str, behaviour_file: str, lease: str, alive_fd: str) -
                 ask_ledger("move_job", name, epoch, state)
             ask_ledger("end_run", name, epoch, desired)
             if behaviour == "hang":
-                time.sleep(600)
+                time.sleep(600)  # sleeps: until it is killed
             return 0
     ask_ledger("end_run", name, epoch, "interrupted")
     return 0

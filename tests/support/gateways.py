@@ -7,9 +7,8 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from strandline.services.trust import certificates_for
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import pause_s
+from tests.support.waiting import stretched, wait_until
 from tests.support.warm_processes import MODULES, WarmProcess
 
 DEADLINE_S = 60
@@ -47,15 +46,6 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
         return int(one.getsockname()[1])
 
 
-def wait_until(is_so: Callable[[], object], told: Callable[[], object] = str, deadline_s: float = DEADLINE_S) -> None:
-    """Wait on progress; a timeout shows what `told` says."""
-    began = time.monotonic()
-    while not is_so():
-        waited_s = time.monotonic() - began
-        assert waited_s < deadline_s, f"waited too long:\n{told()}"
-        time.sleep(pause_s(waited_s, 0.02))
-
-
 class GatewayProcess:
     """The gateway of one protocol as a process, over a ledger of its own."""
 
@@ -73,7 +63,7 @@ class GatewayProcess:
             "http_port" if protocol == "http" else f"{protocol}_pages_port": self.pages_port,
             "record_bytes_max": RECORD_BYTES_MAX,
             "streams_look_s": 0.2,
-            "confirm_timeout_s": 10,  # a busy machine is no reason to spool
+            "confirm_timeout_s": stretched(10),  # a busy machine is no reason to spool
             **settings,
         }
         self.host_name = ""
@@ -81,13 +71,13 @@ class GatewayProcess:
         self.environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
         url = f"http://127.0.0.1:{self.pages_port}"
         verify = certificates_for(url, None)
-        self.client = httpx.Client(base_url=url, timeout=DEADLINE_S, trust_env=False, verify=verify)
+        self.client = httpx.Client(base_url=url, timeout=stretched(DEADLINE_S), trust_env=False, verify=verify)
         self.start()
 
     def start(self) -> None:
         """Start the process; also after it was killed."""
         self.process = WarmProcess(MODULES[self.protocol], self.environment, self.log_file, self.host_name)
-        wait_until(self.is_healthy, self.log_file.read_text)
+        wait_until(self.is_healthy, told=self.log_file.read_text)
 
     def is_healthy(self) -> bool:
         assert self.process.poll() is None, self.log_file.read_text()
@@ -97,7 +87,7 @@ class GatewayProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(DEADLINE_S)
+        self.process.wait(stretched(DEADLINE_S))
 
     def close(self) -> None:
         self.kill()
@@ -111,7 +101,7 @@ class GatewayProcess:
         Topics(self.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
         self.ledger.put_stream(name, spec.as_document())
         if is_open:
-            wait_until(lambda: self.metric("strandline_ingest_open", stream=name) == 1, self.log_file.read_text)
+            wait_until(lambda: self.metric("strandline_ingest_open", stream=name) == 1, told=self.log_file.read_text)
         return name
 
     def metric(self, name: str, **labels: str) -> float:
@@ -153,7 +143,7 @@ class Mosquitto:
         self.log_file = directory / "mosquitto.log"
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen([MOSQUITTO, "-c", str(configuration)], stdout=log, stderr=log)
-        wait_until(self.is_listening, self.log_file.read_text)
+        wait_until(self.is_listening, told=self.log_file.read_text)
 
     def is_listening(self) -> bool:
         assert self.process.poll() is None, self.log_file.read_text()
@@ -163,7 +153,7 @@ class Mosquitto:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(DEADLINE_S)
+        self.process.wait(stretched(DEADLINE_S))
 
 
 @pytest.fixture

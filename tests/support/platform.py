@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 from strandline.services.client import ControlClient
 from strandline.services.embedded.stack import Stack
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import pause_s
+from tests.support.waiting import wait_until
 
 _STARTED: list[Platform] = []
 """The platform of this run, once a test has asked for it."""
@@ -50,20 +48,23 @@ class Platform:
     def wait_for(
         self, job: str, is_so: Callable[[dict[str, Any]], bool], what: str, timeout_s: float = 180
     ) -> dict[str, Any]:
-        """Wait on progress: the deadline starts anew with each committed slice. A timeout tells the job's state and log."""
-        began = time.monotonic()
-        deadline = began + timeout_s
-        slice_seen = None
-        while True:
-            state = self.control.job(job)
-            if is_so(state):
-                return state
-            assert state["state"] != "failed", f"{job} failed: {state['message']}\n{self.log_tail(job)}"
-            if state["slice"] != slice_seen:
-                slice_seen, deadline = state["slice"], time.monotonic() + timeout_s
-            if time.monotonic() > deadline:
-                pytest.fail(f"{job} is not {what} and makes no progress: {json.dumps(state)}\n{self.log_tail(job)}")
-            time.sleep(pause_s(time.monotonic() - began, 0.1))
+        """Wait for a state of the job. Each committed slice is progress. A timeout prints the state and the log of the job."""
+        seen: dict[str, Any] = {}
+
+        def ask() -> dict[str, Any]:
+            seen.update(self.control.job(job))
+            assert is_so(seen) or seen["state"] != "failed", f"{job} failed: {seen['message']}\n{self.log_tail(job)}"
+            return seen
+
+        return wait_until(
+            ask,
+            is_so,
+            f"{job} {what}",
+            timeout_s,
+            poll_s=0.1,
+            told=lambda: self.log_tail(job),
+            progress=lambda: (seen["slice"], seen["state"]),
+        )
 
     def wait_until_read(self, job: str) -> dict[str, Any]:
         """Wait until every record in the log is in a committed slice."""

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import psycopg
 import pytest
 
 from strandline.ledger.ledger import Ledger
+from tests.support.waiting import stretched, wait_until
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
@@ -181,17 +181,18 @@ def start_server(programs: Path, home: Path, identity: dict[str, Any], port: int
 
 
 def is_up(server: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until the server answers; False when it ends instead, or takes too long."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while server.poll() is None and time.monotonic() < deadline:
+    """Wait until the server answers; False when it ends instead."""
+
+    def answers() -> bool:
         try:
-            psycopg.connect(f"postgresql://strandline@127.0.0.1:{port}/postgres", connect_timeout=2).close()
+            psycopg.connect(f"postgresql://strandline@127.0.0.1:{port}/postgres", connect_timeout=10).close()
         except psycopg.OperationalError:
-            time.sleep(0.05)
-        else:
-            # Someone else's server could answer there, while ours is about to find its port taken.
-            return server.poll() is None
-    return False
+            return server.poll() is not None
+        return True
+
+    wait_until(answers, what="up: PostgreSQL", timeout_s=START_TIMEOUT_S)
+    # Someone else's server could answer there, while ours is about to find its port taken.
+    return server.poll() is None
 
 
 def stop_server(server: subprocess.Popen[bytes]) -> None:
@@ -199,7 +200,7 @@ def stop_server(server: subprocess.Popen[bytes]) -> None:
     if server.poll() is None:
         server.send_signal(signal.SIGINT)
     try:
-        server.wait(STOP_TIMEOUT_S)
+        server.wait(stretched(STOP_TIMEOUT_S))
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()

@@ -46,7 +46,7 @@ async def send(bootstrap: str, topic: str, data_dir: Path, first: int, pause_s: 
         print("ready", flush=True)
         if pause_s < 0:
             while spool.records:  # noqa: ASYNC110  # the spool has no bell
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # sleeps: the test that reads "drained" has the limit
             print("drained", flush=True)
             return
         tasks: set[asyncio.Task[None]] = set()
@@ -55,7 +55,7 @@ async def send(bootstrap: str, topic: str, data_dir: Path, first: int, pause_s: 
             tasks.add(task)
             task.add_done_callback(tasks.discard)
             first += 5
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s)  # sleeps: the pace of this sender
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from tests.support.platform import Platform
+from tests.support.waiting import stretched
 
 BATCH_RECORDS = 40
 
@@ -27,12 +28,12 @@ class SteadySender(threading.Thread):
                 lines = [self.line_of(number) for number in range(self.sent, self.sent + BATCH_RECORDS)]
                 assert self.platform.send(self.stream, lines) == BATCH_RECORDS
                 self.sent += BATCH_RECORDS
-                time.sleep(0.05)  # a pace, and a job keeps up with it
+                time.sleep(0.05)  # sleeps: the pace of this sender, which a job can keep up with
         except BaseException as error:  # noqa: BLE001  # told to the test, which fails by it
             self.error = error
 
     def end(self) -> None:
         self.is_stopping = True
-        self.join(60)
+        self.join(stretched(60))
         if self.error is not None:
             raise self.error

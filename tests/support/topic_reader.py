@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from strandline.log.index import LogIndex
+from tests.support.waiting import Patience
 
 
 def read_messages(
@@ -33,7 +33,6 @@ def read_messages(
             "enable.partition.eof": True,
         }
     )
-    deadline_s = time.monotonic() + within_s
     try:
         numbers = (
             range(partitions) if partitions else consumer.list_topics(topic, timeout=within_s).topics[topic].partitions
@@ -42,10 +41,9 @@ def read_messages(
         consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
         found: list[Message] = []
         missing = set(numbers)
+        patience = Patience(f"read to the ends of all partitions of {topic}", within_s)
         while missing:
-            assert time.monotonic() < deadline_s, (
-                f"partitions {missing} of {topic} were not read to their ends within {within_s:g} s, {len(found)} records were"
-            )
+            patience.check((len(found), sorted(missing)))
             for message in consumer.consume(1_000, 0.1):
                 error = message.error()
                 if error is None:

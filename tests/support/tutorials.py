@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.servers import free_port_offset
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 FIRST = ROOT / "docs" / "tutorial.md"
@@ -65,11 +65,7 @@ class Typist:
 
     def type_until(self, block: str, is_there: Callable[[str], bool], timeout_s: float = 180) -> str:
         """Run a block again and again, as who waits for something does. Returns what it printed last."""
-        ends_s = time.monotonic() + timeout_s
-        while not is_there(printed := self.type(block)):
-            assert time.monotonic() < ends_s, f"{block}\n{printed}"
-            time.sleep(0.5)
-        return printed
+        return wait_until(lambda: self.type(block), is_there, f"printed by\n{block}", timeout_s, poll_s=0.5)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class TypedSources:
         return text, len(self.rows), SourceBegin(self._position(spec, 0), 0)
 
     def read_on(self, present: LookupRow, position: Offsets | None) -> SourceRows:
-        time.sleep(self.takes_s)
+        time.sleep(self.takes_s)  # sleeps: the slowness of this source
         spec = LookupSpec.described(present.document)
         text = self._text(spec)
         digest = digest_of(spec, text)

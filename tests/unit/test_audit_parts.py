@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ import pytest
 
 from strandline.core.errors import LogTruncated, StrandlineError, TransientError
 from strandline.processing.audit.parts import Account, run_parts
+from tests.support.waiting import wait_until
 
 MANY = 1_000_000
 
@@ -85,7 +86,4 @@ def test_the_processes_end_with_an_audit_that_was_killed(tmp_path) -> None:
         pids = [int(process.stdout.readline()) for _ in range(2)]
         process.kill()
         process.wait()
-        deadline = time.monotonic() + 30
-        while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(psutil.pid_exists(pid) for pid in pids)
+        wait_until(lambda: [pid for pid in pids if psutil.pid_exists(pid)], operator.not_, "ended")

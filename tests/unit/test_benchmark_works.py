@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
+import operator
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 
 import numpy as np
@@ -170,8 +170,7 @@ def test_the_time_of_a_process_that_nobody_waited_for_is_not_lost() -> None:
             with WatchedTree(parent.pid) as tree:
                 alive = tree.cpu_by_role()["python"]
                 parent.stdin.close()
-                while psutil.Process(parent.pid).children():
-                    time.sleep(0.01)
+                wait_until(psutil.Process(parent.pid).children, operator.not_, "waited for")
                 assert tree.cpu_s() >= tree.cpu_by_role()["python"] >= alive > 0.2
             assert cpu_by_role(parent.pid)["python"] < 0.1
         finally:

@@ -88,7 +88,7 @@ def test_a_running_process_sees_each_step_of_its_wall_clock_and_none_of_the_mono
             clock.set(ahead_s)
             now = ask()
             passed_s = now[2] - first[2]
-            assert 0 <= passed_s < 20
+            assert 0 <= passed_s < stretched(20)
             assert now[0] - first[0] == pytest.approx(ahead_s + passed_s, abs=1)
             assert now[1] - first[1] == pytest.approx(ahead_s + passed_s, abs=1)
 
@@ -103,7 +103,7 @@ def test_a_clock_that_drifts_takes_the_monotonic_clock_along_which_never_steps(t
         clock.set(0, rate)
         began_s = time.monotonic()
         before = ask()
-        while time.monotonic() < began_s + 1:
+        while time.monotonic() < began_s + 1:  # sleeps: the clock itself is the subject
             now = ask()
             assert now[2] >= before[2]
             before = now

@@ -196,7 +196,7 @@ def test_a_control_service_that_begins_anew_with_a_wrong_clock_is_there_before_t
     scene.clocks = {"control-clock": {"control-2": clock}}
 
     def mend_all(parts) -> None:
-        time.sleep(0.1)  # as a start takes
+        time.sleep(0.1)  # sleeps: as long as a start takes
         Scene.mend_all(scene, parts)
 
     scene.mend_all = mend_all

@@ -14,6 +14,7 @@ import pytest
 
 from strandline.core.failpoints import BACKFILL_FAILPOINTS, FAILPOINTS, LIFE_FAILPOINTS, REPLAY_FAILPOINTS
 from strandline.services.processes.process_tree import MARK_VARIABLE
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 COME_THREE_TIMES = """
@@ -81,8 +82,10 @@ def test_the_family_dies_with_it_and_nobody_else() -> None:
     with subprocess.Popen(sleeper, env=os.environ | {MARK_VARIABLE: mark}) as kin:
         with subprocess.Popen(sleeper, env=os.environ | {MARK_VARIABLE: f"{mark}x"}) as other:
             # A child has its own environment only once it has become another program.
-            while any(b"time.sleep" not in Path(f"/proc/{one.pid}/cmdline").read_bytes() for one in (kin, other)):
-                time.sleep(0.01)
+            for one in (kin, other):
+                wait_until(
+                    Path(f"/proc/{one.pid}/cmdline").read_bytes, lambda line: b"time.sleep" in line, "its own program"
+                )
             done = come_three_times("emit.written=kill-family", **{MARK_VARIABLE: mark})
             assert done.returncode == -signal.SIGKILL
             assert kin.wait(10) == -signal.SIGKILL

@@ -208,7 +208,7 @@ def test_a_source_that_can_not_be_read_is_told_loudly_and_its_rows_stay_in_force
     shown = owners(control)["source"]
     assert (shown["state"], shown["error"]) == ("failing", "database crm did not answer: refused")
     monkeypatch.setattr(LookupSource, "age_ms_max", 0)
-    time.sleep(0.005)
+    time.sleep(0.005)  # sleeps: so that the rows are older than the limit of 0 ms
     control.ledger.release_lookups("")
     look(control)
     assert owners(control)["source"]["state"] == "old"

@@ -636,9 +636,9 @@ def test_what_is_no_change_of_a_row_is_a_dead_letter(text: bytes, why: str) -> N
 def test_a_name_that_stands_twice_behind_very_many_is_found_soon() -> None:
     """Comparing each name with all of them took minutes, in which the job stood still."""
     text = b'{"op":"c",' + b"".join(b'"%d":1,' % at for at in range(100_000)) + b'"last":1,"last":2}'
-    begun_s = time.monotonic()
+    begun_s = time.process_time()
     assert read(CHANGES, text)[1] == ['0 decode: duplicate key "last"']
-    assert time.monotonic() - begun_s < 20
+    assert time.process_time() - begun_s < 20
 
 
 # --- Raw records

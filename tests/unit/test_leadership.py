@@ -18,7 +18,7 @@ from strandline.ledger.states import FreeJob, LeaseRow
 from strandline.services.supervision import leadership as leadership_module
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity
 from strandline.services.supervision.supervisor import Supervisor
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 LEASE_S = 0.6
 
@@ -181,7 +181,7 @@ def test_a_lease_that_another_service_took_ends_its_runner_at_once(service: Serv
 
 @pytest.mark.parametrize("way", ["refuses", "hangs"])
 def test_without_renewal_the_runner_is_ended_at_two_thirds_of_the_lease(way: str) -> None:
-    service = Service(long_s := 3.0)
+    service = Service(long_s := stretched(3.0))
     service.leadership.start()
     service.lead("power")
     service.wait_for_renewals(1)

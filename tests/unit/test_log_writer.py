@@ -2,7 +2,6 @@
 they are told."""
 
 import asyncio
-import time
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -13,6 +12,7 @@ from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
 from tests.support.virtual_time import run_in_virtual_time
+from tests.support.waiting import wait_until_async
 
 DEADLINE_S = 10
 FATAL = KafkaError(KafkaError._FATAL, "out of order sequence", fatal=True)
@@ -58,13 +58,6 @@ class Bench:
         )
 
 
-async def until(is_so):
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline, "waited too long"
-        await asyncio.sleep(0.005)
-
-
 def run(story):
     """Run the story over a bench: a coroutine function of (bench, first producer)."""
 
@@ -82,10 +75,10 @@ def run(story):
 def test_a_batch_is_confirmed_by_its_last_report_and_not_before():
     async def story(bench, producer):
         one, two = bench.append(b"a", b"b", b"c"), bench.append(b"d")
-        await until(lambda: len(producer.sent) == 4)
+        await wait_until_async(lambda: len(producer.sent) == 4)
         producer.report(2)
         served = bench.append(b"e")  # its report comes after those of the first two
-        await until(lambda: len(producer.sent) == 5)
+        await wait_until_async(lambda: len(producer.sent) == 5)
         assert not one.done()
         assert not two.done()
         producer.report(3)
@@ -117,13 +110,13 @@ def test_the_producer_is_idempotent_and_waits_for_all_replicas():
 def test_a_batch_with_a_half_of_its_reports_is_not_confirmed():
     async def story(bench, producer):
         batch = bench.append(b"a", b"b")
-        await until(lambda: len(producer.sent) == 2)
+        await wait_until_async(lambda: len(producer.sent) == 2)
         producer.report(1)
-        await until(lambda: not producer._reports)
+        await wait_until_async(lambda: not producer._reports)
         with pytest.raises(LogUnavailable, match=r"did not confirm within 0\.\d s; .* may or may not be"):
             await batch
         producer.report(1)
-        await until(lambda: bench.writer.bytes_in_flight == 0)
+        await wait_until_async(lambda: bench.writer.bytes_in_flight == 0)
 
     run(story)(confirm_timeout_s=0.3)
 
@@ -137,9 +130,9 @@ def test_what_kafka_has_not_confirmed_keeps_its_room_even_when_nobody_waits_any_
             await bench.append(b"y" * 5_000)
         assert len(producer.sent) == 1
         producer.report(1)
-        await until(lambda: bench.writer.bytes_in_flight == 0)
+        await wait_until_async(lambda: bench.writer.bytes_in_flight == 0)
         again = bench.append(b"y" * 5_000)
-        await until(lambda: len(producer.sent) == 2)
+        await wait_until_async(lambda: len(producer.sent) == 2)
         producer.report(1)
         await again
 
@@ -149,7 +142,7 @@ def test_what_kafka_has_not_confirmed_keeps_its_room_even_when_nobody_waits_any_
 def test_a_batch_larger_than_the_room_goes_alone():
     async def story(bench, producer):
         large = bench.append(b"x" * 20_000)
-        await until(lambda: len(producer.sent) == 1)
+        await wait_until_async(lambda: len(producer.sent) == 1)
         assert bench.writer.bytes_in_flight == 20_000 + RECORD_OVERHEAD_BYTES
         with pytest.raises(LogBusy):
             await bench.append(b"y")
@@ -168,7 +161,7 @@ def test_headers_of_the_senders_count_for_each_record():
                 headers_each=[own, (), own],
             )
         )  # fmt: skip
-        await until(lambda: len(producer.sent) == 3)
+        await wait_until_async(lambda: len(producer.sent) == 3)
         each = 1 + RECORD_OVERHEAD_BYTES + len(query[0]) + len(query[1]) + HEADER_OVERHEAD_BYTES
         assert bench.writer.bytes_in_flight == 3 * each + 2 * (len("message-id") + len(b"m1") + HEADER_OVERHEAD_BYTES)
         producer.report(3)
@@ -179,7 +172,7 @@ def test_headers_of_the_senders_count_for_each_record():
                 "t", [(b"1", None)], received_ms=5, source=b"s", content_type=b"text/csv", message_id=b"m1"
             )
         )
-        await until(lambda: len(producer.sent) == 4)
+        await wait_until_async(lambda: len(producer.sent) == 4)
         assert dict(producer.sent[3].header_list)["message-id"] == b"m1"
         assert bench.writer.bytes_in_flight == 1 + RECORD_OVERHEAD_BYTES + 12 + HEADER_OVERHEAD_BYTES
         producer.report(1)
@@ -191,7 +184,7 @@ def test_headers_of_the_senders_count_for_each_record():
 def test_one_refused_record_fails_its_own_batch_only():
     async def story(bench, producer):
         bad, good = bench.append(b"a", b"b"), bench.append(b"c")
-        await until(lambda: len(producer.sent) == 3)
+        await wait_until_async(lambda: len(producer.sent) == 3)
         producer.report(1)
         producer.report(1, REFUSED)
         producer.report(1)
@@ -209,7 +202,7 @@ def test_after_a_record_that_is_refused_at_once_none_of_its_batch_is_tried(confi
         producer.refuse_from = (confirmed_before, REFUSED)
         batch = bench.append(b"a", b"b", b"c")
         if confirmed_before:
-            await until(lambda: len(producer.sent) == 1)
+            await wait_until_async(lambda: len(producer.sent) == 1)
             assert not batch.done()
             producer.report(1)
         with pytest.raises(RecordTooLarge):
@@ -223,17 +216,17 @@ def test_after_a_record_that_is_refused_at_once_none_of_its_batch_is_tried(confi
 def test_a_producer_that_failed_for_good_is_replaced():
     async def story(bench, producer):
         waiting = bench.append(b"a")
-        await until(lambda: len(producer.sent) == 1)
+        await wait_until_async(lambda: len(producer.sent) == 1)
         producer.refuse_from = (1, FATAL)
         with pytest.raises(LogUnavailable):
             await bench.append(b"b")
         with pytest.raises(LogUnavailable):
             await waiting  # the old producer gave it up
-        await until(lambda: len(bench.producers) == 2)
+        await wait_until_async(lambda: len(bench.producers) == 2)
         fresh = bench.producers[1]
-        await until(lambda: bench.writer._direct._producer is fresh)
+        await wait_until_async(lambda: bench.writer._direct._producer is fresh)
         after = bench.append(b"c")
-        await until(lambda: len(fresh.sent) == 1)
+        await wait_until_async(lambda: len(fresh.sent) == 1)
         fresh.report(1)
         await after
         assert bench.writer.bytes_in_flight == 0
@@ -244,7 +237,7 @@ def test_a_producer_that_failed_for_good_is_replaced():
 def test_a_fatal_error_of_the_client_itself_replaces_it_too():
     async def story(bench, producer):
         producer.config["error_cb"](FATAL)
-        await until(lambda: len(bench.producers) == 2)
+        await wait_until_async(lambda: len(bench.producers) == 2)
 
     run(story)()
 
@@ -277,14 +270,14 @@ def test_new_clients_that_can_not_be_made_are_tried_again_and_meanwhile_kafka_is
                 await asyncio.wait_for(bench.append(b"b"), DEADLINE_S)
             with pytest.raises(LogUnavailable, match=r"no client of Kafka can be made: .*the password file is gone"):
                 await bench.writer.check(1.0)
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # sleeps: in virtual time
         assert len(producer.sent) == sent
         bench.unmade.clear()
-        await until(lambda: bench.writer._direct._producer is not producer)
+        await wait_until_async(lambda: bench.writer._direct._producer is not producer)
         await bench.writer.check(1.0)
         fresh = bench.producers[-1]
         after = bench.append(b"c")
-        await until(lambda: len(fresh.sent) == 1)
+        await wait_until_async(lambda: len(fresh.sent) == 1)
         fresh.report(1)
         await after
 
@@ -294,7 +287,7 @@ def test_new_clients_that_can_not_be_made_are_tried_again_and_meanwhile_kafka_is
 def test_one_who_stops_waiting_disturbs_nobody():
     async def story(bench, producer):
         left, stayed = bench.append(b"a"), bench.append(b"b")
-        await until(lambda: len(producer.sent) == 2)
+        await wait_until_async(lambda: len(producer.sent) == 2)
         left.cancel()
         producer.report(2)
         await stayed
@@ -313,7 +306,7 @@ def test_a_long_batch_that_is_cancelled_half_way_gives_its_room_back():
             await batch
         assert 0 < len(producer.sent) < 2_500
         producer.report(len(producer.sent))
-        await until(lambda: bench.writer.bytes_in_flight == 0)
+        await wait_until_async(lambda: bench.writer.bytes_in_flight == 0)
 
     run(story)(bytes_in_flight_max=10_000_000)
 
@@ -324,9 +317,9 @@ def test_closing_waits_for_what_is_under_way_and_takes_no_more():
         async with bench.writer:
             batch = bench.append(b"a")
             producer = bench.producers[0]
-            await until(lambda: len(producer.sent) == 1)
+            await wait_until_async(lambda: len(producer.sent) == 1)
             closing = asyncio.ensure_future(bench.writer.__aexit__())
-            await until(lambda: bench.writer._is_closing)
+            await wait_until_async(lambda: bench.writer._is_closing)
             with pytest.raises(LogBusy, match="stopping"):
                 await bench.append(b"b")
             with pytest.raises(LogUnavailable, match="restart"):
@@ -344,7 +337,7 @@ def test_closing_gives_up_after_the_confirmation_timeout():
         bench = Bench(confirm_timeout_s=0.3)
         async with bench.writer:
             batch = bench.append(b"a")
-            await until(lambda: len(bench.producers[0].sent) == 1)
+            await wait_until_async(lambda: len(bench.producers[0].sent) == 1)
         with pytest.raises(LogUnavailable):
             await batch
         await asyncio.sleep(0)
@@ -365,11 +358,11 @@ def test_what_is_delivered_and_not_to_be_read_is_never_confirmed():
     async def story(bench, producer):
         bench.log.shown = 0
         batch = bench.append(b"a")
-        await until(lambda: len(producer.sent) == 1)
+        await wait_until_async(lambda: len(producer.sent) == 1)
         producer.report(1)
         with pytest.raises(LogUnavailable, match="may or may not be"):
             await batch
-        await until(lambda: len(bench.consumers) == 2)  # its clients are replaced
+        await wait_until_async(lambda: len(bench.consumers) == 2)  # its clients are replaced
         assert bench.writer.bytes_in_flight == 0
 
     run(story)(confirm_timeout_s=0.3)
@@ -380,9 +373,9 @@ def test_a_leader_that_is_behind_is_asked_until_it_has_come_so_far():
         producer.report(0)
         bench.log.shown = 0
         batch = bench.append(b"a", b"b")
-        await until(lambda: len(producer.sent) == 2)
+        await wait_until_async(lambda: len(producer.sent) == 2)
         producer.report(2)
-        await until(lambda: len(bench.consumers[0].assigned) > 2)
+        await wait_until_async(lambda: len(bench.consumers[0].assigned) > 2)
         assert not batch.done()
         bench.log.shown = None
         await batch
@@ -406,7 +399,7 @@ def test_a_leader_that_is_behind_is_asked_until_it_has_come_so_far():
 def test_another_record_in_the_place_is_no_confirmation(spoil):
     async def story(bench, producer):
         batch = bench.append(b"a")
-        await until(lambda: len(producer.sent) == 1)
+        await wait_until_async(lambda: len(producer.sent) == 1)
         sent = producer.sent[0]
         producer.report(1)
         stored = type(sent)(sent.topic_name, sent.value_bytes, sent.key_bytes, list(sent.header_list))
@@ -414,10 +407,10 @@ def test_another_record_in_the_place_is_no_confirmation(spoil):
         bench.log.records[0] = stored
         with pytest.raises(LogUnavailable, match=r"a record of this writer \(1 to 1\) in t/0 is not at offset 0"):
             await batch
-        await until(lambda: len(bench.producers) == 2)
+        await wait_until_async(lambda: len(bench.producers) == 2)
         assert bench.producers[0].is_flushed.is_set()
         fresh = bench.append(b"c")
-        await until(lambda: len(bench.producers[1].sent) == 1)
+        await wait_until_async(lambda: len(bench.producers[1].sent) == 1)
         bench.producers[1].report(1)
         await fresh
 
@@ -428,12 +421,12 @@ def test_a_place_that_the_broker_does_not_tell_is_looked_for():
     async def story(bench, producer):
         bench.log.tells_offsets = False
         batch = bench.append(b"a", b"b")
-        await until(lambda: len(producer.sent) == 2)
+        await wait_until_async(lambda: len(producer.sent) == 2)
         producer.report(2)
         await batch
         bench.log.records.clear()
         lost = bench.append(b"c")
-        await until(lambda: len(producer.sent) == 3)
+        await wait_until_async(lambda: len(producer.sent) == 3)
         producer.report(1)
         bench.log.records.clear()
         with pytest.raises(LogUnavailable):
@@ -446,11 +439,11 @@ def test_one_read_vouches_for_all_that_came_before_it():
     async def story(bench, producer):
         bench.log.shown = 0
         batches = [bench.append(b"%d" % n) for n in range(50)]
-        await until(lambda: len(producer.sent) == 50)
+        await wait_until_async(lambda: len(producer.sent) == 50)
         producer.report(1)
-        await until(lambda: bench.consumers[0].assigned)
+        await wait_until_async(lambda: bench.consumers[0].assigned)
         producer.report(49)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # sleeps: long enough for a wrong second read
         bench.log.shown = None
         await asyncio.gather(*batches)
         places = {offset for _, _, offset in bench.consumers[0].assigned}
@@ -464,9 +457,9 @@ def test_a_kafka_that_is_only_slow_is_waited_for_longer():
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         batches = [bench.append(b"%d" % n) for n in range(6)]
-        await until(lambda: len(producer.sent) == 6)
+        await wait_until_async(lambda: len(producer.sent) == 6)
         for number, batch in enumerate(batches, 1):
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # sleeps: the slowness of this Kafka
             producer.report(1)
             await batch
             assert loop.time() - began_s >= 0.2 * number - 0.001
@@ -478,9 +471,9 @@ def test_a_kafka_that_is_only_slow_is_waited_for_longer():
 def test_a_large_batch_is_waited_for_as_long_as_it_gets_on():
     async def story(bench, producer):
         batch = bench.append(*[b"x"] * 6)
-        await until(lambda: len(producer.sent) == 6)
+        await wait_until_async(lambda: len(producer.sent) == 6)
         for _ in range(6):
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # sleeps: the slowness of this Kafka
             assert not batch.done()
             producer.report(1)
         await batch
@@ -492,7 +485,7 @@ def test_a_kafka_that_gets_on_and_never_comes_to_an_end_is_given_up():
     async def story(bench, producer):
         batch = bench.append(*[b"x"] * 1_000)
         while not batch.done():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # sleeps: the slowness of this Kafka
             producer.report(1)
         with pytest.raises(LogUnavailable, match=r"within (2|3)(\.\d+)? s"):
             await batch
@@ -504,7 +497,7 @@ def test_a_kafka_that_gets_on_and_never_comes_to_an_end_is_given_up():
 def test_silence_about_one_topic_is_not_broken_by_another():
     async def story(bench, producer):
         silent = bench.append(b"a")
-        await until(lambda: len(producer.sent) == 1)
+        await wait_until_async(lambda: len(producer.sent) == 1)
         bench.writer._direct._callers.note_heard("u", asyncio.get_running_loop().time() + 1_000)
         with pytest.raises(LogUnavailable, match=r"within 0\.\d s"):
             await silent
@@ -525,12 +518,12 @@ def test_while_kafka_is_away_all_are_refused_at_once_and_it_is_noticed_when_it_i
         other = asyncio.ensure_future(
             bench.writer.append("u", [(b"x", None)], received_ms=5, source=b"", content_type=b"")
         )
-        await until(lambda: len(producer.sent) == 2)  # another topic may have a leader that answers
+        await wait_until_async(lambda: len(producer.sent) == 2)  # another topic may have a leader that answers
         producer.report(2)
         await other
-        await until(lambda: bench.writer.bytes_in_flight == 0)
+        await wait_until_async(lambda: bench.writer.bytes_in_flight == 0)
         after = bench.append(b"d")
-        await until(lambda: len(producer.sent) == 3)
+        await wait_until_async(lambda: len(producer.sent) == 3)
         producer.report(1)
         await after
 
@@ -540,18 +533,18 @@ def test_while_kafka_is_away_all_are_refused_at_once_and_it_is_noticed_when_it_i
 def test_while_kafka_is_away_and_nothing_is_under_way_one_batch_now_and_then_finds_out():
     async def story(bench, producer):
         refused = bench.append(b"a")
-        await until(lambda: len(producer.sent) == 1)
+        await wait_until_async(lambda: len(producer.sent) == 1)
         producer.report(1, KafkaError(KafkaError.NOT_ENOUGH_REPLICAS))
         with pytest.raises(LogUnavailable):
             await refused
         probe = bench.append(b"b")
-        await until(lambda: len(producer.sent) == 2)
+        await wait_until_async(lambda: len(producer.sent) == 2)
         with pytest.raises(LogAway):
             await bench.append(b"c")
         producer.report(1)
         await probe
         after = bench.append(b"d")
-        await until(lambda: len(producer.sent) == 3)
+        await wait_until_async(lambda: len(producer.sent) == 3)
         producer.report(1)
         await after
 

@@ -22,6 +22,7 @@ from strandline.ingest.mqtt.decoder import Publish
 from strandline.ingest.mqtt.wire import PublishProperties
 from strandline.log.record_key import Record
 from tests.support import mqtt_client_packets as packets
+from tests.support.waiting import wait_until_async
 
 
 class ListWriter:
@@ -131,9 +132,7 @@ class Bench:
         return self.metrics.of(stream).is_open.value == 1
 
     async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
-            while not is_so():  # noqa: ASYNC110  # what is waited for knows of no event
-                await asyncio.sleep(0.001)
+        await wait_until_async(is_so, poll_s=0.001)
 
 
 @contextlib.asynccontextmanager

@@ -43,6 +43,7 @@ from strandline.results.open_windows.documents import OpenShape
 from strandline.results.open_windows.index import OpenIndex
 from tests.support.made_indices import MadeInMemory
 from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
+from tests.support.waiting import wait_until
 from tests.unit.test_keyed_task import Engine, chunk_of, made_up, work_of
 
 ROOT = Path(__file__).parents[2]
@@ -344,7 +345,7 @@ def test_a_job_never_waits_and_what_is_overtaken_is_not_written(store: Store) ->
             wait_until(lambda: shown._places[("farm", 0, "minutes", "load")].rows is None)
     store.busy.set()
     wait_until(lambda: len(store.writes) == 1)
-    time.sleep(0.05)
+    time.sleep(0.05)  # sleeps: long enough for a wrong second write
     assert [number for _, _, number in store.writes] == [1]
     now_s[0] += EVERY_S
     shown.leave("farm", 0, one, 7, 5, rows(("a", 5)))
@@ -352,14 +353,6 @@ def test_a_job_never_waits_and_what_is_overtaken_is_not_written(store: Store) ->
     assert [number for _, _, number in store.writes] == [1, 5]
     wait_until(lambda: shown._counts.written == 2)
     assert (shown.taken_counts().written, shown.taken_counts().written) == (2, 0)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    for _ in range(4_000):
-        if is_so():
-            return
-        time.sleep(0.005)
-    raise AssertionError("it did not come to that")
 
 
 class UpdatingEngine(Engine):

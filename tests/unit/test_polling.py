@@ -35,6 +35,7 @@ from strandline.ingest.poll.gateway import PollGateway, PollSettings, Secrets
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools, _retry_after_s
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
 from strandline.ingest.poll.validators import Validators, name_of
+from tests.support.waiting import wait_until_async
 from tests.unit.test_http_answers import ToldWriter
 
 STREAM = {"stream": "meters", "schema": {"meter": "string?", "kwh": "double"}}
@@ -460,14 +461,6 @@ def test_a_file_of_the_release_before_is_forgotten(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {}
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    for _ in range(4_000):
-        if is_so():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("never")
-
-
 @pytest.fixture
 def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PollGateway:
     monkeypatch.setattr(gateway_module, "SAVE_EVERY_S", 0.001)
@@ -495,7 +488,7 @@ def test_etags_that_could_not_be_written_are_written_when_the_disk_has_room(
     async def story() -> None:
         gateway._validators.note("a", {"etag": "1"})
         saving = asyncio.create_task(gateway.save_validators())
-        await until(lambda: saving.done() or kept(tmp_path, "a"))
+        await wait_until_async(lambda: saving.done() or kept(tmp_path, "a"))
         assert not saving.done()
         saving.cancel()
         await gateway.close()
@@ -524,10 +517,10 @@ def test_what_is_noted_while_etags_are_written_is_written_next(
         gateway._validators.note("a", {"etag": "1"})
         gateway._validators.note("b", {"etag": "1"})
         saving = asyncio.create_task(gateway.save_validators())
-        await until(begun.is_set)
+        await wait_until_async(begun.is_set)
         gateway._validators.note("c", {"etag": "1"})
         go_on.set()
-        await until(lambda: saving.done() or kept(tmp_path, "c"))
+        await wait_until_async(lambda: saving.done() or kept(tmp_path, "c"))
         assert not saving.done()
         gateway._validators.note("d", {"etag": "1"})
         saving.cancel()

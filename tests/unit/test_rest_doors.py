@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from strandline.services.rest.guards import bounded_http
 from strandline.services.rest.guards.bounded_http import BoundedHttp
 from strandline.services.rest.guards.host_guard import HostGuard
+from tests.support.waiting import wait_until_async
 
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
@@ -37,8 +38,7 @@ class Door:
         await send({"type": "http.response.body", "body": body})
 
     async def until_asked(self, times: int = 1) -> None:
-        while len(self.bodies) < times:  # noqa: ASYNC110  # what is waited for knows of no event
-            await asyncio.sleep(0.001)
+        await wait_until_async(lambda: len(self.bodies) >= times, "asked", poll_s=0.001)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)

@@ -21,6 +21,7 @@ from strandline.ingest.append.spool_drain import SpoolDrain
 from strandline.ingest.append.spool_intake import SpoolingBatch
 from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, FakeMessage, ObedientConsumer, ObedientProducer
+from tests.support.waiting import wait_until_async
 
 DEADLINE_S = 10
 
@@ -105,13 +106,6 @@ def writer_over(log, spool, make_producer, *, confirm_timeout_s, make_admin=TwoP
     )
 
 
-async def until(is_so):
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline, "waited too long"
-        await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("hangs_longer_than_anyone_waits", [True, False])
 def test_what_is_in_doubt_comes_first_and_covers_nothing_else(tmp_path, hangs_longer_than_anyone_waits):
     async def story():
@@ -131,7 +125,7 @@ def test_what_is_in_doubt_comes_first_and_covers_nothing_else(tmp_path, hangs_lo
                 )
 
             first = append(b"1", b"2")
-            await until(lambda: len(producers) == 2 and producers[1].is_committing.is_set())
+            await wait_until_async(lambda: len(producers) == 2 and producers[1].is_committing.is_set())
             waiting = [append(b"3"), append(b"4")]
             if not hangs_longer_than_anyone_waits:
                 await asyncio.sleep(0)
@@ -172,7 +166,7 @@ def test_what_is_too_large_for_its_topic_waits_in_the_spool_and_the_log_says_wha
                 DEADLINE_S,
             )
             assert appended is Accepted.SPOOL
-            await until(lambda: len(producers) > 2)  # it goes on: another producer than the first has tried
+            await wait_until_async(lambda: len(producers) > 2)  # it goes on: another producer than the first has tried
             assert writer._spooling.failure is None
             assert [record.value for record in spool.head("t", 100, 100_000).records] == [b"1"]
 
@@ -227,9 +221,9 @@ def test_a_transactional_producer_that_fails_for_good_costs_no_record_of_the_oth
 
             assert await append("spooled", may_spool=True) is Accepted.LOG
             direct = append("t", may_spool=False)
-            await until(lambda: len(producers[0].sent) == 1)
+            await wait_until_async(lambda: len(producers[0].sent) == 1)
             producers[1].config["error_cb"](KafkaError(KafkaError._FATAL, "fenced", fatal=True))
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # sleeps: long enough for a wrong replacement
             producers[0].report(1)
             assert await direct is Accepted.LOG
             assert len(producers) == 2, "none was replaced"
@@ -265,14 +259,14 @@ def test_spooled_records_of_a_topic_that_is_gone_are_not_read_again_and_again(tm
             is_gone.set()
             append = writer.append("t", [(b"1", None)], received_ms=5, source=b"", content_type=b"", may_spool=True)
             assert await append is Accepted.SPOOL
-            await until(lambda: said)
+            await wait_until_async(lambda: said)
             asked.clear()
-            await until(lambda: len(asked) == 4)
+            await wait_until_async(lambda: len(asked) == 4)
             assert (len(said), read) == (1, [])
             assert "t" in said[0]
             assert asked[3] - asked[0] > 3 * spool_drain.RETRY_S, "each pause is longer than the one before"
             is_gone.clear()
-            await until(lambda: spool.records == 0)
+            await wait_until_async(lambda: spool.records == 0)
             assert [record.value() for record in log.records] == [b"1"]
 
     asyncio.run(asyncio.wait_for(story(), 4 * DEADLINE_S))
@@ -305,8 +299,8 @@ def test_what_was_only_slow_is_written_directly_again(tmp_path):
 
             assert await append(b"1") is Accepted.SPOOL
             let_go.set()
-            await until(lambda: spool.records == 0)
-            await until(lambda: not writer._spooling._intake.behind.total())
+            await wait_until_async(lambda: spool.records == 0)
+            await wait_until_async(lambda: not writer._spooling._intake.behind.total())
             assert [await append(b"2"), await append(b"3")] == [Accepted.LOG] * 2
             assert [record.value() for record in log.records] == [b"1", b"2", b"3"]
             assert len(producers) == 2  # one for each way into the log: none had to be replaced
@@ -349,8 +343,8 @@ def test_a_client_that_can_not_be_made_sends_records_to_the_spool_until_it_can(t
             assert [await append(b"1"), await append(b"2")] == [Accepted.SPOOL] * 2
             assert writer._spooling.failure is None
             is_replaced.set()
-            await until(lambda: spool.records == 0)
-            await until(lambda: not writer._spooling._intake.behind.total())
+            await wait_until_async(lambda: spool.records == 0)
+            await wait_until_async(lambda: not writer._spooling._intake.behind.total())
             assert await append(b"3") is Accepted.LOG
             assert [record.value() for record in log.records] == [b"1", b"2", b"3"]
 
@@ -397,7 +391,7 @@ def test_a_batch_is_let_go_as_soon_as_it_is_settled(tmp_path, monkeypatch, is_sp
             accepted = await asyncio.wait_for(appending, DEADLINE_S)
             assert accepted is (Accepted.SPOOL if is_spooled else Accepted.LOG)
             del appending
-            await until(lambda: gc.collect() >= 0 and [batch() for batch in made] == [None])
+            await wait_until_async(lambda: gc.collect() >= 0 and [batch() for batch in made] == [None])
 
     asyncio.run(story())
 

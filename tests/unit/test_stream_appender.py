@@ -9,6 +9,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender
+from tests.support.waiting import wait_until_async
 
 PATIENCE_S = 10.0
 
@@ -41,11 +42,6 @@ def appender_over(writer):
     return StreamAppender(spec, writer, IngestMetrics("test"), may_spool=False, record_bytes_max=1_000)
 
 
-async def until(is_so):
-    while not is_so():  # noqa: ASYNC110  # what is waited for knows of no event
-        await asyncio.sleep(0.01)
-
-
 def begin(appender, count):
     return [
         asyncio.ensure_future(appender.append([(b"%d" % n, None)], patience_s=PATIENCE_S, in_turn=True))
@@ -58,7 +54,7 @@ def test_what_waits_for_its_next_try_is_not_overtaken():
         writer = BusyWriter(refusals=1)
         appender = appender_over(writer)
         appends = begin(appender, 5)
-        await until(lambda: len(writer.taken) == 5)
+        await wait_until_async(lambda: len(writer.taken) == 5)
         assert [value for ((value, _),) in writer.taken] == [b"0", b"1", b"2", b"3", b"4"]
         assert len(writer.attempts) == 6
         writer.confirming.set()
@@ -71,7 +67,7 @@ def test_they_are_under_way_at_the_same_time():
     async def told():
         writer = BusyWriter(refusals=0)
         appends = begin(appender_over(writer), 5)
-        await until(lambda: len(writer.taken) == 5)
+        await wait_until_async(lambda: len(writer.taken) == 5)
         assert not any(one.done() for one in appends)
         writer.confirming.set()
         await asyncio.gather(*appends)
@@ -85,10 +81,10 @@ def test_what_waits_behind_one_that_fails_is_not_sent(failure):
         writer = BusyWriter(refusals=0)
         appender = appender_over(writer)
         (first,) = begin(appender, 1)
-        await until(lambda: len(writer.taken) == 1)
+        await wait_until_async(lambda: len(writer.taken) == 1)
         writer.refusals = 1_000_000
         behind = begin(appender, 3)
-        await until(lambda: len(writer.attempts) == 2)
+        await wait_until_async(lambda: len(writer.attempts) == 2)
         writer.error = failure
         writer.confirming.set()
         with pytest.raises(type(failure)):

@@ -12,6 +12,7 @@ from strandline.core.errors import LedgerUnavailable, NotFound
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.streams import UNKNOWN_MAX, Streams
 from strandline.ledger.ledger import Ledger
+from tests.support.waiting import Patience, stretched, wait_until_async
 
 SPEC = StreamSpec.from_document({"stream": "one", "schema": {"n": "long"}})
 
@@ -70,12 +71,6 @@ async def followed(streams, on_read=lambda _: None):
             await following
 
 
-async def until(is_so):
-    async with asyncio.timeout(30):
-        while not is_so():  # noqa: ASYNC110  # what is waited for knows of no event
-            await asyncio.sleep(0.001)
-
-
 def test_a_stream_that_is_known_is_not_asked_for_again():
     async def story(ledger, streams):
         ledger.register("s", key="a")
@@ -92,10 +87,10 @@ def test_a_change_and_a_removal_are_seen_by_following():
         read = []
         async with followed(streams, read.append):
             ledger.register("s", key="b")
-            await until(lambda: read and read[-1] and read[-1][0].key == "b")
+            await wait_until_async(lambda: read and read[-1] and read[-1][0].key == "b")
             assert (await streams.find("s")).key == "b"
             del ledger.streams["s"]
-            await until(lambda: read[-1] == [])
+            await wait_until_async(lambda: read[-1] == [])
             with pytest.raises(NotFound):
                 await streams.find("s")
 
@@ -110,12 +105,13 @@ def test_a_name_that_the_ledger_does_not_know_is_asked_for_once_until_the_next_l
         assert ledger.asked == ["s"]
         ledger.register("s")
         async with followed(streams):
-            async with asyncio.timeout(30):
-                while True:
-                    with contextlib.suppress(NotFound):
-                        await streams.find("s")
-                        break
-                    await asyncio.sleep(0.001)
+            patience = Patience("found", poll_s=0.001)
+            while True:
+                with contextlib.suppress(NotFound):
+                    await streams.find("s")
+                    break
+                patience.check()
+                await patience.pause_async()
 
     run(story)
 
@@ -125,7 +121,7 @@ def test_wrong_names_without_end_cost_a_bounded_number_of_questions_and_keep_nob
         ledger.register("known")
         read = []
         async with followed(streams, read.append):
-            await until(lambda: read)
+            await wait_until_async(lambda: read)
             ledger.may_answer.clear()  # no further look
             finding = [asyncio.ensure_future(streams.find(f"wrong-{number}")) for number in range(3 * UNKNOWN_MAX)]
             await asyncio.sleep(0)
@@ -137,7 +133,7 @@ def test_wrong_names_without_end_cost_a_bounded_number_of_questions_and_keep_nob
             assert all(isinstance(end, NotFound) for end in ends)
             assert len(ledger.asked) <= UNKNOWN_MAX
             looks = len(read)
-            await until(lambda: len(read) > looks + 1)
+            await wait_until_async(lambda: len(read) > looks + 1)
             with pytest.raises(NotFound):
                 await streams.find("another")
             assert ledger.asked[-1] == "another"
@@ -175,18 +171,18 @@ def test_while_the_ledger_is_away_a_stream_that_was_seen_stays():
         ledger.register("s", key="a")
         read = []
         async with followed(streams, read.append):
-            await until(lambda: read)
+            await wait_until_async(lambda: read)
             ledger.is_away = True
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # sleeps: for looks that fail
             reads_before = len(read)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # sleeps: for looks that fail
             assert len(read) == reads_before
             assert (await streams.find("s")).key == "a"
             with pytest.raises(LedgerUnavailable):
                 await streams.find("never-seen")
             ledger.is_away = False
             ledger.register("s", key="b")
-            await until(lambda: len(read) > reads_before + 1)
+            await wait_until_async(lambda: len(read) > reads_before + 1)
             assert (await streams.find("s")).key == "b"
 
     run(story)
@@ -197,10 +193,10 @@ def test_a_stream_that_was_seen_does_not_wait_for_a_slow_ledger():
         ledger.register("s")
         read = []
         async with followed(streams, read.append):
-            await until(lambda: read)
+            await wait_until_async(lambda: read)
             ledger.may_answer.clear()
-            await asyncio.sleep(0.01)  # a look is under way, and does not end
-            assert (await asyncio.wait_for(streams.find("s"), 1)).stream == "s"
+            await asyncio.sleep(0.01)  # sleeps: a look is under way, and does not end
+            assert (await asyncio.wait_for(streams.find("s"), stretched(1))).stream == "s"
 
     run(story)
 
@@ -210,7 +206,7 @@ def test_streams_are_handed_over_again_and_again():
         ledger.streams["one"] = SPEC
         read = []
         async with followed(streams, read.append):
-            await until(lambda: len(read) >= 3)
+            await wait_until_async(lambda: len(read) >= 3)
         assert read[:3] == [[SPEC]] * 3
 
     run(story)
@@ -238,9 +234,9 @@ def test_a_document_that_did_not_change_gives_the_same_object_and_one_of_a_newer
             streams = Streams.of(ledger, every_s=0.001)
             read = []
             async with followed(streams, read.append):
-                await until(lambda: len(read) >= 2)
+                await wait_until_async(lambda: len(read) >= 2)
                 ledger.put_stream("b", StreamSpec.from_document({"stream": "b", "schema": {"m": "long"}}).as_document())
-                await until(lambda: "m" in read[-1][1].fields)
+                await wait_until_async(lambda: "m" in read[-1][1].fields)
             streams.close()
             assert [spec.stream for spec in read[0]] == ["a", "b"]
             assert all(before is after for before, after in zip(read[0], read[1], strict=True))

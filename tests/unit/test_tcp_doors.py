@@ -25,6 +25,7 @@ from strandline.ingest.sockets.tcp_gateway import TcpGateway, TcpSettings
 from strandline.log.record_key import Record
 from strandline.services.certificates import DevCertificates, make_dev_certificates
 from tests.support.gateways import free_port
+from tests.support.waiting import Patience, wait_until_async
 
 RECORD_BYTES_MAX = 2_000
 HOG = b"h"
@@ -79,18 +80,17 @@ class Door:
         self.gateway.update_streams([StreamSpec.from_document(document)])
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        async with asyncio.timeout(30):
-            while True:
-                with contextlib.suppress(ConnectionRefusedError):  # it begins to listen in a task
-                    reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls)
-                    self.senders.append(writer)
-                    return reader, writer
-                await asyncio.sleep(0.001)
+        patience = Patience("connected", poll_s=0.001)
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):  # it begins to listen in a task
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.tls)
+                self.senders.append(writer)
+                return reader, writer
+            patience.check()
+            await patience.pause_async()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not is_so():  # noqa: ASYNC110  # what is waited for knows of no event
-                await asyncio.sleep(0.001)
+        await wait_until_async(is_so, poll_s=0.001)
 
 
 Script = Callable[[Door], Awaitable[None]]

@@ -12,6 +12,7 @@ from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.sockets.records_waiting import RecordsWaiting
 from strandline.ingest.sockets.udp_gateway import UdpPort
+from tests.support.waiting import wait_until_async
 
 DATAGRAM = b"x" * 1_000
 BYTES_MAX = 100 * (len(DATAGRAM) + RECORD_OVERHEAD_BYTES)
@@ -58,11 +59,6 @@ class FullBuffers:
         return {"192.0.2.1": read} if read else {}
 
 
-async def until(is_so):
-    while not is_so():  # noqa: ASYNC110  # what is waited for knows of no event
-        await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("senders", [None, TrustingSenders()])
 @pytest.mark.parametrize("closes", [False, True])
 def test_while_kafka_stalls_ports_stop_reading_and_nothing_is_refused(closes, senders):
@@ -77,15 +73,15 @@ def test_while_kafka_stalls_ports_stop_reading_and_nothing_is_refused(closes, se
             return UdpPort(appender, [one], buffers, lambda _: senders, waiting)
 
         ports = [port(name, one) for name, one in zip("ab", sockets, strict=True)]
-        await asyncio.wait_for(until(lambda: not any(port._is_reading for port in ports)), 10)
+        await wait_until_async(lambda: not any(port._is_reading for port in ports))
         read = 2 * SENT - sum(map(len, buffers.left.values()))
         assert read <= BYTES_MAX / (len(DATAGRAM) + RECORD_OVERHEAD_BYTES) + READ_AT_ONCE
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # sleeps: long enough for a port that reads on
         assert 0 < writer.in_flight.now <= BYTES_MAX
         closing = [asyncio.ensure_future(port.close()) for port in ports] if closes else []
         await asyncio.sleep(0)
         writer.let_go.set()
-        await asyncio.wait_for(until(lambda: len(writer.taken) == 2 * SENT), 10)
+        await wait_until_async(lambda: len(writer.taken) == 2 * SENT)
         await asyncio.gather(*closing or [port.close() for port in ports])
         for name in "ab":
             counts = metrics.of(name)
@@ -114,7 +110,7 @@ def test_what_is_larger_than_all_room_goes_alone_and_in_its_turn():
                 await let_go.wait()
 
         appending = [asyncio.ensure_future(append(size)) for size in (4, 50, 5)]
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # sleeps: long enough for a wrong second append
         assert began == [4]
         let_go.set()
         await asyncio.gather(*appending)

@@ -9,12 +9,13 @@ import time
 import pytest
 
 from tests.support.virtual_time import run_in_virtual_time
+from tests.support.waiting import stretched
 
 
 def test_time_jumps_to_the_next_timer():
     began_s = time.monotonic()
     run_in_virtual_time(asyncio.sleep(3_600))
-    assert time.monotonic() - began_s < 60
+    assert time.monotonic() - began_s < stretched(60)
 
 
 def test_a_call_in_another_thread_takes_no_virtual_time():

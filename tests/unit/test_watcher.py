@@ -152,7 +152,7 @@ def test_a_part_that_ran_calmly_is_started_after_the_first_pause_again(
             kafka.kill()
             wait_until(lambda number=number: len(kafka.processes) == 1 + number, bool, "started again")
             wait_until(lambda: kafka.name in pids.alive(), bool, "recorded")
-            time.sleep(0.5)
+            time.sleep(0.5)  # sleeps: longer than CALM_S
     assert [line["event"].rpartition(" in ")[2] for line in logs if line["log_level"] == "warning"] == ["0.05 s"] * 2
 
 

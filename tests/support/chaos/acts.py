@@ -143,7 +143,7 @@ class Backfill(Fault):
             "there: a process of the backfill",
             ANSWER_TIMEOUT_S,
         )
-        time.sleep(after_s)  # anywhere in its work
+        time.sleep(after_s)  # sleeps: anywhere in its work
         send_signal(stack.named(name), signal.SIGKILL)
 
     def _kill_at(self, stack: JobStack, point: str, *, is_armed: bool) -> None:

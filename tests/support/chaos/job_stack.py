@@ -45,7 +45,7 @@ from tests.support.faults.history import History
 from tests.support.faults.topic_dump import dump_topic
 from tests.support.kafka_storage import provide_storage
 from tests.support.servers import free_port_offset
-from tests.support.waiting import stretched, wait_until
+from tests.support.waiting import Patience, wait_until
 
 START_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 600.0
@@ -273,14 +273,13 @@ class JobStack:
             self.postgresql.start()
             return
         wait_until(lambda: self.named(part), lambda pids: not pids, f"gone: {part}")
-        deadline_s = time.monotonic() + stretched(MEND_TIMEOUT_S)
+        patience = Patience(f"started: {part}", MEND_TIMEOUT_S)
         while True:
             try:
                 self._starters[part]()
                 return
-            except StackError:
-                if time.monotonic() > deadline_s:
-                    raise
+            except StackError as error:
+                patience.check(last=error)
 
     def note_kafka_away(self, since_ms: int) -> None:
         """That the brokers were away until now is no silence: the checker must know of it."""

@@ -106,7 +106,7 @@ class Nemesis:
         number, done = 0, 0
         while done < kills and number < rounds:
             number += 1
-            time.sleep(self._chance.uniform(*QUIET_S))
+            time.sleep(self._chance.uniform(*QUIET_S))  # sleeps: the instant of the fault
             faults, counted = self.draw(kills - done)
             done += counted
             yield self.break_together(number, faults)
@@ -141,7 +141,7 @@ class Nemesis:
         """Kill one thing that a drain needs, soon after the order, and start it again. Returns what was killed."""
         stack = self._stack
         kill = Kill(self._chance.choice([one for one in targets(stack, self._chance) if one.name != "gateway"]))
-        time.sleep(self._chance.uniform(*DRAIN_KILL_S))
+        time.sleep(self._chance.uniform(*DRAIN_KILL_S))  # sleeps: the instant of the fault
         at_ms = time.time_ns() // 1_000_000
         kill.begin(stack)
         self._mend(kill.parts_killed, at_ms)
@@ -209,7 +209,7 @@ class Nemesis:
 
     def _end(self, faults: list[Fault], at_s: float) -> None:
         for fault in sorted(faults, key=lambda one: (one.end_when, one.hold_s)):
-            time.sleep(max(0.0, at_s + fault.hold_s - time.monotonic()))  # the fault itself, not a wait for something
+            time.sleep(max(0.0, at_s + fault.hold_s - time.monotonic()))  # sleeps: the fault itself
             fault.end(self._stack)
 
     def _wait(

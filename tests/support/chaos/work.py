@@ -169,7 +169,7 @@ class JobLoad(HttpLoad):
         await super().pause(client)
         # Another thread sets it, so an asyncio.Event is no choice.
         while self._is_resting and not self.is_stopping and not client.endswith(f"-{self._awake}"):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # sleeps: another thread ends the rest
 
     def next_batch(self, client: str, number: int) -> Batch:
         chance = self._random

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.support.containers.dockerfile import Image
 from tests.support.containers.images import STANDINS, ImageStore
 from tests.support.containers.machine import Machine
 from tests.support.containers.networks import Networks
-from tests.support.waiting import stretched
+from tests.support.waiting import Patience
 
 KAFKA_TOOLS = Artifact(
     name="kafka-tools-4.2.1",
@@ -61,8 +60,8 @@ class Deployment:
     def up(self, *names: str) -> None:
         """Start the services, and what they need first; returns when all are healthy or have run to their end well."""
         wanted = self._with_needs(names)
-        deadline = time.monotonic() + stretched(START_TIMEOUT_S)
-        while not all(self._is_up(name) for name in wanted):
+        patience = Patience("up", START_TIMEOUT_S, poll_s=POLL_S)
+        while missing := [name for name in wanted if not self._is_up(name)]:
             for name in wanted:
                 if name not in self.containers:
                     if all(self._is_met(need, how) for need, how in self.project.services[name].needs.items()):
@@ -71,9 +70,8 @@ class Deployment:
                     self.containers[name].look()
                 elif name not in self._ended:
                     self._end(name)
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not up: {[name for name in wanted if not self._is_up(name)]}")
-            time.sleep(POLL_S)
+            patience.check(missing)
+            patience.pause()
 
     def container(self, name: str) -> Container:
         """The container of a service; made where there is none."""
@@ -84,13 +82,12 @@ class Deployment:
 
     def await_health(self, *names: str) -> None:
         """Returns when these containers, which run, are healthy."""
-        deadline = time.monotonic() + stretched(START_TIMEOUT_S)
-        while not all(self.containers[name].is_healthy for name in names):
+        patience = Patience("healthy", START_TIMEOUT_S, poll_s=POLL_S)
+        while missing := [name for name in names if not self.containers[name].is_healthy]:
             for name in names:
                 self.containers[name].look()
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not healthy: {names}")
-            time.sleep(POLL_S)
+            patience.check(missing)
+            patience.pause()
 
     def restart(self, name: str) -> int:
         """As `docker compose restart`; returns the exit code of what was stopped."""

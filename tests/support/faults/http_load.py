@@ -26,7 +26,7 @@ class HttpLoad(Load):
                 if connection is None:  # nothing was sent, so there is nothing to write down
                     if self.is_stopping:
                         return
-                    await asyncio.sleep(_RECONNECT_S)
+                    await asyncio.sleep(_RECONNECT_S)  # sleeps: the pace of this sender
                     continue
             if again is None:
                 number += 1
@@ -52,7 +52,7 @@ class HttpLoad(Load):
                 (self.history.fail if op == "fail" else self.history.info)(request, why)
                 again = batch if self.resends and not (self.is_stopping and op == "fail") else None
                 if connection is not None:
-                    await asyncio.sleep(_REFUSED_PAUSE_S)
+                    await asyncio.sleep(_REFUSED_PAUSE_S)  # sleeps: the pace of this sender
             await self.pause(client)
         if connection is not None:
             connection.close()

@@ -130,7 +130,7 @@ def slow_produce(bytes_per_s: float) -> Rule:
     """Produce requests pass at this rate, on each connection."""
 
     async def spoil(frame: Frame) -> bytes:
-        await asyncio.sleep(len(frame.body) / bytes_per_s)
+        await asyncio.sleep(len(frame.body) / bytes_per_s)  # sleeps: the fault itself
         return frame.body
 
     return Rule(Api.PRODUCE, Way.REQUEST, spoil)
@@ -149,7 +149,7 @@ def stale_high_watermark() -> Rule:
 
 def _held(seconds: float) -> Spoil:
     async def spoil(frame: Frame) -> bytes:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # sleeps: the fault itself
         return frame.body
 
     return spoil

@@ -125,7 +125,7 @@ class Trial:
         while (quiet_s := self.idle_s()) < QUIET_S or (
             self.lab.kind.has_broker and quiet_s < BROKER_QUIET_S and self._compare().lost
         ):
-            time.sleep(0.1)
+            time.sleep(0.1)  # sleeps: silence of the log for a while is the subject
 
     def _compare(self) -> Verdict:
         dump = dump_topic(self.lab.cluster.bootstrap, self.stream)

@@ -96,7 +96,7 @@ class Load(ABC):
     async def pause(self, client: str) -> None:
         """Wait before the client's next request."""
         if self.pause_s:
-            await asyncio.sleep(self.pause_s)
+            await asyncio.sleep(self.pause_s)  # sleeps: the pace of this sender
 
     def leaves_after(self, bytes_all: int) -> int | None:
         """Of a batch of so many bytes: how many of them are sent before the client leaves; None when it stays."""

@@ -35,7 +35,7 @@ class MqttLoad(Load):
                 if connection is None:
                     if self.is_stopping:
                         return
-                    await asyncio.sleep(_RECONNECT_S)
+                    await asyncio.sleep(_RECONNECT_S)  # sleeps: the pace of this sender
                     continue
             if not again:
                 number += 1
@@ -64,7 +64,7 @@ class MqttLoad(Load):
             for request in requests.values():
                 self.history.info(request, why)
             again = [(record_id, value) for record_id, value in batch if record_id in requests] if self.resends else []
-            await asyncio.sleep(_RECONNECT_S if connection is None else self.pause_s)
+            await asyncio.sleep(_RECONNECT_S if connection is None else self.pause_s)  # sleeps: the pace of this sender
         if connection is not None:
             connection.disconnect()
 

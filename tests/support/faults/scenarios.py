@@ -151,8 +151,10 @@ class Course:
         What an MQTT broker sent may still be in flight though it is in the log: its confirmation is waited for.
         """
         until_s = time.monotonic() + (BROKER_QUIET_S if self.lab.kind.has_broker else 0.0)
-        while (wrong := self._wrong_accounts(verdict)) and time.monotonic() < until_s:
-            time.sleep(0.2)
+        while (
+            wrong := self._wrong_accounts(verdict)
+        ) and time.monotonic() < until_s:  # sleeps: the caller reports what is wrong
+            time.sleep(0.2)  # sleeps: as above
         return wrong
 
     def _wrong_accounts(self, verdict: Verdict) -> list[str]:
@@ -185,7 +187,7 @@ def kill_gateway(lab: Lab, kills: int, say: Progress = print, *, resends: bool =
     course.trial.start_load(resends=resends)
     for number in range(1, kills + 1):
         course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
-        time.sleep(chance.uniform(0, 0.3))  # not a wait: the instant of the fault
+        time.sleep(chance.uniform(0, 0.3))  # sleeps: the instant of the fault
         lab.gateway.kill()
         lab.gateway.start()
         took_s = course.trial.first_ok_after(lab.gateway.started_s)
@@ -214,7 +216,7 @@ def freeze_gateway(lab: Lab, times: int, say: Progress = print, *, seconds: floa
     for _ in range(times):
         course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
         lab.gateway.freeze()
-        time.sleep(seconds)
+        time.sleep(seconds)  # sleeps: how long the fault lasts
         lab.gateway.thaw()
         course.trial.first_ok_after(time.monotonic())
     return course.end(times)
@@ -252,7 +254,7 @@ def _kafka_away(
         course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
         take_away()
         gone_s = time.monotonic()
-        time.sleep(seconds)
+        time.sleep(seconds)  # sleeps: how long the fault lasts
         if broker.is_running:
             broker.thaw()
             broker.proxy.heal()
@@ -282,7 +284,7 @@ def kill_gateway_without_kafka(lab: Lab, kills: int, say: Progress = print, *, s
         broker.kill()
         if lab.durability == "spool" and lab.kind.is_answering:
             course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
-        time.sleep(chance.uniform(0, 1.0))  # not a wait: the instant of the fault
+        time.sleep(chance.uniform(0, 1.0))  # sleeps: the instant of the fault
         lab.gateway.kill()
         lab.gateway.start()
         if chance.random() < 0.5:
@@ -344,7 +346,7 @@ def spoil_anything(lab: Lab, rounds: int, say: Progress = print, *, seed: int | 
             how, make_rule = chance.choice(_SPOILS)
             lab.cluster.proxy.add(make_rule(api, chance.choice(_HELD_S), chance.choice(_SPOILT_TIMES)))
             spoilt.append(f"{api.name} {how}")
-        time.sleep(chance.uniform(0.5, 6))  # not a wait: how long it lasts
+        time.sleep(chance.uniform(0.5, 6))  # sleeps: how long it lasts
         lab.cluster.proxy.clear()
         took_s = course.trial.first_ok_after(time.monotonic())
         course.measure("first ack after it", "s").note(took_s)
@@ -394,7 +396,7 @@ def _without_read_back(
         # Only what is sent once the rule holds: before, a fetch that already passed may carry it.
         wait_until(lambda rule=rule, s=started_s: rule.hits or time.monotonic() - s > seconds, bool, "fetching", 60.0)
         blind_s = time.monotonic()
-        time.sleep(seconds)
+        time.sleep(seconds)  # sleeps: how long the fault lasts
         seen_s = time.monotonic()
         lab.cluster.proxy.clear()
         course.trial.first_ok_after(seen_s)
@@ -420,7 +422,7 @@ def overload(lab: Lab, say: Progress = print, *, seconds: float = 20.0, bytes_pe
     )
     started_s = time.monotonic()
     wait_until(lambda: rule.hits, bool, "loaded", 30.0)
-    time.sleep(seconds)
+    time.sleep(seconds)  # sleeps: how long the fault lasts
     # A slow machine offers less in a second; the first acknowledgements come while the buffers are still empty.
     wait_until(lambda: _times_offered(course), lambda times: times >= _OVERLOAD_TIMES, "times offered", 60.0)
     ended_s = time.monotonic()
@@ -502,7 +504,7 @@ def kill_leader(lab: Lab, kills: int, say: Progress = print, *, seed: int = 1) -
         lab.cluster.wait_until_in_sync(course.trial.stream)
         partition = chance.randrange(3)
         broker = lab.cluster.leader(course.trial.stream, partition)
-        time.sleep(chance.uniform(0, 0.3))  # not a wait: the instant of the fault
+        time.sleep(chance.uniform(0, 0.3))  # sleeps: the instant of the fault
         killed_s = time.monotonic()
         broker.kill()
         # A new leader for what it led; only then does an acknowledgement say something.

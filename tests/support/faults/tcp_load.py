@@ -23,7 +23,7 @@ class TcpLoad(Load):
                 except OSError:
                     if self.is_stopping:
                         return
-                    await asyncio.sleep(_RECONNECT_S)
+                    await asyncio.sleep(_RECONNECT_S)  # sleeps: the pace of this sender
                     continue
             if not again:
                 number += 1
@@ -47,7 +47,7 @@ class TcpLoad(Load):
             else:
                 self.history.ok(request)
             again = batch if why and self.resends else []
-            await asyncio.sleep(_RECONNECT_S if streams is None else self.pause_s)
+            await asyncio.sleep(_RECONNECT_S if streams is None else self.pause_s)  # sleeps: the pace of this sender
         if streams is not None:
             streams[1].transport.abort()
 

@@ -26,4 +26,4 @@ class UdpLoad(Load):
                 for _, value in batch:
                     sender.sendto(value, ("127.0.0.1", self.port()))
                 self.history.info(request, "UDP has no answer")
-                await asyncio.sleep(self.pause_s or _PAUSE_S)
+                await asyncio.sleep(self.pause_s or _PAUSE_S)  # sleeps: the pace of this sender
