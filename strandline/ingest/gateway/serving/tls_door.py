@@ -2,18 +2,24 @@
 
 A connection becomes the protocol's when its handshake is over; the protocol's own limits begin then. Of the handshakes that are
 under way the oldest is dropped for a new one over the limit: so silent connections keep nobody out.
+
+A session is resumed only under the certificate that it began with, and never at a listener that requests client certificates:
+there each connection has its certificate checked. An open connection ends within CHECK_S after its client's certificate expires,
+or after a CA was removed from the file of CAs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import ssl
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -30,14 +36,21 @@ HANDSHAKES_MAX = 500
 RETRY_S = 1.0
 """How soon new files that could not be used are tried again while they stay as they were."""
 
+CHECK_S = 1.0
+"""Seconds between two checks of the clients that are connected with a certificate."""
+_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]*CERTIFICATE)-----.*?-----END \1-----", re.DOTALL)
+
 Stamps = list[tuple[str, int, int]]
 Protocols = Callable[[], asyncio.BaseProtocol]
 
 
 class ServerTls:
-    """The certificate of one server. A handshake that begins after its files have changed is made with the new ones; connections
-    that are open go on as they are. New files that can't be used are reported, and the ones before stay in force: until they
-    change again, or can be used after all, as after a chmod. That is tried at most once in RETRY_S."""
+    """The certificate of one server.
+
+    A handshake that begins after the files have changed uses the new ones. New files that can't be used are reported, and the
+    files before stay effective until the new ones change again or can be read, as after a chmod. Reading them is tried again at
+    most once in RETRY_S.
+    """
 
     def __init__(
         self,
@@ -58,10 +71,37 @@ class ServerTls:
         """When files of the refused stamps are tried again."""
         self._reason = ""
         """Why the new files can't be used, as it was logged."""
+        self.client_cas: WeakKeyDictionary[ssl.SSLContext, frozenset[bytes]] = WeakKeyDictionary()
+        """Context -> client CAs that it trusts, in PEM."""
         self._context = self._load()
-        self.context = self._load()
-        """To listen with. Its own certificate is never used: each handshake takes the present one."""
-        self.context.sni_callback = self._take_present  # called at each handshake, named or not
+        self._listening = self._bare()
+
+    @property
+    def checks_clients(self) -> bool:
+        """True if the listener requests client certificates."""
+        return self._client_ca is not None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """Context to begin a handshake with. OpenSSL keeps ticket keys and sessions in this context, so it is replaced together
+        with the certificate. If clients have certificates, it is replaced for each handshake, so no session outlives its
+        connection: Python can't turn off the cache of session ids."""
+        present = self.present()
+        if self.checks_clients:
+            return self._bare()
+        if self._listening_for is not present:
+            self._listening = self._bare()
+        return self._listening
+
+    def _bare(self) -> ssl.SSLContext:
+        """Return a context without a certificate: each handshake takes the current one."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.options, context.minimum_version = self._context.options, self._context.minimum_version
+        context.verify_mode = self._context.verify_mode
+        context.num_tickets = self._context.num_tickets
+        context.sni_callback = self._take_present  # called at each handshake, named or not
+        self._listening_for = self._context
+        return context
 
     def _take_present(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self.present()
@@ -92,6 +132,7 @@ class ServerTls:
 
     def _load(self) -> ssl.SSLContext:
         try:
+            cas = self._client_ca.read_bytes() if self._client_ca is not None else b""
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._client_ca)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             # An encrypted key is refused: otherwise the process would ask for its password at the terminal.
@@ -101,8 +142,11 @@ class ServerTls:
                 f"the certificate {self._certificate} can't be used: {error}; set {self._setting}_CERTIFICATE and "
                 f"{self._setting}_KEY to PEM files that fit"
             ) from error
-        if self._client_ca is not None:
+        if self.checks_clients:
             context.verify_mode = ssl.CERT_REQUIRED
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
+        self.client_cas[context] = frozenset(found[0] for found in _PEM.finditer(cas))
         return context
 
 
@@ -124,10 +168,44 @@ class TlsDoor:
         self.tls = tls
         self.handshakes_max = handshakes_max
         self.under_way: dict[Handshake, None] = {}
+        self._checked: list[_CheckedClient] = []
+        """Clients that are connected with a certificate, if the listener requests one."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def before(self, make: Protocols) -> asyncio.Protocol:
         """The protocol of a connection that has just been accepted. `make`: a new protocol, for one whose handshake is over."""
         return Handshake(self, make)
+
+    def keep_checked(self, transport: asyncio.Transport) -> None:
+        """End this connection when the certificate of its client is no longer valid."""
+        until_s = ssl.cert_time_to_seconds(transport.get_extra_info("peercert")["notAfter"])
+        cas = self.tls.client_cas[transport.get_extra_info("ssl_object").context]
+        self._checked.append(_CheckedClient(transport, cas, until_s))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        cas, now_s = self.tls.client_cas[self.tls.present()], time.time()
+        ended = 0
+        for client in self._checked:
+            if not client.transport.is_closing() and (now_s > client.until_s or not client.cas <= cas):
+                client.transport.abort()
+                ended += 1
+        if ended:
+            logger.warning(
+                "connections were ended: the certificate of the client has expired, or a client CA was removed",
+                action="clients_ended", connections=ended,
+            )  # fmt: skip
+        self._checked = [client for client in self._checked if not client.transport.is_closing()]
+        self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check) if self._checked else None
+
+
+class _CheckedClient(NamedTuple):
+    transport: asyncio.Transport
+    cas: frozenset[bytes]
+    """Client CAs that the connection was checked with."""
+    until_s: float
+    """Expiry of the client's certificate, in seconds since 1970."""
 
 
 def behind_tls(tls: ServerTls | None, make: Protocols) -> Protocols:
@@ -166,9 +244,11 @@ class Handshake(asyncio.Protocol):
 
     async def _shake_hands(self, own: socket.socket) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 self._make, own, ssl=self._door.tls.context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
             )
+            if self._door.tls.checks_clients:
+                self._door.keep_checked(transport)
         except (OSError, EOFError, asyncio.CancelledError):  # not TLS, a client without a certificate, too slow, gone
             own.close()
         finally:
