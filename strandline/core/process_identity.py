@@ -1,8 +1,10 @@
-"""Which process a pid means: the kernel reuses pids, a start time tells two processes apart."""
+"""The identity of a process: the kernel reuses pids, and the start time tells two processes apart.
+
+The files are opened by name, not as a `Path`: `Path` interns each part of a name, and each pid is a new string. Python then
+reallocates its table of interned strings (2 MB) now and then, and each thread of a long-lived process keeps a hole of that size.
+"""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 
 def process_identity(pid: int) -> str | None:
@@ -13,14 +15,15 @@ def process_identity(pid: int) -> str | None:
     ticks = start_ticks(pid)
     if ticks is None:
         return None
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot}/{ticks}"
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()}/{ticks}"
 
 
 def start_ticks(pid: int) -> str | None:
     """When the process started, in clock ticks since the machine did; None when it is gone or only a zombie."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            stat = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The name in parentheses may hold spaces and parentheses itself, so fields are counted after the last one.
