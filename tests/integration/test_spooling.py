@@ -13,13 +13,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from strandline.core.record_headers import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
 from strandline.core.streams.stream import StreamSpec
-from strandline.ingest.append.attempts import AttemptFinder
+from strandline.ingest.append.attempts import AttemptFinder, Outcome
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord
+from strandline.ingest.append.transactional_writer import TransactionalWriter
 from strandline.ingest.append.worker_thread import WorkerThread
 from strandline.ingest.append.writer import LogWriter
 from strandline.log.topics import Topics
@@ -170,10 +172,63 @@ def test_an_attempt_is_found_in_a_topic_that_was_made_anew(kafka, topic):
         try:
             attempt = Attempt(topic, 20, dict.fromkeys(range(PARTITIONS), 1_000))
             sent = [SpooledRecord(topic, 1, sequence, b"", None, []) for sequence in range(1, 21)]
-            assert await finder.has_arrived(attempt, sent)
+            assert await finder.outcome_of(attempt, sent) is Outcome.ARRIVED
             later = [record._replace(epoch=2) for record in sent]
-            assert not await finder.has_arrived(attempt, later)
+            assert await finder.outcome_of(attempt, later) is Outcome.ABSENT
         finally:
             thread.close()
 
     asyncio.run(story())
+
+
+def test_an_attempt_whose_records_were_deleted_from_the_log_is_unknown(kafka, topic):
+    """With the transaction in one partition deleted, the records of another one still show that it has arrived."""
+
+    async def story():
+        clients = KafkaClients(
+            kafka,
+            writer_id=topic,
+            record_bytes_max=1_000,
+            confirm_timeout_s=DEADLINE_S,
+            make_producer=Producer,
+            make_consumer=Consumer,
+            make_admin=AdminClient,
+        )
+        thread = WorkerThread("kafka")
+        finder = AttemptFinder(clients, thread)
+        attempt = Attempt(topic, 20, await finder.ends_of(topic))
+        records = [spooled(topic, sequence) for sequence in range(1, 21)]
+        writer = TransactionalWriter(clients, thread, confirm_timeout_s=DEADLINE_S, on_error=lambda _: None)
+        try:
+            await writer.open()
+            await writer.commit(records)
+            assert await finder.outcome_of(attempt, records) is Outcome.ARRIVED
+            later = [record._replace(epoch=2) for record in records]
+            assert await finder.outcome_of(attempt, later) is Outcome.ABSENT
+            delete_all(kafka, topic, [0])
+            assert await finder.outcome_of(attempt, records) is Outcome.ARRIVED
+            delete_all(kafka, topic, range(PARTITIONS))
+            assert await finder.outcome_of(attempt, records) is Outcome.UNKNOWN
+            again = Attempt(topic, 20, await finder.ends_of(topic))
+            assert await finder.outcome_of(again, later) is Outcome.UNKNOWN, "its known ends are older"
+            finder.forget()
+            again = Attempt(topic, 20, await finder.ends_of(topic))
+            assert await finder.outcome_of(again, later) is Outcome.ABSENT, "nothing was deleted after it"
+        finally:
+            writer.drop()
+            thread.close()
+
+    asyncio.run(story())
+
+
+def spooled(topic, sequence):
+    headers = [(HEADER_WRITER, topic.encode()), (HEADER_EPOCH, b"1"), (HEADER_SEQUENCE, b"%d" % sequence)]
+    return SpooledRecord(topic, 1, sequence, b"%d" % sequence, b"key-%d" % sequence, headers)
+
+
+def delete_all(kafka, topic, partitions):
+    """Delete the records of the partitions, as retention does."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    everything = [TopicPartition(topic, number, OFFSET_END) for number in partitions]
+    for answer in admin.delete_records(everything).values():
+        answer.result(DEADLINE_S)

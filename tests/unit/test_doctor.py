@@ -11,14 +11,24 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
-from strandline.core.errors import Conflict, IndexUnavailable, LogUnavailable, RegistryUnavailable, StackError
+from strandline.core.errors import (
+    Conflict,
+    IndexUnavailable,
+    LogUnavailable,
+    NotFound,
+    RegistryUnavailable,
+    StackError,
+)
 from strandline.core.settings import Settings
+from strandline.ingest.append.attempts import Decision, Question, Questions
 from strandline.ingest.mqtt.bridge import MqttBridgeSettings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.schema import HEAD
 from strandline.log.admin import KafkaAdmin
 from strandline.results.elasticsearch_client import RequestRefused
+from strandline.services.cli.commands import app
 from strandline.services.doctor.elasticsearch import check_elasticsearch, free_bytes_needed
 from strandline.services.doctor.finding import Finding, State, examine, ok
 from strandline.services.doctor.kafka import check_kafka, clock_findings, topics_of_ledger
@@ -29,6 +39,7 @@ from strandline.services.doctor.machine import (
     of_open_files,
     of_python,
     of_room,
+    of_spools,
 )
 from strandline.services.doctor.mqtt_broker import check_mqtt
 from strandline.services.doctor.schema_registry import check_registry
@@ -197,6 +208,32 @@ def test_a_topic_on_which_no_transaction_is_allowed_is_deleted_all_the_same() ->
 def test_replicas_that_the_brokers_cannot_hold(brokers: int, replication: int, expected: list[str]) -> None:
     settings = Settings(stream_replication=replication)
     assert [state for state, _ in bad(check_kafka(settings, Brokers(brokers), written_now))] == expected
+
+
+def test_spooled_records_in_doubt_are_a_warning_and_the_command_resolves_them(tmp_path: Path) -> None:
+    directory = tmp_path / "ingest" / "udp-edge-8082"
+    directory.mkdir(parents=True)
+    for number in (2, 10):
+        Questions(directory).ask(Question(number, "readings", 412, 1_700_000_000_000, 1_700_000_002_000))
+
+    def strandline(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["spool", *arguments, "--data-dir", str(tmp_path)])
+
+    (first, _) = list(of_spools(tmp_path))
+    assert first.state is State.WARNING and "412 records of stream readings" in first.sentence
+    assert first.remedy == "decide with strandline spool resolve udp-edge-8082/2 resend, or drop"
+    listed = strandline("list")
+    assert listed.exit_code == 0, listed.output
+    assert listed.output.splitlines() == [
+        f"udp-edge-8082/{number}: 412 records of stream readings, received from 2023-11-14 22:13:20Z to 2023-11-14 22:13:22Z"
+        for number in (2, 10)
+    ]
+    unknown = strandline("resolve", "udp-edge-8082/7", "drop")
+    assert isinstance(unknown.exception, NotFound) and "udp-edge-8082/7: there are no such records" in str(
+        unknown.exception
+    )
+    assert strandline("resolve", "udp-edge-8082/10", "resend").exit_code == 0
+    assert [Questions(directory).answer_of(number) for number in (2, 10)] == [None, Decision.RESEND]
 
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false", "retention.bytes": "-1"}

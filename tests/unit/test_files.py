@@ -23,11 +23,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from strandline.core.errors import LogUnavailable, RecordTooLarge, StackError
+from strandline.core.errors import Conflict, LogUnavailable, RecordTooLarge, StackError
 from strandline.core.files import text_rows
 from strandline.core.files.text_rows import TOO_LONG, UnreadableFile
 from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
+from strandline.ingest.append.attempts import Decision, Outcome
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files import file_ingest
 from strandline.ingest.files.file_ingest import FileIngest, Taken
@@ -457,9 +458,11 @@ class ToldLog:
     async def ends_of(self, topic: str) -> dict[int, int]:
         return {0: len(self.log)}
 
-    async def has_arrived(self, attempt: Any, records: list[Any]) -> bool:
+    async def outcome_of(self, attempt: Any, records: list[Any]) -> Outcome:
         found = {(one.epoch, one.sequence) for one in self.log[attempt.scan_from[0] :]}
-        return {(one.epoch, one.sequence) for one in records} <= found
+        if not {(one.epoch, one.sequence) for one in records} <= found:
+            return Outcome.ABSENT
+        return Outcome.ARRIVED
 
 
 @pytest.mark.parametrize("step", ["before", "after"])
@@ -485,6 +488,46 @@ def test_a_transaction_in_doubt_is_resolved_from_the_log(
     assert asyncio.run(run("")) == Taken(0, 26, 0)
     assert [record.value for record in log] == [b"%d" % n for n in range(25)]
     assert len({dict(record.headers)["message-id"] for record in log}) == 25
+
+
+@pytest.mark.parametrize(("decision", "taken"), [(Decision.RESEND, Taken(15, 10, 1)), (Decision.DROP, Taken(5, 20, 1))])
+def test_a_transaction_that_the_log_no_longer_shows_is_the_operators_to_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: Decision, taken: Taken
+) -> None:
+    monkeypatch.setattr(file_ingest, "TRANSACTION_RECORDS_MAX", 10)
+    path, log = tmp_path / "f.ndjson", list[Any]()
+    path.write_bytes(b"".join(b"%d\n" % n for n in range(25)) + b"x" * 100 + b"\n")
+
+    class ShortenedLog(ToldLog):
+        async def outcome_of(self, attempt: Any, records: list[Any]) -> Outcome:
+            return Outcome.UNKNOWN
+
+    async def run(at: str, in_doubt: Decision | None = None) -> Taken:
+        with contextlib.closing(WriterIdentity.take(tmp_path, "files-host-s")) as identity:
+            with contextlib.closing(Journal(identity.directory / "files.sqlite")) as journal:
+                one = FileIngest(
+                    "127.0.0.1:1",
+                    spec(),
+                    identity,
+                    journal,
+                    record_bytes_max=50,
+                    confirm_timeout_s=1,
+                    in_doubt=in_doubt,
+                )
+                one._writer = one._finder = ShortenedLog(log, at)  # type: ignore[assignment]
+                async with one:
+                    return await one.take(path, lambda *_: None)
+
+    with pytest.raises(LogUnavailable):
+        asyncio.run(run("after"))
+    for _ in range(2):
+        with pytest.raises(
+            Conflict, match=r"the last 10 records of an earlier strandline ingest s .* --in-doubt resend"
+        ):
+            asyncio.run(run(""))
+    assert len(log) == 20
+    assert asyncio.run(run("", decision)) == taken
+    assert asyncio.run(run("")) == Taken(0, 26, 0)
 
 
 def test_what_came_before_a_break_in_a_file_is_in_the_log(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import InvalidSettings
+from strandline.core.record_headers import HEADER_EPOCH, HEADER_RECEIVED, HEADER_SEQUENCE, HEADER_WRITER
 from strandline.ingest.append import spool_drain, spooling_writer
+from strandline.ingest.append.attempts import Decision, Questions
 from strandline.ingest.append.outcome import Accepted, SpoolFull
-from strandline.ingest.append.spool import Spool
+from strandline.ingest.append.spool import Spool, SpooledRecord
 from strandline.ingest.append.spool_drain import SpoolDrain
 from strandline.ingest.append.spool_intake import SpoolingBatch
 from strandline.ingest.append.writer import LogWriter
@@ -270,6 +272,105 @@ def test_spooled_records_of_a_topic_that_is_gone_are_not_read_again_and_again(tm
             assert [record.value() for record in log.records] == [b"1"]
 
     asyncio.run(asyncio.wait_for(story(), 4 * DEADLINE_S))
+
+
+class ShortenedLog(TwoPartitions):
+    """Retention has deleted the records before offset 10 of both partitions, and nothing came after."""
+
+    def list_offsets(self, asked, isolation_level, request_timeout):
+        return {place: done(SimpleNamespace(offset=10)) for place in asked}
+
+
+def spooled(value, sequence, topic="t"):
+    headers = [
+        (HEADER_WRITER, b"test"),
+        (HEADER_EPOCH, b"6"),
+        (HEADER_SEQUENCE, b"%d" % sequence),
+        (HEADER_RECEIVED, b"1700000000000"),
+    ]
+    return SpooledRecord(topic, 6, sequence, value, None, headers)
+
+
+def spool_with_lost_attempt(directory):
+    """Two records of `t` were sent at offsets that no longer exist. Later records wait behind them."""
+    spool = Spool(directory, bytes_max=1_000_000)
+    spool.add([spooled(b"1", 1), spooled(b"2", 2)], {"t": {0: 5, 1: 9}})
+    spool.add([spooled(b"3", 3), spooled(b"4", 4, "u")])
+    return spool
+
+
+def logged(log):
+    return [record.value() for record in log.records]
+
+
+@pytest.mark.parametrize(
+    ("decision", "sent"), [(Decision.RESEND, [b"1", b"2", b"3", b"4"]), (Decision.DROP, [b"3", b"4"])]
+)
+def test_an_attempt_that_the_log_no_longer_shows_waits_for_the_operator_and_holds_up_nothing(
+    tmp_path, monkeypatch, decision, sent
+):
+    said = []
+    logger = SimpleNamespace(
+        info=lambda *_, **__: None, warning=lambda *_, **__: None, error=lambda text, **_: said.append(text)
+    )
+    monkeypatch.setattr(spool_drain, "logger", logger)
+    monkeypatch.setattr(spool_drain, "ANSWER_LOOK_S", 0.05)
+    log = FakeLog()
+
+    def writer(spool):
+        return writer_over(
+            log, spool, lambda config: PickyProducer(config, log, None), confirm_timeout_s=1, make_admin=ShortenedLog
+        )
+
+    async def wait_for_question():
+        spool = spool_with_lost_attempt(tmp_path)
+        bytes_before = spool.bytes_of["t"]
+        async with writer(spool):
+            await wait_until_async(lambda: spool.records == 0 and said)
+            assert sorted(logged(log)) == [b"3", b"4"], "nothing is resent, and nothing waits for the answer"
+            assert spool.records_in_doubt == 2
+            assert 0 < spool.bytes_of["t"] < bytes_before
+            (question,) = Questions(tmp_path).all()
+            assert (question.topic, question.records, question.received_first_ms) == ("t", 2, 1_700_000_000_000)
+            assert f"strandline spool resolve {tmp_path.name}/1 resend, or drop" in said[0]
+
+    async def wait_for_end():
+        spool = Spool(tmp_path, bytes_max=1_000_000)
+        assert spool.records_in_doubt == 2, "the records outlive the process"
+        async with writer(spool):
+            await wait_until_async(lambda: len(said) == 2)
+            Questions(tmp_path).answer(1, decision)
+            await wait_until_async(lambda: not spool.doubts)
+            await wait_until_async(lambda: not list(Questions(tmp_path).all()))
+            assert sorted(logged(log)) == sent
+            assert spool.bytes == 0
+
+    asyncio.run(asyncio.wait_for(wait_for_question(), DEADLINE_S))
+    asyncio.run(asyncio.wait_for(wait_for_end(), DEADLINE_S))
+
+
+def test_records_that_are_resent_and_lost_from_sight_again_are_asked_about_again(tmp_path, monkeypatch):
+    """The process ended while it resent them, and came back after the retention."""
+    said = []
+    logger = SimpleNamespace(
+        info=lambda *_, **__: None, warning=lambda *_, **__: None, error=lambda text, **_: said.append(text)
+    )
+    monkeypatch.setattr(spool_drain, "logger", logger)
+    monkeypatch.setattr(spool_drain, "ANSWER_LOOK_S", 0.05)
+    spool, log = spool_with_lost_attempt(tmp_path), FakeLog()
+    spool.set_aside(spool.attempt_of("t"))
+    spool.begin_again(1, {0: 5, 1: 9})
+    Questions(tmp_path).answer(1, Decision.RESEND)
+
+    async def story():
+        async with writer_over(
+            log, spool, lambda config: PickyProducer(config, log, None), confirm_timeout_s=1, make_admin=ShortenedLog
+        ):
+            await wait_until_async(lambda: len(said) == 2)
+            assert spool.doubts[1].scan_from is None and Questions(tmp_path).answer_of(1) is None
+            assert sorted(logged(log)) == [b"3", b"4"]
+
+    asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
 def test_what_was_only_slow_is_written_directly_again(tmp_path):

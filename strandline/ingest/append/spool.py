@@ -8,6 +8,8 @@ Invariants:
 - A record keeps the headers, epoch and sequence number that it got first, however often it is sent.
 - The sum of `bytes` never goes over `bytes_max`: what would exceed it is rejected, and what is there stays.
 - A topic gets no more than SHARE times what stays free, so one that is flooded leaves room for the others.
+- Records whose outcome nobody knows are *set aside* until an operator decides: they keep their room, and the later records of
+  their stream don't wait for them.
 - One thread uses a Spool, and its methods block. The file is locked against other processes.
 """
 
@@ -18,7 +20,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +51,27 @@ CREATE TABLE IF NOT EXISTS attempts (
     last_id INTEGER NOT NULL,
     scan_from TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS doubts (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic TEXT NOT NULL,
+    scan_from TEXT
+);
+CREATE TABLE IF NOT EXISTS doubtful_records (
+    id INTEGER PRIMARY KEY,
+    doubt INTEGER NOT NULL,
+    topic TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    key BLOB,
+    headers BLOB NOT NULL,
+    bytes INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS records_of_doubt ON doubtful_records (doubt, id);
+"""
+_SET_ASIDE = """
+INSERT INTO doubtful_records (id, doubt, topic, epoch, sequence, value, key, headers, bytes)
+SELECT id, ?, topic, epoch, sequence, value, key, headers, bytes FROM records WHERE topic = ? AND id <= ?
 """
 _encode_headers = msgspec.msgpack.Encoder().encode
 _decode_headers = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
@@ -85,6 +108,17 @@ class Attempt:
     """Partition -> offset. A partition that is not named is read from its start."""
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """Records of one attempt that are set aside."""
+
+    number: int
+    topic: str
+    records: int
+    scan_from: dict[int, int] | None
+    """Partition -> offset, of the attempt to send them again. None if they weren't sent again."""
+
+
 class Spool:
     """The spool of one writer, in a directory of its own."""
 
@@ -101,6 +135,8 @@ class Spool:
             # Locked from now on, and not only from the first write: the lock tells that the spool's writer runs.
             self._connection.executescript("BEGIN EXCLUSIVE; COMMIT;")
             self.bytes_of, self.records_of = self._measure()
+            self.doubts = self._read_doubts()
+            """Records that are set aside, by the numbers of the doubts."""
         except sqlite3.Error as error:
             raise StackError(
                 f"the spool {self.path} can't be opened: {error}; free space on its disk, or find the process that uses it"
@@ -108,7 +144,18 @@ class Spool:
 
     def _measure(self) -> tuple[dict[str, int], dict[str, int]]:
         rows = self._connection.execute("SELECT topic, count(*), sum(bytes) FROM records GROUP BY topic").fetchall()
-        return {topic: size for topic, _, size in rows}, {topic: count for topic, count, _ in rows}
+        aside = self._connection.execute("SELECT topic, sum(bytes) FROM doubtful_records GROUP BY topic").fetchall()
+        sizes = Counter({topic: size for topic, _, size in rows}) + Counter(dict(aside))
+        return dict(sizes), {topic: count for topic, count, _ in rows}
+
+    def _read_doubts(self) -> dict[int, Doubt]:
+        rows = self._connection.execute(
+            "SELECT number, doubts.topic, count(*), scan_from FROM doubts JOIN doubtful_records ON doubt = number GROUP BY number"
+        )
+        return {
+            number: Doubt(number, topic, records, None if scan_from is None else _offsets(scan_from))
+            for number, topic, records, scan_from in rows.fetchall()
+        }
 
     @property
     def bytes(self) -> int:
@@ -117,8 +164,13 @@ class Spool:
 
     @property
     def records(self) -> int:
-        """How many records wait."""
+        """How many records wait for Kafka. Records that are set aside don't."""
         return sum(self.records_of.values())
+
+    @property
+    def records_in_doubt(self) -> int:
+        """Number of records that are set aside until an operator decides."""
+        return sum(one.records for one in list(self.doubts.values()))
 
     def add(self, records: Sequence[SpooledRecord], attempted: dict[str, dict[int, int]] | None = None) -> None:
         """Put the records behind all others; they are on disk when this returns.
@@ -209,7 +261,7 @@ class Spool:
             raise self._unreadable(error) from error
         if row is None:
             return None
-        return Attempt(topic, row[0], {int(number): offset for number, offset in json.loads(row[1]).items()})
+        return Attempt(topic, row[0], _offsets(row[1]))
 
     def begin(self, attempt: Attempt) -> None:
         """Write an attempt down before it is made. Raises SpoolFull: then it must not be made."""
@@ -241,6 +293,59 @@ class Spool:
             self.bytes_of[topic] -= size
             self.records_of[topic] -= records
 
+    # Records whose outcome nobody knows.
+
+    def set_aside(self, attempt: Attempt) -> Doubt:
+        """Set the records of the attempt aside, and end the attempt. Raises SpoolFull: then nothing has changed."""
+        try:
+            with self._transaction():
+                number = self._connection.execute("INSERT INTO doubts (topic) VALUES (?)", (attempt.topic,)).lastrowid
+                assert number is not None
+                of_attempt = (attempt.topic, attempt.last_id)
+                records = self._connection.execute(_SET_ASIDE, (number, *of_attempt)).rowcount
+                self._connection.execute("DELETE FROM records WHERE topic = ? AND id <= ?", of_attempt)
+                self._connection.execute("DELETE FROM attempts WHERE topic = ?", (attempt.topic,))
+        except sqlite3.Error as error:
+            raise SpoolFull(f"the spool {self.path} could not be written ({error}); free space on its disk") from error
+        self.records_of[attempt.topic] -= records
+        doubt = self.doubts[number] = Doubt(number, attempt.topic, records, None)
+        return doubt
+
+    def doubtful(self, number: int) -> list[SpooledRecord]:
+        """Return the records of a doubt. Raises SpoolFull if the disk fails."""
+        query = "SELECT topic, epoch, sequence, value, key, headers FROM doubtful_records WHERE doubt = ? ORDER BY id"
+        try:
+            rows = self._connection.execute(query, (number,)).fetchall()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+        return [
+            SpooledRecord(topic, epoch, sequence, value, key, _decode_headers(headers))
+            for topic, epoch, sequence, value, key, headers in rows
+        ]
+
+    def begin_again(self, number: int, scan_from: dict[int, int] | None) -> None:
+        """Note that the records of a doubt are about to be sent again; None: that they weren't. Raises SpoolFull."""
+        noted = None if scan_from is None else json.dumps(scan_from)
+        try:
+            with self._transaction():
+                self._connection.execute("UPDATE doubts SET scan_from = ? WHERE number = ?", (noted, number))
+        except sqlite3.Error as error:
+            raise SpoolFull(f"the spool {self.path} could not be written ({error}); free space on its disk") from error
+        self.doubts[number] = replace(self.doubts[number], scan_from=scan_from)
+
+    def end_doubt(self, number: int) -> None:
+        """Delete the records of a doubt: they are in the log, or an operator dropped them. Raises SpoolFull."""
+        try:
+            with self._transaction():
+                (size,) = self._connection.execute(
+                    "SELECT coalesce(sum(bytes), 0) FROM doubtful_records WHERE doubt = ?", (number,)
+                ).fetchone()
+                self._connection.execute("DELETE FROM doubtful_records WHERE doubt = ?", (number,))
+                self._connection.execute("DELETE FROM doubts WHERE number = ?", (number,))
+        except sqlite3.Error as error:
+            raise SpoolFull(f"the spool {self.path} could not be written ({error}); free space on its disk") from error
+        self.bytes_of[self.doubts.pop(number).topic] -= size
+
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
@@ -264,3 +369,7 @@ class Spool:
             with contextlib.suppress(sqlite3.Error):  # a full disk may have rolled it back already
                 self._connection.execute("ROLLBACK")
             raise
+
+
+def _offsets(noted: str) -> dict[int, int]:
+    return {int(number): int(offset) for number, offset in json.loads(noted).items()}

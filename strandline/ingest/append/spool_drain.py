@@ -11,9 +11,10 @@ import structlog
 from confluent_kafka import KafkaException
 
 from strandline.core.errors import LogUnavailable
-from strandline.ingest.append.attempts import AttemptFinder
+from strandline.core.record_headers import HEADER_RECEIVED
+from strandline.ingest.append.attempts import AttemptFinder, Decision, Outcome, Question, Questions
 from strandline.ingest.append.outcome import NOT_CONFIRMED, SpoolFull
-from strandline.ingest.append.spool import Attempt, Spool
+from strandline.ingest.append.spool import Attempt, Doubt, Spool, SpooledRecord
 from strandline.ingest.append.transactional_writer import (
     SERVE_S,
     TRANSACTION_BYTES_MAX,
@@ -33,6 +34,10 @@ TROUBLE_RETRY_S_MAX = 4.0
 as long each time: a topic that was deleted may never be there again."""
 
 
+ANSWER_LOOK_S = 1.0
+"""Interval in seconds at which the operator's decisions are read."""
+
+
 class TopicTrouble(Exception):
     """One topic can't be drained at present; the others can."""
 
@@ -41,7 +46,8 @@ class SpoolDrain:
     """Takes records out of the spool once they are in the log. Only one `drain` runs at a time.
 
     An attempt is written down before it is made. One that is found written down is in doubt, and is resolved before
-    anything else of its stream is sent.
+    anything else of its stream is sent. If the log no longer shows whether it has arrived, its records are set aside, and an
+    operator decides (`apply_decisions`).
     """
 
     def __init__(
@@ -54,6 +60,11 @@ class SpoolDrain:
         self._finder = finder
         self._behind = behind
         self._retry_at_s: dict[str, float] = {}
+        self._questions = Questions(spool.path.parent)
+        self._asked: set[int] = set()
+        """Doubts whose questions were written by this process."""
+        self._is_swept = False
+        self._look_at_s = 0.0
         self._troubles: dict[str, tuple[str, float]] = {}
         """Topic -> its trouble as it was logged, and for how long it is left alone."""
         self.catching_up: str | None = None
@@ -116,7 +127,13 @@ class SpoolDrain:
             if chunk is None:
                 await self._disk.run(self._spool.end, attempt.topic, None)
                 return
-            has_arrived = await self._finder.has_arrived(attempt, chunk.records)
+            outcome = await self._finder.outcome_of(attempt, chunk.records)
+            if outcome is Outcome.UNKNOWN:
+                await self._disk.run(self._spool.set_aside, attempt)
+                self._behind[attempt.topic] -= len(chunk.records)
+                self._look_at_s = 0.0
+                return
+            has_arrived = outcome is Outcome.ARRIVED
             await self._disk.run(self._spool.end, attempt.topic, attempt.last_id if has_arrived else None)
         except (LogUnavailable, KafkaException) as error:
             raise TopicTrouble(str(error)) from error
@@ -149,4 +166,89 @@ class SpoolDrain:
         self._troubles.pop(topic, None)
         await self._disk.run(self._spool.end, topic, chunk.last_id)
         self._behind[topic] -= len(chunk.records)
+        return True
+
+    # Records whose outcome nobody knows.
+
+    async def apply_decisions(self) -> None:
+        """Ask the operator about each doubt, and do what the operator has decided.
+
+        The records leave the spool when they are dropped, or in the log. Raises LogUnavailable, RecordTooLarge and KafkaException
+        when the producer must be replaced; the doubt then stays.
+        """
+        if not self._is_swept:
+            await self._disk.run(self._sweep)
+            self._is_swept = True
+        if not self._spool.doubts or time.monotonic() < self._look_at_s:
+            return
+        self._look_at_s = time.monotonic() + ANSWER_LOOK_S
+        for doubt in list(self._spool.doubts.values()):
+            try:
+                await self._decide(doubt)
+            except TopicTrouble as trouble:
+                self._put_off(doubt.topic, str(trouble))
+
+    def _sweep(self) -> None:
+        """Remove questions that an earlier process applied and didn't remove."""
+        try:
+            for question in list(self._questions.all()):
+                if question.number not in self._spool.doubts:
+                    self._questions.close(question.number)
+        except OSError as error:
+            logger.warning("old questions could not be removed", action="questions_left", reason=str(error))
+
+    async def _decide(self, doubt: Doubt) -> None:
+        records = await self._disk.run(self._spool.doubtful, doubt.number)
+        try:
+            if doubt.number not in self._asked:
+                await self._ask(doubt, records)
+            decision = await self._disk.run(self._questions.answer_of, doubt.number)
+        except OSError as error:
+            raise TopicTrouble(f"the question about spooled records in doubt can't be kept: {error}") from error
+        if decision is None:
+            return
+        if decision is Decision.RESEND and not await self._is_sent_again(doubt, records):
+            return
+        await self._disk.run(self._spool.end_doubt, doubt.number)
+        await self._disk.run(self._questions.close, doubt.number)
+        logger.warning(
+            "records in doubt left the spool as the operator decided",
+            action="doubt_ended",
+            topic=doubt.topic,
+            records=doubt.records,
+            decision=decision.value,
+        )
+
+    async def _ask(self, doubt: Doubt, records: list[SpooledRecord]) -> None:
+        received = [int(dict(record.headers).get(HEADER_RECEIVED, b"0")) for record in records]
+        question = Question(doubt.number, doubt.topic, doubt.records, min(received), max(received))
+        await self._disk.run(self._questions.ask, question)
+        self._asked.add(doubt.number)
+        name = f"{self._spool.path.parent.name}/{doubt.number}"
+        logger.error(
+            f"the log no longer shows whether {doubt.records} spooled records of stream {doubt.topic} have arrived, because "
+            "records from that time were deleted. Nothing was resent; decide with strandline spool resolve "
+            f"{name} resend, or drop",
+            action="attempt_unknown",
+            topic=doubt.topic,
+            records=doubt.records,
+        )
+
+    async def _is_sent_again(self, doubt: Doubt, records: list[SpooledRecord]) -> bool:
+        """Send the records in a transaction of their own. Return False if the operator must decide again."""
+        if doubt.scan_from is not None:
+            try:
+                outcome = await self._finder.outcome_of(Attempt(doubt.topic, 0, doubt.scan_from), records)
+            except (LogUnavailable, KafkaException) as error:
+                raise TopicTrouble(str(error)) from error
+            if outcome is Outcome.UNKNOWN:
+                await self._disk.run(self._spool.begin_again, doubt.number, None)
+                await self._disk.run(self._questions.close, doubt.number)
+                self._asked.discard(doubt.number)
+                return False
+            if outcome is Outcome.ARRIVED:
+                return True
+        ends = await self._ends_of(doubt.topic)
+        await self._disk.run(self._spool.begin_again, doubt.number, ends)
+        await self._writer.commit(records)
         return True

@@ -13,7 +13,8 @@ sent, for direct ones when their records go to the spool.
 
 Invariants:
 - One transaction is open at a time, and it is ended, fenced or timed out before the next.
-- A record in doubt is in the spool with its attempt; no other record of its stream is sent before it is resolved.
+- A record in doubt is in the spool with its attempt; no other record of its stream is sent before it is resolved, or set aside
+  until an operator decides.
 - What is acknowledged is committed and read back, or on this machine's disk.
 """
 
@@ -172,7 +173,7 @@ class SpoolingWriter:
         """Write and drain, for as long as the process runs: one thing at a time."""
         while True:
             try:
-                is_idle = not self._direct and not self._intake.behind.total()
+                is_idle = not self._direct and not self._intake.behind.total() and not self.spool.doubts
                 if not self._writer.is_open and not is_idle:
                     await self._open()
                 topic = self._drain.next_topic()
@@ -182,6 +183,7 @@ class SpoolingWriter:
                     await self._wait(None if is_idle else RETRY_S)
                 if topic is not None:
                     await self._drain_some(topic)
+                await self._drain.apply_decisions()
                 self._come_back()
             except RecordTooLarge as error:
                 self._spool_refused(topic, str(error))

@@ -25,7 +25,7 @@ from typing import Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import Conflict, LogUnavailable
 from strandline.core.files.text_rows import PlacedRow, Row, TooLong, UnreadableFile
 from strandline.core.record_headers import (
     HEADER_CONTENT_TYPE,
@@ -37,7 +37,7 @@ from strandline.core.record_headers import (
     HEADER_WRITER,
 )
 from strandline.core.streams.stream import StreamSpec
-from strandline.ingest.append.attempts import AttemptFinder
+from strandline.ingest.append.attempts import AttemptFinder, Decision, Outcome
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord
 from strandline.ingest.append.transactional_writer import (
@@ -96,7 +96,10 @@ class FileIngest:
         *,
         record_bytes_max: int,
         confirm_timeout_s: float,
+        in_doubt: Decision | None = None,
     ) -> None:
+        """`in_doubt`: what to do if the log no longer shows whether the last transaction of an earlier process has arrived."""
+        self._in_doubt = in_doubt
         self._spec = spec
         self._identity = identity
         self._journal = journal
@@ -120,7 +123,8 @@ class FileIngest:
         self._sequence = 0
 
     async def __aenter__(self) -> Self:
-        """Fence every earlier writer of this identity, and resolve what it left in doubt. Raises LogUnavailable."""
+        """Fence every earlier writer of this identity, and resolve what it left in doubt. Raises LogUnavailable, and Conflict if
+        the log no longer shows whether its last transaction has arrived, and `in_doubt` doesn't decide."""
         try:
             await self._writer.open()
         except KafkaException as error:
@@ -133,7 +137,20 @@ class FileIngest:
             numbers = range(attempt.sequence_first, attempt.sequence_last + 1)
             records = [SpooledRecord(self._spec.stream, attempt.epoch, number, b"", None, []) for number in numbers]
             noted = Attempt(self._spec.stream, 0, attempt.scan_from)
-            self._journal.end(attempt, is_in_log=await self._finder.has_arrived(noted, records))
+            try:
+                outcome = await self._finder.outcome_of(noted, records)
+            except BaseException:
+                await self.__aexit__(None, None, None)
+                raise
+            if outcome is Outcome.UNKNOWN and self._in_doubt is None:
+                await self.__aexit__(None, None, None)
+                raise Conflict(
+                    f"the log no longer shows whether the last {len(records)} records of an earlier strandline ingest "
+                    f"{self._spec.stream} have arrived, because records from that time were deleted. Nothing was sent; run it "
+                    "again with --in-doubt resend, which may repeat them, or --in-doubt drop, which may lose them"
+                )
+            is_in_log = outcome is Outcome.ARRIVED or (outcome is Outcome.UNKNOWN and self._in_doubt is Decision.DROP)
+            self._journal.end(attempt, is_in_log=is_in_log)
         return self
 
     async def __aexit__(

@@ -23,6 +23,8 @@ from strandline.ingest.append.writer_identity import WriterIdentity, writer_dire
 
 logger = structlog.get_logger()
 
+_ANY_RECORD = "SELECT 1 FROM records UNION ALL SELECT 1 FROM doubtful_records LIMIT 1"
+
 
 class WriterDisk(NamedTuple):
     """What a writer has on disk, locked for this process."""
@@ -76,9 +78,9 @@ def _open(identity: WriterIdentity, spool_bytes_max: int) -> WriterDisk:
     Whether those are in the log already could not be told: they are looked for under the writer's id.
     """
     spool = Spool(identity.directory, bytes_max=spool_bytes_max)
-    for topic in spool.records_of:
-        oldest = spool.head(topic, 1, 1)
-        writer_id = dict(oldest.records[0].headers).get(HEADER_WRITER, b"").decode() if oldest else identity.writer_id
+    oldest = [chunk.records[0] for topic in spool.records_of if (chunk := spool.head(topic, 1, 1)) is not None]
+    for record in (*oldest, *(spool.doubtful(number)[0] for number in spool.doubts)):
+        writer_id = dict(record.headers).get(HEADER_WRITER, b"").decode()
         if writer_id != identity.writer_id:
             raise StackError(
                 f"the spool in {identity.directory} holds records of writer {writer_id}, not of {identity.writer_id}; was the "
@@ -104,7 +106,7 @@ def _holds_records(directory: Path) -> bool:
         return False
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as spool:
-            return spool.execute("SELECT 1 FROM records LIMIT 1").fetchone() is not None
+            return spool.execute(_ANY_RECORD).fetchone() is not None
     except sqlite3.Error as error:
         # A spool in use is locked. One that a killed process left in the middle of a write can't be read without repair.
         return getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY

@@ -107,6 +107,11 @@ class IngestMetrics(Collector):
         own = spools[0]
         for name, help_text, read in (
             ("records", "Records that wait on disk for Kafka", lambda: sum(spool.records for spool in spools)),
+            (
+                "in_doubt_records",
+                "Records on disk that an operator must resend or drop: the log no longer shows whether they have arrived",
+                lambda: sum(spool.records_in_doubt for spool in spools),
+            ),
             ("bytes", "What they take of the spool", lambda: own.bytes),
             ("bytes_max", "What the spool may hold", lambda: own.bytes_max),
         ):

@@ -23,7 +23,7 @@ from strandline.services.cli.certs_verbs import certs_app
 from strandline.services.cli.dead_letter_verbs import dead_letters_app
 from strandline.services.cli.desk.desk_verbs import pipeline_app
 from strandline.services.cli.document_verbs import apply_app
-from strandline.services.cli.ingest_verbs import ingest_app
+from strandline.services.cli.ingest_verbs import ingest_app, spool_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
 from strandline.services.cli.lookups.lookup_verbs import lookup_app
@@ -45,6 +45,7 @@ app.add_typer(stack_app)
 app.add_typer(apply_app)
 app.add_typer(audit_app)
 app.add_typer(ingest_app)
+app.add_typer(spool_app, name="spool")
 app.add_typer(job_app, name="job")
 app.add_typer(batch_app, name="batch")
 app.add_typer(stream_app, name="stream")

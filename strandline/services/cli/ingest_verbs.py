@@ -10,16 +10,18 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strandline.core.errors import LogUnavailable, RecordTooLarge, StackError, StrandlineError
-from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
-from strandline.services.cli.output import Tell, print_json, printable, waiting
+from strandline.core.errors import LogUnavailable, NotFound, RecordTooLarge, StackError, StrandlineError
+from strandline.services.cli import display
+from strandline.services.cli.options import AsJson, DataDir, IgnoredUrl, TokenFile, Url, connect
+from strandline.services.cli.output import Tell, print_json, printable, show, waiting
 
 if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every verb comes by here
     from strandline.core.settings import Settings
@@ -27,6 +29,9 @@ if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and eve
     from strandline.ingest.files.file_ingest import FileIngest
 
 ingest_app = typer.Typer()
+spool_app = typer.Typer(
+    help="Records in the spools of gateways of which nobody knows whether they have arrived.", no_args_is_help=True
+)
 SUFFIXES = (".ndjson", ".jsonl", ".json", ".csv", ".txt", ".lp", ".log", ".parquet", ".pq")
 """What is taken of a watched folder, also packed as .gz, .zst or .zstd."""
 CONFIRM_TIMEOUT_S = 30.0
@@ -36,6 +41,13 @@ TRY_AGAIN_AFTER_S = 5.0
 """How long a watched file rests that could not be taken, and a watch while Kafka is away: each try reads the file from its
 beginning."""
 _JOURNAL_FILE = "files.sqlite"
+
+
+class Choice(StrEnum):
+    """What to do with records if nobody knows whether they have arrived."""
+
+    RESEND = "resend"
+    DROP = "drop"
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,12 @@ def ingest(
         float, typer.Option("--rest", min=0, help="In a watched folder: take a file that hasn't changed for so long.")
     ] = 2.0,
     again: Annotated[bool, typer.Option("--again", help="Also what was taken before.")] = False,
+    in_doubt: Annotated[
+        Choice | None,
+        typer.Option(
+            help="Resend or drop the last records of an earlier run if the log no longer shows whether they have arrived."
+        ),
+    ] = None,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
@@ -77,7 +95,9 @@ def ingest(
     failures: dict[Path, Failure] = {}
     paths = _paths(files or [], watch, rest_s, failures)
     with contextlib.suppress(KeyboardInterrupt) if watch is not None else contextlib.nullcontext():
-        put_files(spec, paths, (data_dir, url), taken, failures, again=again, is_watching=watch is not None)
+        put_files(
+            spec, paths, (data_dir, url), taken, failures, again=again, is_watching=watch is not None, in_doubt=in_doubt
+        )
     if as_json:
         print_json({"files": taken})
     else:
@@ -85,6 +105,64 @@ def ingest(
             print(printable(_sentence(one)))
     if failures:
         raise StackError("; ".join(one.sentence for one in failures.values()))
+
+
+@spool_app.command("list", epilog="Example: strandline spool list --data-dir /var/lib/strandline")
+def list_spools(data_dir: DataDir = None, url: IgnoredUrl = None, as_json: AsJson = False) -> None:
+    """List spooled records of which the log no longer shows whether they have arrived."""
+    from rich.text import Text
+
+    from strandline.ingest.append.attempts import open_questions
+    from strandline.ingest.append.writer_identity import writer_directories
+
+    found = [
+        {"name": f"{writer_id}/{one.number}", "stream": one.topic, **asdict(one)}
+        for writer_id, one in open_questions(writer_directories(_own_directory(data_dir)))
+    ]
+    for one in found:
+        del one["topic"], one["number"]
+    show({"in_doubt": found}, as_json, lambda: map(Text, map(_in_doubt_sentence, found)) if found else [Text("none")])
+
+
+@spool_app.command("resolve", epilog="Example: strandline spool resolve udp-host-8082/3 resend")
+def resolve_spooled(
+    name: Annotated[str, typer.Argument(help="The name that strandline spool list shows.")],
+    choice: Annotated[
+        Choice,
+        typer.Argument(help="resend: send the records, which may repeat them. drop: delete them, which may lose them."),
+    ],
+    data_dir: DataDir = None,
+    url: IgnoredUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Resend or drop spooled records of which the log no longer shows whether they have arrived."""
+    from strandline.ingest.append.attempts import Decision, Questions
+    from strandline.ingest.append.writer_identity import writer_directories
+
+    writer_id, _, number = name.rpartition("/")
+    directory = writer_directories(_own_directory(data_dir)).get(writer_id)
+    questions = Questions(directory) if directory is not None else None
+    if questions is None or all(str(one.number) != number for one in questions.all()):
+        raise NotFound(f"{name}: there are no such records; strandline spool list shows the names")
+    try:
+        questions.answer(int(number), Decision(choice.value))
+    except OSError as error:
+        raise StackError(
+            f"{name}: can't write to {directory}: {error}; run the command as the gateway's user"
+        ) from error
+    answer = {"name": name, "decision": choice.value}
+    show(answer, as_json, lambda: [f"{name}: {choice.value}; the gateway does it within seconds, or at its next start"])
+
+
+def _own_directory(data_dir: Path | None) -> Path:
+    from strandline.core.settings import Settings
+
+    return data_dir or Settings.read().data_dir
+
+
+def _in_doubt_sentence(one: dict[str, object]) -> str:
+    first, last = (display.show_time(int(str(one[name]))) for name in ("received_first_ms", "received_last_ms"))
+    return f"{one['name']}: {one['records']} records of stream {one['stream']}, received from {first} to {last}"
 
 
 def put_files(
@@ -96,12 +174,16 @@ def put_files(
     *,
     again: bool = False,
     is_watching: bool = False,
+    in_doubt: Choice | None = None,
 ) -> None:
     """Put files into a stream, each of their records once: add what became of each to `taken`, or to `failures`. None among the
     paths stands for a moment's rest. `stack`: the options `--data-dir` and `--url`. `is_watching`: the end is far, so each
     failure is told at once."""
     with waiting(f"files go into stream {spec.stream}") as tell:
-        asyncio.run(_run(_settings(*stack), spec, paths, again, tell, taken, failures, is_watching=is_watching))
+        running = _run(
+            _settings(*stack), spec, paths, again, tell, taken, failures, is_watching=is_watching, in_doubt=in_doubt
+        )
+        asyncio.run(running)
 
 
 def _settings(data_dir: Path | None, url: str | None) -> Settings:
@@ -129,6 +211,7 @@ async def _run(
     failures: dict[Path, Failure],
     *,
     is_watching: bool = False,
+    in_doubt: Choice | None = None,
 ) -> None:
     """Take each file: add what became of it to `taken`, or to `failures`; the others are taken. One that is taken at a later try
     has not failed. None among the paths stands for a moment's rest.
@@ -137,6 +220,7 @@ async def _run(
     writer fences it, and looks there. Then the next file follows, or, after an outage, the same one: a watch waits for its end.
     Without a watch an outage ends it all.
     """
+    from strandline.ingest.append.attempts import Decision
     from strandline.ingest.append.writer_identity import WriterIdentity
     from strandline.ingest.files.file_ingest import FileIngest
     from strandline.ingest.files.journal import Journal
@@ -155,6 +239,7 @@ async def _run(
                     journal,
                     record_bytes_max=settings.record_bytes_max,
                     confirm_timeout_s=max(CONFIRM_TIMEOUT_S, settings.confirm_timeout_s),
+                    in_doubt=None if in_doubt is None else Decision(in_doubt.value),
                 )
                 if again and mark is None:
                     mark = str(identity.epoch)
@@ -188,10 +273,10 @@ async def _take_each(
         try:
             size = path.stat().st_size
 
-            def show(read_bytes: int, records: int, path: Path = path, size: int = size) -> None:
+            def show_progress(read_bytes: int, records: int, path: Path = path, size: int = size) -> None:
                 tell(f"{path.name}: ", f"{records:,} records", read_bytes, size)
 
-            found = await ingesting.take(path, show, again=mark)
+            found = await ingesting.take(path, show_progress, again=mark)
         except OSError as error:
             failure = Failure(f"{path} can't be read: {error.strerror or error}", may_pass=True)
         except (LogUnavailable, RecordTooLarge) as error:

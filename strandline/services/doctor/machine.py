@@ -12,6 +12,8 @@ from pathlib import Path
 
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
+from strandline.ingest.append.attempts import open_questions
+from strandline.ingest.append.writer_identity import writer_directories
 from strandline.services.doctor.finding import Finding, ok, warning, wrong
 
 SUBJECT = "machine"
@@ -32,7 +34,19 @@ def check_machine(settings: Settings, find_java: Callable[[], Path]) -> Iterator
     scratch = settings.scratch_dir or settings.data_dir
     for what, directory in {"data": settings.data_dir, "scratch": scratch}.items():
         yield from of_room(what, directory, lambda path: shutil.disk_usage(path).free)
+    yield from of_spools(settings.data_dir)
     yield from of_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def of_spools(data_dir: Path) -> Iterator[Finding]:
+    """A warning for each attempt in the spools of this machine's gateways whose outcome the log no longer shows."""
+    for writer_id, one in open_questions(writer_directories(data_dir)):
+        yield warning(
+            SUBJECT,
+            f"the spool of gateway {writer_id} has {one.records} records of stream {one.topic}, and the log no longer shows "
+            "whether they have arrived",
+            f"decide with strandline spool resolve {writer_id}/{one.number} resend, or drop",
+        )
 
 
 def of_python(version: tuple[int, ...]) -> Iterator[Finding]:
