@@ -42,7 +42,9 @@ class SummingWriter:
     def prepare(self, next_end_ms: int | None) -> None:
         """Nothing has to be there."""
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         report = WriteReport()
         with (Path(self.directory) / str(os.getpid())).open("a", encoding="utf-8") as file:
             for batch in batches:

@@ -17,6 +17,7 @@
     - Forbidden            who asks may not do this
     - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
       - LogChanged         the log is not the one that was read
+      - LedgerBehind       the ledger is older than what a job has written: it lost its last commits, or is an older copy
       - SchemaChanged      the schema registry gives another schema for a number than before
     - FunctionUnusable     a pipeline calls a Python function that is not allowed, not there, or not what the pipeline says
     - BadRecord            becomes a dead letter, with reason and step
@@ -144,6 +145,20 @@ class Conflict(PermanentError):
 
 class LogChanged(Conflict):
     """The log is not the one that was read: it was cut off, and perhaps grew again, or its topic was made anew."""
+
+
+class LedgerBehind(Conflict):
+    """The ledger doesn't contain slices or backfills whose results were written. It lost its last commits in a failover, or was
+    restored from an older copy."""
+
+    @classmethod
+    def of(cls, job: str, evidence: str) -> LedgerBehind:
+        """`evidence`: what the ledger contains, and what was written."""
+        return cls(
+            f"the ledger is older than what job {job} has written: {evidence}. Nothing more is written; restore the newest copy "
+            f"of the ledger, then run strandline job start {job}. If there is no newer copy, submit the pipeline under another "
+            "name, with other names of its aliases, streams of results and tables"
+        )
 
 
 class SchemaChanged(Conflict):

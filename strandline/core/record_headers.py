@@ -43,6 +43,8 @@ HEADER_JOB = "strandline-job"
 HEADER_STAGE = "strandline-stage"
 HEADER_EMISSION = "strandline-emission"
 """The emission, a decimal number: the slice that made the result final."""
+HEADER_SLICE_DIGEST = "strandline-slice-digest"
+"""Digest of that slice, as it was planned (`SliceRow.digest`)."""
 HEADER_ID = "strandline-id"
 """The result's id, the same as of its document in an index."""
 

@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, Fenced, NotFound
+from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.ledger.compaction import Compaction
 from strandline.ledger.lookups.needs import require_rows
@@ -156,8 +156,8 @@ class Progress(Compaction):
     def commit_checkpoint(self, row: CheckpointRow) -> None:
         """Make a slice final: call only after its results and dead letters are all confirmed.
 
-        Raises Fenced when a newer run owns the job; Conflict when the slice is not the planned one that follows the
-        last commit, or a value that never falls would fall; NotFound.
+        Raises Fenced when a newer run owns the job; LedgerBehind if the ledger doesn't contain the planned slice; Conflict when
+        the slice is not the one that follows the last commit, or a value that never falls would fall; NotFound.
         """
         with self._database.writing(f"commit slice {row.slice} of job {row.job}") as connection:
             refuse_old_epoch(lock_job(connection, row.job), row.epoch)
@@ -175,7 +175,8 @@ class Progress(Compaction):
                 .values(status=SliceStatus.COMMITTED)
             )
             if committed.rowcount != 1:
-                raise Conflict(f"Slice {row.slice} of job {row.job} was never planned, so it can't be committed.")
+                written = f"run {row.epoch} has planned slice {row.slice} and emitted its results"
+                raise _behind(row.job, _last_slice(connection, row.job), written)
             sums = {f"{name}_total": value for name, value in vars(_add(totals, row)).items()}
             connection.execute(sa.insert(checkpoints).values(vars(row) | sums))
             failpoint("checkpoint.before_commit")
@@ -341,6 +342,8 @@ def _refuse_gap(row: SliceRow, last: SliceRow | None) -> None:
     if row.status is not SliceStatus.PLANNED:
         raise Conflict(f"{name} is to be planned, but its row says {row.status.value}.")
     if row.number != (last.number + 1 if last else 1):
+        if row.number > (last.number if last else 0):
+            raise _behind(row.job, last, f"run {row.epoch} has committed slice {row.number - 1}")
         raise Conflict(f"{name} does not follow the last one, which is {last.number if last else 0}.")
     if _goes_back(row.offsets_first, row.offsets):
         raise Conflict(f"{name} ends before it begins: {row.offsets_first} to {row.offsets}.")
@@ -350,6 +353,11 @@ def _refuse_gap(row: SliceRow, last: SliceRow | None) -> None:
         raise Conflict(f"{name} can't be planned before slice {last.number} is committed.")
     if row.offsets_first != last.offsets:
         raise Conflict(f"{name} begins at {row.offsets_first}, but the last one ends at {last.offsets}.")
+
+
+def _behind(job: str, last: SliceRow | None, written: str) -> LedgerBehind:
+    known = f"its last slice is {last.number}" if last is not None else "it contains no slice"
+    return LedgerBehind.of(job, f"{known}, and {written}")
 
 
 def _goes_back(first: Offsets, end: Offsets) -> bool:

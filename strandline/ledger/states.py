@@ -6,9 +6,11 @@ reached and of silence have milliseconds in place of offsets.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
 from strandline.core.described import Described
@@ -389,6 +391,10 @@ class EventTimeRule(Described):
         return replace(self, results_from_ms=first, by_stream=by_stream)
 
 
+_NOT_IN_DIGEST = frozenset({"job", "epoch", "cut_time_ms", "rule", "status", "planned_ms", "checksums"})
+"""Fields of a slice on which its results don't depend. `rule` has its own form in the digest."""
+
+
 @dataclass(frozen=True)
 class SliceRow(Described):
     """A numbered piece of the log, and what came of it. Offsets: stream -> partition -> offset."""
@@ -423,6 +429,18 @@ class SliceRow(Described):
     """stream -> partition -> what the records before the slice have declared, of formats whose records depend on those before."""
     lookup_versions: LookupVersions = field(default_factory=dict)
     """By which version of each lookup its records are enriched, wherever and however often the slice is replayed."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything in the row that determines the results of the slice: 16 hexadecimal digits.
+
+        It doesn't depend on the run that planned the slice, on clocks, or on the status. Two plans under one number have the same
+        digest only if they give the same results. Empty values are left out, so a field that is added later changes no digest of
+        a slice that doesn't use it.
+        """
+        values = {name: value for name, value in vars(self).items() if name not in _NOT_IN_DIGEST and value}
+        values["rule"] = {name: value for name, value in self.rule.written.items() if value}
+        return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def late_below_ms(self) -> int | None:

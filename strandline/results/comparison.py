@@ -12,14 +12,14 @@ FLOAT_RELATIVE_MAX = 1e-9
 FLOAT_ABSOLUTE_MAX = 1e-12
 """The rest of terms that cancel, for which no relative bound can hold: 0.1 + 0.2 - 0.3 is 5.6e-17 in one order and
 2.8e-17 in another."""
-_ATTEMPT_FIELDS = frozenset({"version", "epoch", "emission"})
+_ATTEMPT_FIELDS = frozenset({"version", "epoch", "emission", "slice_digest"})
 """They say which run wrote the document, and are not part of the result."""
 
 
 def differences(held: dict[str, Any], computed: dict[str, Any], place: str = "the index") -> list[str]:
     """Return a sentence for each field in which the two results differ; none when they are equal. `place` holds `held`.
 
-    Leaves out which run wrote them (`strandline.version`, `.epoch`, `.emission`).
+    Leaves out which run wrote them (`strandline.version`, `.epoch`, `.emission`, `.slice_digest`).
     """
     return _differences(result_of(held), result_of(computed), "", _is_same, place)
 

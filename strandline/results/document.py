@@ -5,7 +5,8 @@ A document:
     {"@timestamp": "2024-05-01T12:01:00.000Z",                     the window's end
      "window": {"start": "2024-05-01T12:00:00.000Z", "end": "2024-05-01T12:01:00.000Z"},
      "device": "t-17", "n": 60, "load": 0.83,                      by fields, then aggregates, by their names
-     "strandline": {"job": "turbine-health", "stage": "per_minute", "version": 1, "epoch": 4, "emission": 1234}}
+     "strandline": {"job": "turbine-health", "stage": "per_minute", "version": 1, "epoch": 4, "emission": 1234,
+                    "slice_digest": "9f86d081884c7d65"}}
 
 - A timestamp is ISO 8601 in UTC: milliseconds, or microseconds where it has them.
 - A decimal is a string with all its digits, because most JSON readers would round a number. Its mapping makes the index
@@ -183,13 +184,17 @@ class DocumentShape:
         """Whether its documents are of windows that are open."""
         return False
 
-    def documents(self, batch: pa.RecordBatch, epoch: int, emission: int) -> Iterator[Document | Refused]:
+    def documents(
+        self, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = ""
+    ) -> Iterator[Document | Refused]:
         """Yield one document, or one refusal, for each row, in the rows' order. The batch is as ResultWriter tells."""
         for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-            yield from self.columns(batch.slice(first, _ROWS_AT_ONCE), epoch, emission).rows()
+            yield from self.columns(batch.slice(first, _ROWS_AT_ONCE), epoch, emission, slice_digest).rows()
 
-    def columns(self, batch: pa.RecordBatch, epoch: int, emission: int) -> DocumentColumns:
+    def columns(self, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = "") -> DocumentColumns:
         """Return the documents of all rows at once; the caller bounds the batch. It is as ResultWriter tells.
+
+        `slice_digest`: digest of the slice `emission`. Empty if there is no such slice: then the documents don't contain it.
 
         1. Find the runs of rows that have one window, and work out once for each window what its documents share.
         2. Write each field's column as JSON.
@@ -204,7 +209,7 @@ class DocumentShape:
         pieces: list[pa.BinaryArray | bytes] = [windows.of_each_row([head.source for head in windows.heads])]
         for (name, _), column in zip(self.fields, columns, strict=True):
             pieces += [_encode(name) + b":", column.texts]
-        pieces.append(b'"strandline":' + _encode(self._origin(epoch, emission)) + b"}")
+        pieces.append(b'"strandline":' + _encode(self._origin(epoch, emission, slice_digest)) + b"}")
         parts = [id_parts(batch.column(name), type_name) for name, type_name in self._key]
         keys = join_texts(parts).to_pylist() if parts else [b""] * batch.num_rows
         ids = self._of_run(hashed_ids([head.digest for head in windows.heads], windows.codes, keys), epoch)
@@ -229,14 +234,15 @@ class DocumentShape:
             [self._window_head(*one) for one in numbers], np.repeat(codes, np.diff(firsts, append=batch.num_rows))
         )
 
-    def _origin(self, epoch: int, emission: int) -> dict[str, str | int]:
-        return {
+    def _origin(self, epoch: int, emission: int, slice_digest: str) -> dict[str, str | int]:
+        origin: dict[str, str | int] = {
             "job": self.job,
             "stage": self.stage,
             "version": self.version,
             "epoch": epoch,
             "emission": emission,
         }
+        return {**origin, "slice_digest": slice_digest} if slice_digest else origin
 
     def _window_head(self, start_ms: int, end_ms: int) -> WindowHead:
         digest = digest_of((self.job, self.stage, start_ms, end_ms, len(self._key)))

@@ -80,11 +80,13 @@ class ElasticsearchWriter:
             _require_login(state["url"], login)
         vars(self).update(state)
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         """Write the rows of a stage as ResultWriter promises."""
         report = WriteReport()
         for piece in self._cut_pieces(batches):
-            documents, refused = self.shape.columns(piece, epoch, emission).sorted_out()
+            documents, refused = self.shape.columns(piece, epoch, emission, slice_digest).sorted_out()
             report.refused += refused
             self._make_sure(documents, epoch)
             self.write(cut_bulks(documents, self.documents_max, self.bytes_max), report)

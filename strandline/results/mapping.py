@@ -40,6 +40,7 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
     """Return the mapping of the shape's documents. `strict`: a field that it doesn't name is refused, not guessed."""
     fields = {name: field_mapping(type_name) for name, type_name in shape.fields}
     origin = {"job": "keyword", "stage": "keyword", "version": "integer", "epoch": "long", "emission": "long"}
+    origin["slice_digest"] = "keyword"
     window = {"window": {"properties": {"start": dict(_DATE), "end": dict(_DATE)}}}
     if not shape.has_window:
         window, origin = (

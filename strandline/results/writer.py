@@ -52,8 +52,13 @@ class WriteReport:
 class ResultWriter(Protocol):
     """Runs inside Spark's Python workers, so it must pickle and may open its connections only when it writes."""
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         """Return only when every row is durable in the store or refused by it; doing it again changes nothing.
+
+        `emission` is the number of the slice, and `slice_digest` is the digest of the slice (`SliceRow.digest`). A store that
+        keeps the number should keep the digest too: a start compares both with the ledger.
 
         A batch has the columns `@window_start_ms` and `@window_end_ms` (int64: milliseconds since 1970 UTC), the by fields and
         the aggregates by their names; others are ignored. A row with a text in a column `@problem` has no result: leave it
@@ -75,7 +80,7 @@ class CommittedWriter(Protocol):
         """Tells it from the others of the job."""
         ...
 
-    def commit(self, emission: int, epoch: int, parts: Sequence[str]) -> None:
+    def commit(self, emission: int, epoch: int, parts: Sequence[str], slice_digest: str = "") -> None:
         """Called in the driver when every task of the slice has ended well, before the slice's checkpoint; not where there are no
         parts. `parts`: those of all reports, in any order. Doing it again, also by a later run with another split of the same
         rows, changes nothing.

@@ -46,8 +46,9 @@ def test_the_last_records_are_found_behind_other_records_and_aborted_ones(kafka:
 
 
 def test_a_newer_document_is_found_before_it_is_refreshed(elasticsearch: str) -> None:
-    def write(index: str, at: str, job: str, epoch: int, emission: int) -> None:
+    def write(index: str, at: str, job: str, epoch: int, emission: int, digest: str = "") -> None:
         document = {"@timestamp": at, "strandline": {"job": job, "epoch": epoch, "emission": emission}}
+        document["strandline"] |= {"slice_digest": digest} if digest else {}  # type: ignore[operator]
         request(elasticsearch, "POST", f"/{index}/_doc", timeout_s=30, body=document)
 
     def found(epoch: int = 3, emission: int = 10) -> tuple[int, int] | None:
@@ -56,8 +57,8 @@ def test_a_newer_document_is_found_before_it_is_refreshed(elasticsearch: str) ->
         origin = newer_document(elasticsearch, "newer", "power", **bounds)
         return (origin["epoch"], origin["emission"]) if origin else None
 
-    settings = {"settings": {"index": {"refresh_interval": -1}}, "mappings": {
-        "properties": {"strandline": {"properties": {"job": {"type": "keyword"}}}}}}  # fmt: skip
+    origin = {"properties": {"job": {"type": "keyword"}, "slice_digest": {"type": "keyword"}}}
+    settings = {"settings": {"index": {"refresh_interval": -1}}, "mappings": {"properties": {"strandline": origin}}}
     for index in ("newer-2024.04", "newer-2024.05", "newer.g2-2024.05", "newer-other-2024.05"):
         request(elasticsearch, "PUT", f"/{index}", timeout_s=30, body=settings)
     write("newer-2024.05", "2024-05-01T12:01:00.000Z", "power", 3, 10)
@@ -69,3 +70,8 @@ def test_a_newer_document_is_found_before_it_is_refreshed(elasticsearch: str) ->
     assert found() == (3, 11)
     assert found(epoch=2, emission=11) == (3, 11) or found(epoch=2, emission=11) == (3, 10)
     assert found(emission=11) is None
+    bounds = {"epoch": 3, "emission": 12, "after_ms": AFTER_MS}
+    write("newer-2024.05", "2024-05-01T12:03:00.000Z", "power", 3, 12, "aaaa")
+    assert newer_document(elasticsearch, "newer", "power", digests={11: "bbbb", 12: "aaaa"}, **bounds) is None
+    origin = newer_document(elasticsearch, "newer", "power", digests={11: "bbbb", 12: "cccc"}, **bounds)
+    assert origin is not None and origin["slice_digest"] == "aaaa", "a slice that was planned again under its number"

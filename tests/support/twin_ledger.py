@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from strandline.core.errors import Conflict, Fenced, NotFound
+from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound
 from strandline.ledger import progress
 from strandline.ledger.states import (
     ORDERED_MOVES,
@@ -111,7 +111,7 @@ class TwinLedger:
         progress._refuse_fall(row, last)
         planned = self.last_slice(row.job)
         if planned is None or planned.number != row.slice or planned.status is not SliceStatus.PLANNED:
-            raise Conflict(f"Slice {row.slice} of job {row.job} was never planned, so it can't be committed.")
+            raise LedgerBehind.of(row.job, f"slice {row.slice} isn't planned")
         if row.records < 0 or row.accepted < 0:
             raise Conflict(f"The checkpoint of slice {row.slice} of job {row.job} counts below zero.")
         self._slices[row.job][-1] = replace(planned, status=SliceStatus.COMMITTED)

@@ -21,8 +21,9 @@ from strandline.results.sinks.files_writer import (
     WrittenFile,
     _Store,
     committed_files,
+    emission_of,
     manifests_of,
-    newest_emission,
+    newest_manifests,
 )
 from strandline.results.text_columns import join_texts
 
@@ -161,6 +162,10 @@ def as_before(path: Path, emission: int, *parts: str) -> None:
     name = f"{emission:012d}.json"
     (found,) = path.rglob(name)
     found.rename(path / "_manifests/job/windows" / name)
+
+
+def newest_emission(path: str, job: str, stage: str) -> int:
+    return max((emission_of(manifest) or 0 for manifest in newest_manifests(path, job, stage)), default=0)
 
 
 def test_a_run_that_begins_lists_only_the_newest_of_many_manifests(

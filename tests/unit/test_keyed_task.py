@@ -77,7 +77,9 @@ class KeptRows:
     def prepare(self, next_end_ms: int | None) -> None:
         raise AssertionError("a worker writes")
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         before = len(self.rows)
         for batch in batches:
             self.rows += [

@@ -13,6 +13,7 @@ import pytest
 from strandline.core.errors import Conflict, LogChanged, LogUnavailable, NotFound
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import EventTimeRule, SliceKind, SliceStatus
 from strandline.log.kafka_status import LogRange
 from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.pipelines.job_run import JobRun
@@ -44,8 +45,13 @@ class Written:
         return self._headers
 
 
-def result(emission: int, epoch: int, job: str = "power") -> Written:
-    return Written(strandline_job=job, strandline_emission=emission, strandline_epoch=epoch)
+def result(emission: int, epoch: int, job: str = "power", digest: str = "") -> Written:
+    digests = {"strandline_slice_digest": digest} if digest else {}
+    return Written(strandline_job=job, strandline_emission=emission, strandline_epoch=epoch, **digests)
+
+
+PLANNED_OTHERWISE = replace(a_slice(3, 2), offsets={"turbines": {0: 28, 1: 60}}).digest
+"""Digest of slice 3, if the ledger had lost it and another run had planned it again."""
 
 
 def letter(partition: int, offset: int) -> Written:
@@ -78,7 +84,7 @@ class Lab:
         self.since[topic] = since
         return list(filter(is_wanted, self.records.get(topic, [])))
 
-    def newer_document(self, url: str, alias: str, job: str, **bounds: int) -> dict[str, Any] | None:
+    def newer_document(self, url: str, alias: str, job: str, **bounds: Any) -> dict[str, Any] | None:
         self.asked.append({"alias": alias, "job": job, **bounds})
         return self.document if alias == "watts" else None
 
@@ -125,22 +131,35 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 def test_what_an_interrupted_slice_has_written_is_no_sign(lab: Lab) -> None:
     """Nor is anything of the slices and runs that the ledger knows, or of other jobs."""
     lab.records["minutes"] = [result(2, 1), result(3, 1), result(3, 2), result(3, 3), result(99, 99, "other")]
+    lab.records["minutes"].append(result(3, 2, digest=a_slice(3, 2).digest))
     lab.records["power.dead-letter"] = [letter(0, 29), letter(1, 59), Written(index="watts-2026.01", document="x")]
     require_newest_ledger(lab.run, "http://index")
     assert lab.since == {"minutes": {0: 7}, "power.dead-letter": {0: 4}}
-    expected = {"alias": "watts", "job": "power", "epoch": 3, "emission": 3, "after_ms": 120_000, "generation": 1}
-    assert lab.asked == [expected], "only what a later slice can have emitted"
+    expected = {"alias": "watts", "job": "power", "epoch": 3, "emission": 3, "after_ms": 0, "generation": 1}
+    digests = {number: a_slice(number, 2 if number == 3 else 1).digest for number in (1, 2, 3)}
+    assert lab.asked == [{**expected, "digests": digests}]
 
 
-def test_each_alias_is_looked_at_from_where_its_own_stage_has_emitted(lab: Lab) -> None:
+def test_only_what_the_last_slices_and_later_ones_can_have_emitted_is_searched(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(newer_results, "LAST_SLICES", 2)
+    require_newest_ledger(lab.run, "http://index")
+    assert [(one["after_ms"], list(one["digests"])) for one in lab.asked] == [(60_000, [2, 3])]
+
+
+def test_each_alias_is_looked_at_from_where_its_own_stage_has_emitted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stage that is new has emitted nothing."""
     first = lab.run.pipeline.stages[0]
     hourly = replace(first, name="hourly", emits=(Emit("elasticsearch", "hours"),))
     lab.run = replace(lab.run, pipeline=replace(lab.run.pipeline, stages=(hourly, first)))
+    monkeypatch.setattr(newer_results, "LAST_SLICES", 1)
     require_newest_ledger(lab.run, "http://index")
     assert {one["alias"]: one["after_ms"] for one in lab.asked} == {"hours": 0, "watts": 120_000}
     lab.document = {"job": "power", "epoch": 2, "emission": 7}
-    assert "the index holds results of emission 7" in lab.refusal()
+    assert "the index of watts contains results of emission 7" in lab.refusal()
 
 
 @pytest.mark.parametrize("found_in", [None, "watts-2020.12"])
@@ -180,23 +199,36 @@ def test_the_last_index_is_looked_at_when_event_time_has_come_further(monkeypatc
     assert asked == ["/watts-9999.12/_refresh", "/watts-9999.12/_search"]
 
 
-@pytest.mark.parametrize("newer", [result(4, 2), result(3, 4)], ids=["a later slice", "a later run"])
+@pytest.mark.parametrize(
+    "newer",
+    [result(4, 2), result(3, 4), result(3, 2, digest=PLANNED_OTHERWISE)],
+    ids=["a later slice", "a later run", "a slice that was planned again"],
+)
 def test_a_result_that_the_ledger_cannot_know_is_refused(lab: Lab, newer: Written) -> None:
     lab.records["minutes"] = [result(3, 2), newer]
     refusal = lab.refusal()
     assert "slices up to 3 and 2 runs before this one" in refusal
-    assert "stream minutes holds results of emission" in refusal and "Put back the newest copy" in refusal
+    assert "stream minutes contains results of emission" in refusal
+    assert "restore the newest copy of the ledger, then run strandline job start power" in refusal
 
 
 def test_a_dead_letter_of_a_record_that_no_slice_holds_is_refused(lab: Lab) -> None:
     lab.records["power.dead-letter"] = [letter(0, 29), letter(1, 60)]
-    assert "a dead letter of offset 60 of stream turbines, partition 1" in lab.refusal()
+    assert "contains a dead letter of offset 60 of stream turbines, partition 1" in lab.refusal()
 
 
 def test_a_document_that_the_ledger_cannot_know_is_refused(lab: Lab) -> None:
     lab.document = {"job": "power", "epoch": 2, "emission": 7}
-    assert "the index holds results of emission 7 by run 2" in lab.refusal()
+    assert "the index of watts contains results of emission 7, by run 2" in lab.refusal()
     require_newest_ledger(lab.run, None)
+
+
+def test_a_document_of_a_slice_that_was_planned_again_is_refused(lab: Lab) -> None:
+    """The numbers alone don't show the loss."""
+    lab.document = {"job": "power", "epoch": 2, "emission": 3, "slice_digest": PLANNED_OTHERWISE}
+    assert (
+        "contains results of emission 3 of a slice with other records or another watermark, by run 2" in lab.refusal()
+    )
 
 
 def emit_by(lab: Lab, settings: Settings, emit: Emit) -> StoreWriter:
@@ -220,9 +252,43 @@ def test_a_manifest_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: P
     require_newest_ledger(lab.run, None)
     writer.commit(4, 2, writer.write_batches([batch_of(writer.shape, [4])], 2, 4).parts)
     assert (
-        f"slices up to 3 and 2 runs before this one, and files {tmp_path}/results holds results of emission 4"
+        f"slices up to 3 and 2 runs before this one, and files {tmp_path}/results contains results of emission 4"
         in lab.refusal()
     )
+
+
+@pytest.mark.parametrize("is_table", [False, True], ids=["files", "a table"])
+def test_rows_of_a_slice_that_was_planned_again_are_refused(lab: Lab, tmp_path: Path, is_table: bool) -> None:
+    settings = Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}")
+    emit = Emit("sql", "minutes") if is_table else Emit("files", str(tmp_path / "results"))
+    writer = emit_by(lab, settings, emit)
+    writer.prepare(None)
+    for number, digest in ((2, a_slice(2).digest), (3, PLANNED_OTHERWISE)):
+        parts = writer.write_batches([batch_of(writer.shape, [number])], 2, number, digest).parts  # type: ignore[attr-defined]
+        if isinstance(writer, FilesWriter):
+            writer.commit(number, 2, parts, digest)
+        if number == 2:
+            require_newest_ledger(lab.run, None)
+    assert f"{emit.kind} {emit.name} contains results of emission 3 of a slice with other records" in lab.refusal()
+
+
+def test_the_digest_of_a_slice_depends_on_what_determines_its_results_and_on_nothing_else(lab: Lab) -> None:
+    planned = a_slice(3, 2)
+    assert lab.run.ledger.slices("power", 3, 3)[0].digest == planned.digest, "the ledger returns what was planned"
+    same = replace(planned, job="other", epoch=9, cut_time_ms=1, planned_ms=2, status=SliceStatus.COMMITTED)
+    assert same.digest == planned.digest
+    changes: list[dict[str, Any]] = [
+        {"offsets": {"turbines": {0: 30, 1: 59}}},
+        {"watermark_ms": 2_701},
+        {"watermark_ms": None},
+        {"rule": EventTimeRule(delay_ms=101, idle_timeout_ms=None)},
+        {"silence_ms": {"turbines": {0: 5}}},
+        {"kind": SliceKind.DRAIN},
+        {"version": 2},
+        {"lookup_versions": {"sites": 2}},
+    ]
+    digests = {replace(planned, **change).digest for change in changes}
+    assert len(digests | {planned.digest}) == len(changes) + 1
 
 
 def test_a_row_of_a_table_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
@@ -234,7 +300,7 @@ def test_a_row_of_a_table_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_p
     replace(writer, shape=replace(writer.shape, job="other")).write_batches([batch_of(writer.shape, [2])], 2, 99)
     require_newest_ledger(lab.run, None)
     writer.write_batches([batch_of(writer.shape, [3])], 2, 4)
-    assert "sql minutes holds results of emission 4" in lab.refusal()
+    assert "sql minutes contains results of emission 4" in lab.refusal()
 
 
 def test_a_ledger_that_has_lost_the_job_is_refused(lab: Lab, tmp_path: Path) -> None:

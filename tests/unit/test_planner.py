@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import random
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from strandline.core.errors import Fenced, LogUnavailable, NotFound
+from strandline.core.errors import Fenced, LedgerBehind, LogUnavailable, NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, SliceKind
 from strandline.processing.pipelines.event_time import WindowShape, open_until
 from strandline.processing.slices.continuity import LogContinuity
 from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.planner import FILLING_MS, PlannerSettings, SlicePlanner
+from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.silence import SilenceMeter
+from strandline.processing.slices.spark_offset import offset_of_slice
 from strandline.processing.slices.watermark import closes_after, greatest, reached_after
+from strandline.processing.source.data_source import SliceStreamReader
 from tests.support.ledgers import a_checkpoint, a_slice
 
 RULE = EventTimeRule(delay_ms=1_000, idle_timeout_ms=5_000)
@@ -752,3 +758,41 @@ def test_an_origin_is_recorded_once_and_only_where_a_job_begins_at_the_latest_re
     job.log.add(0, 300, 70)
     latest(job).record_range()
     assert job.ledger.slice_count("j") == 1
+
+
+@pytest.mark.parametrize("lost", ["the plan of slice 2", "the commit of slice 2", "both slices"])
+def test_a_ledger_that_lost_slices_of_the_run_ends_the_run(tmp_path, lost):
+    """The copy of the ledger is from before the last commit, as a replica without synchronous commits has it. Planning goes on
+    from the copy in no case: a slice that is planned again under a lost number would hide the loss."""
+    job = Job(tmp_path)
+    for number in (1, 2):
+        shutil.copy(tmp_path / "ledger.sqlite", tmp_path / f"before-{number}.sqlite")
+        job.log.add(0, 1_000 * number, 1_000 * number)
+        row = job.next(job.now_ms + 1_000)
+        shutil.copy(tmp_path / "ledger.sqlite", tmp_path / f"planned-{number}.sqlite")
+        job.commit(row)
+    copy = {"the plan of slice 2": "before-2", "the commit of slice 2": "planned-2", "both slices": "before-1"}[lost]
+    shutil.copy(tmp_path / f"{copy}.sqlite", tmp_path / "ledger.sqlite")
+    job.log.add(0, 3_000, 3_000)
+    reader = SliceStreamReader(SimpleNamespace(plan=RewindPlan(1, 0), slice_interval_ms=0))
+    reader._planner = job.planner
+    before = job.ledger.last_slice("j")
+    with pytest.raises(
+        LedgerBehind, match=r"the ledger is older than what job j has written: .* has committed slice 2"
+    ):
+        reader.latestOffset(offset_of_slice(2))
+    assert job.ledger.last_slice("j") == before
+
+
+def test_a_slice_that_the_ledger_lost_is_not_committed_and_none_is_planned_behind_it(tmp_path):
+    job = Job(tmp_path)
+    shutil.copy(tmp_path / "ledger.sqlite", tmp_path / "before.sqlite")
+    job.log.add(0, 1_000, 1_000)
+    row = job.next(1_000)
+    shutil.copy(tmp_path / "before.sqlite", tmp_path / "ledger.sqlite")
+    with pytest.raises(
+        LedgerBehind, match="it contains no slice, and run 1 has planned slice 1 and emitted its results"
+    ):
+        job.commit(row)
+    with pytest.raises(LedgerBehind, match="it contains no slice, and run 1 has committed slice 1"):
+        job.ledger.plan_slice(replace(row, number=2))

@@ -168,7 +168,9 @@ class KeptRows:
     def prepare(self, next_end_ms: int | None) -> None:
         self.prepared.append(next_end_ms)
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         rows = [json.loads(one.source) for batch in batches for one in self.shape.documents(batch, epoch, emission)]
         self.documents += rows
         return WriteReport(created=len(rows))

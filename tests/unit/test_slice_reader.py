@@ -39,7 +39,8 @@ class Planner:
     def count_silence(self):
         self.looks_s.append(self.clock.now_s)
 
-    def next_slice(self):
+    def next_slice(self, committed=0):
+        assert committed == self.number
         self.looks_s.append(self.clock.now_s)
         self.number += 1
         return a_slice(self.number, kind=self.kind)

@@ -33,7 +33,9 @@ class RefusingWriter:
     def prepare(self, next_end_ms: int | None) -> None:
         self.prepared.append(next_end_ms)
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         assert (epoch, emission) == (3, 42)
         ends = [end for batch in batches for end in batch.column("n").to_pylist()]
         self.ends_ms += ends

@@ -78,9 +78,11 @@ def chunk_task(
     recorded: RecordedCounts,
     source: TaskConfig,
     settings: Settings,
+    slice_digest: str,
 ) -> ChunkTask:
-    """The task of a chunk. Its emission's number is that of its last slice; `dead_letter_offsets` tells where the dead-letter
-    stream ended when the backfill was asked for, `recorded` what the chunk's slices hold."""
+    """The task of a chunk. Its emission's number is that of its last slice, and `slice_digest` is the digest of that slice.
+
+    `dead_letter_offsets`: end of the dead-letter stream when the backfill was requested. `recorded`: contents of the slices."""
     ledger_url, writer_of = without_secrets(settings.ledger_url), elasticsearch_writers(settings, row.job)
     emissions = []
     for stage in pipeline.stages:
@@ -106,7 +108,7 @@ def chunk_task(
     keyed = KeyedTask(
         source.stages, source.types, source.bucket_keys, tuple(emissions), letters, record_stages=source.record_stages
     )
-    work = SliceWork(chunk.slice_last, True, None, chunk.up_to_ms, dead_letter_offsets, {})
+    work = SliceWork(chunk.slice_last, True, None, chunk.up_to_ms, dead_letter_offsets, {}, digest=slice_digest)
     return ChunkTask(keyed, work, recorded)
 
 

@@ -172,7 +172,9 @@ class Backfill:
         reader = ChunkReader(self._job, without_secrets(settings.ledger_url), chunk, source)
         spark.dataSource.register(ChunkSource.of(reader))
         before = self._ledger.checkpoint(self._job, row.slice).dead_letter_offsets
-        task = chunk_task(row, pipeline, chunk, before, self._recorded(row, chunk), source, settings)
+        (last,) = self._ledger.slices(self._job, chunk.slice_last, chunk.slice_last)
+        recorded = self._recorded(row, chunk)
+        task = chunk_task(row, pipeline, chunk, before, recorded, source, settings, last.digest)
         rows = spark.read.format(ChunkSource.name()).load()
         # Spark counts the parameters, and takes no object for a function.
         outcomes = rows.groupBy("bucket").applyInPandas(lambda key, frame: task(key, frame), OUTCOME_DDL)

@@ -148,7 +148,7 @@ class SliceCommitter:
             for place, told in outcome.parts.items():
                 parts.setdefault(place, []).extend(told)
         for place in sorted(parts):
-            self._committed_writers[place].commit(sliced.number, self._run.epoch, parts[place])
+            self._committed_writers[place].commit(sliced.number, self._run.epoch, parts[place], sliced.digest)
         rejected = dict(facts.rejected)
         if duplicates := sum(outcome.duplicates for outcome in outcomes):
             rejected[REASON_DUPLICATE] = duplicates

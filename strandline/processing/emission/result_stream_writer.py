@@ -20,6 +20,7 @@ from strandline.core.record_headers import (
     HEADER_EPOCH,
     HEADER_ID,
     HEADER_JOB,
+    HEADER_SLICE_DIGEST,
     HEADER_STAGE,
 )
 from strandline.log.record_key import key_finder
@@ -69,14 +70,16 @@ class ResultStreamWriter:
         self._slot: TransactionSlot | None = None
         self._find_key = key_finder(stream.key) if stream.key else lambda _source: None
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         """Write the rows of a stage as ResultWriter promises. Raises LogUnavailable, Fenced; RecordTooLarge when the stream's
         topic takes less than the largest record; Divergence when the stream holds another value of a result."""
         report = WriteReport()
         slot = self._slot = self._slot or self._of_run(epoch)
         documents: list[tuple[Document, bytes | None]] = []
         for batch in batches:
-            for row in self._stream.shape.documents(batch, epoch, emission):
+            for row in self._stream.shape.documents(batch, epoch, emission, slice_digest):
                 if isinstance(row, Refused):
                     report.refused.append(row)
                     continue
@@ -91,7 +94,7 @@ class ResultStreamWriter:
             documents.sort(key=lambda one: (one[0].source[:_END_BYTES], one[1] or b"", one[0].id))
         for start in range(0, len(documents), RESULTS_A_TRANSACTION):
             chunk = documents[start : start + RESULTS_A_TRANSACTION]
-            created = slot.write([self._entry(document, key, epoch, emission) for document, key in chunk])
+            created = slot.write([self._entry(document, key, epoch, emission, slice_digest) for document, key in chunk])
             report.created += created
             report.already += len(chunk) - created
         return report
@@ -114,7 +117,7 @@ class ResultStreamWriter:
         name = id_of_result_stream(shape.job, shape.stage, shape.emit_name, self._place.task)
         return TransactionSlot(config, name, self._place.written_before)
 
-    def _entry(self, document: Document, key: bytes | None, epoch: int, emission: int) -> Entry:
+    def _entry(self, document: Document, key: bytes | None, epoch: int, emission: int, slice_digest: str) -> Entry:
         shape = self._stream.shape
         headers: list[tuple[str, str | bytes | None]] = [
             (HEADER_JOB, shape.job.encode()),
@@ -123,6 +126,8 @@ class ResultStreamWriter:
             (HEADER_EPOCH, b"%d" % epoch),
             (HEADER_ID, document.id.encode()),
         ]
+        if slice_digest:
+            headers.append((HEADER_SLICE_DIGEST, slice_digest.encode()))
         return Entry(document.id, document.source, key, headers)
 
 

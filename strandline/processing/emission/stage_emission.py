@@ -106,7 +106,7 @@ class StageEmission:
         if good.num_rows and writers:
             failpoint("emit.before_write")
             for writer in writers:
-                report = writer.write_batches([good], self.epoch, work.number)
+                report = writer.write_batches([good], self.epoch, work.number, work.digest)
                 refused += report.refused
                 if report.parts and isinstance(writer, CommittedWriter):
                     emitted.parts.setdefault(writer.place, []).extend(report.parts)

@@ -1,15 +1,26 @@
-"""A run looks for results that its ledger can't know, before it writes any.
+"""Search for results that the ledger can't know, before a run writes anything.
 
-A ledger that was put back to an older copy has forgotten slices whose results are out. The job would cut them anew and in another
-way, and emit windows again that are there with other values. An interrupted slice is no such thing: it is in the ledger.
+A ledger that was restored from an older copy, or that lost its last commits in a failover, doesn't contain slices whose results
+were emitted. The job would plan these slices again, and differently, and would emit their windows again with other values. If
+the lost slices were already planned again under the same numbers, the digest of the slice in each result shows the loss. An
+interrupted slice is not such a case: the ledger contains it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 from confluent_kafka import Message
 
-from strandline.core.errors import Conflict
-from strandline.core.record_headers import HEADER_EMISSION, HEADER_EPOCH, HEADER_JOB, dead_letter_topic
+from strandline.core.errors import LedgerBehind
+from strandline.core.record_headers import (
+    HEADER_EMISSION,
+    HEADER_EPOCH,
+    HEADER_JOB,
+    HEADER_SLICE_DIGEST,
+    dead_letter_topic,
+)
 from strandline.ledger.states import CheckpointRow, SliceRow
 from strandline.log.tail import last_records
 from strandline.processing.emission.result_stream_writer import result_header
@@ -18,35 +29,72 @@ from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.newer_documents import newer_document
 
+LAST_SLICES = 20
+"""Number of the last slices whose results are compared with the ledger."""
 
-def require_newest_ledger(run: JobRun, index_url: str | None) -> None:
-    """Raise Conflict if results or dead letters of the job are there that the ledger knows nothing of: of a run after this one,
-    of a slice after its last one, or of a record that none of its slices holds.
 
-    Looks at the streams of results, the dead letters, files and tables, and the index at `index_url` (None: results go
-    elsewhere). A package's sink can't be asked. Raises LogUnavailable, SinkUnavailable, IndexUnavailable.
-    """
-    checkpoint, last = run.ledger.last_checkpoint(run.job), run.ledger.last_slice(run.job)
-    found = (
-        _newer_result(run, checkpoint, last)
-        or _newer_letter(run, checkpoint, last)
-        or _newer_row(run, last)
-        or (index_url and _newer_document(run, checkpoint, last, index_url))
-    )
-    if found:
-        raise Conflict(
-            f"the ledger is older than what job {run.job} has written: it knows {_known(run, last)}, and {found}. Was it put "
-            "back to an older copy? Put back the newest copy, or submit the pipeline under another name, with other names of "
-            "its aliases, streams of results and tables."
+@dataclass(frozen=True)
+class KnownSlices:
+    """The end of a job's slices, as the ledger contains it."""
+
+    last: int
+    """Number of the last slice; 0 if there is none."""
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """End of the last slice."""
+    digests: Mapping[int, str] = field(default_factory=dict)
+    """Number -> digest of the last LAST_SLICES slices."""
+    checkpoint: CheckpointRow | None = None
+    """The last checkpoint."""
+    before: CheckpointRow | None = None
+    """The checkpoint before the slices in `digests`. None if the ledger contains none."""
+
+    @staticmethod
+    def of(run: JobRun) -> KnownSlices:
+        ledger, job = run.ledger, run.job
+        last = ledger.last_slice(job)
+        if last is None:
+            return KnownSlices(0)
+        slices: list[SliceRow] = ledger.slices(job, last.number - LAST_SLICES + 1, last.number)
+        before = ledger.checkpoints(job, limit=1, before=slices[0].number)
+        return KnownSlices(
+            last.number,
+            last.offsets,
+            {one.number: one.digest for one in slices},
+            ledger.last_checkpoint(job),
+            before[0] if before else None,
         )
 
+    def contradiction(self, emission: int, digest: str) -> str | None:
+        """Return why results of this emission are not of a slice in the ledger; None if they can be. `digest`: digest of the
+        slice that emitted them, empty if the store doesn't contain it."""
+        if emission > self.last:
+            return f"results of emission {emission}"
+        if digest and self.digests.get(emission, digest) != digest:
+            return f"results of emission {emission} of a slice with other records or another watermark"
+        return None
 
-def _known(run: JobRun, last: SliceRow | None) -> str:
-    return f"{f'slices up to {last.number}' if last else 'no slice'} and {run.epoch - 1} runs before this one"
+
+def require_newest_ledger(run: JobRun, index_url: str | None) -> None:
+    """Raise LedgerBehind if a store contains results or dead letters of the job that the ledger can't know: of a later run, of a
+    later slice, of a slice that was planned differently, or of a record that no slice contains.
+
+    Looks at the streams of results, the dead letters, files and tables, and the index at `index_url` (None: results go
+    elsewhere). The sink of a package can't be queried. Raises LogUnavailable, SinkUnavailable, IndexUnavailable.
+    """
+    known = KnownSlices.of(run)
+    found = (
+        _newer_result(run, known)
+        or _newer_letter(run, known)
+        or _newer_row(run, known)
+        or (index_url and _newer_document(run, known, index_url))
+    )
+    if found:
+        slices = f"slices up to {known.last}" if known.last else "no slice"
+        raise LedgerBehind.of(run.job, f"it contains {slices} and {run.epoch - 1} runs before this one, and {found}")
 
 
-def _newer_result(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRow | None) -> str | None:
-    before = checkpoint.result_offsets if checkpoint else {}
+def _newer_result(run: JobRun, known: KnownSlices) -> str | None:
+    before = known.checkpoint.result_offsets if known.checkpoint else {}
     for stream in sorted({stream for stage in run.pipeline.all_stages for stream in stage.streams}):
         for message in last_records(
             run.settings.kafka_bootstrap,
@@ -56,20 +104,22 @@ def _newer_result(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRow 
             lambda one: result_header(one, HEADER_JOB) == run.job,
         ):
             emission, epoch = int(result_header(message, HEADER_EMISSION)), int(result_header(message, HEADER_EPOCH))
-            if epoch > run.epoch or emission > (last.number if last else 0):
-                return f"stream {stream} holds results of emission {emission} by run {epoch}"
+            if epoch > run.epoch:
+                return f"stream {stream} contains results of emission {emission} by run {epoch}"
+            if newer := known.contradiction(emission, result_header(message, HEADER_SLICE_DIGEST)):
+                return f"stream {stream} contains {newer}, by run {epoch}"
     return None
 
 
-def _newer_letter(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRow | None) -> str | None:
-    """A rejected record stands in a slice. (The letter of a refused result names no record.)"""
+def _newer_letter(run: JobRun, known: KnownSlices) -> str | None:
+    """Evidence among the dead letters of records. The dead letter of a refused result names no record."""
     topic = dead_letter_topic(run.job)
-    before = checkpoint.dead_letter_offsets if checkpoint else {}
+    before = known.checkpoint.dead_letter_offsets if known.checkpoint else {}
     for message in last_records(run.settings.kafka_bootstrap, run.index, topic, before, _is_of_record):
         stream = result_header(message, "stream")
         partition, offset = int(result_header(message, "partition")), int(result_header(message, "offset"))
-        if offset >= (last.offsets.get(stream, {}).get(partition, 0) if last else 0):
-            return f"{topic} holds a dead letter of offset {offset} of stream {stream}, partition {partition}"
+        if offset >= known.offsets.get(stream, {}).get(partition, 0):
+            return f"{topic} contains a dead letter of offset {offset} of stream {stream}, partition {partition}"
     return None
 
 
@@ -77,34 +127,34 @@ def _is_of_record(message: Message) -> bool:
     return result_header(message, "offset").isdecimal()
 
 
-def _newer_row(run: JobRun, last: SliceRow | None) -> str | None:
-    """Of files and tables. They tell no run; a slice that the ledger knows can't have been cut in another way."""
+def _newer_row(run: JobRun, known: KnownSlices) -> str | None:
+    """Evidence in files and tables. They don't contain the run."""
+    first = min(known.digests, default=1)
     for stage in run.pipeline.all_stages:
         for emit in stage.emits:
-            emission = _newest_emission(run, stage.name, emit)
-            if emission > (last.number if last else 0):
-                return f"{emit.kind} {emit.name} holds results of emission {emission}"
+            for emission, digest in _emissions(run, stage.name, emit, first):
+                if newer := known.contradiction(emission, digest):
+                    return f"{emit.kind} {emit.name} contains {newer}"
     return None
 
 
-def _newest_emission(run: JobRun, stage: str, emit: Emit) -> int:
-    # Imported where they are used: each takes half a second.
+def _emissions(run: JobRun, stage: str, emit: Emit, first: int) -> list[tuple[int, str]]:
+    """Return (emission, digest of its slice) of the last emissions, from `first` on, that are in files or in a table."""
+    # Imported here, because each import takes half a second.
     if emit.kind == "files":
         from strandline.results.sinks import files_writer
 
-        return files_writer.newest_emission(emit.name, run.job, stage)
+        manifests = files_writer.newest_manifests(emit.name, run.job, stage)
+        newest = [files_writer.read_manifest(emit.name, one) for one in manifests[-1:]]
+        return [(one.emission, one.slice_digest) for one in newest]
     if emit.kind == "sql":
         from strandline.results.sinks import sql_writer
 
-        return sql_writer.newest_emission(sql_writer.sql_url(run.settings), emit.name, run.job)
-    return 0
+        return sql_writer.emissions_from(sql_writer.sql_url(run.settings), emit.name, run.job, first)
+    return []
 
 
-def _newer_document(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRow | None, index_url: str) -> str | None:
-    emitted = dict(checkpoint.emitted) if checkpoint else {}
-    if checkpoint is not None and checkpoint.closes_ms is not None:
-        # Of records, those below the watermark are late.
-        emitted |= {stage.name: checkpoint.closes_ms - 1 for stage in run.pipeline.record_stages}
+def _newer_document(run: JobRun, known: KnownSlices, index_url: str) -> str | None:
     generation = run.ledger.job(run.job).generation
     for stage, aliases in aliases_of(run.pipeline).items():
         for alias in aliases:
@@ -113,10 +163,27 @@ def _newer_document(run: JobRun, checkpoint: CheckpointRow | None, last: SliceRo
                 alias,
                 run.job,
                 epoch=run.epoch,
-                emission=last.number if last else 0,
-                after_ms=emitted.get(stage, 0),
+                emission=known.last,
+                after_ms=emitted_up_to(run, known.before).get(stage, 0),
                 generation=generation,
+                digests=known.digests,
             )
             if origin:
-                return f"the index holds results of emission {origin['emission']} by run {origin['epoch']}"
+                emission, epoch = origin["emission"], origin["epoch"]
+                newer = (
+                    known.contradiction(emission, origin.get("slice_digest", "")) or f"results of emission {emission}"
+                )
+                return f"the index of {alias} contains {newer}, by run {epoch}"
     return None
+
+
+def emitted_up_to(run: JobRun, checkpoint: CheckpointRow | None) -> dict[str, int]:
+    """Return the event time (stage -> ms) up to which each stage had emitted at this checkpoint. Later slices emit nothing older,
+    unless late records revise results."""
+    if checkpoint is None:
+        return {}
+    emitted = dict(checkpoint.emitted)
+    if checkpoint.closes_ms is not None:
+        # Records below the watermark are late.
+        emitted |= {stage.name: checkpoint.closes_ms - 1 for stage in run.pipeline.record_stages}
+    return emitted

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from strandline.core.errors import Fenced, NotFound
+from strandline.core.errors import Fenced, LedgerBehind, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.ledger.states import (
     CheckpointRow,
@@ -169,8 +169,11 @@ class SlicePlanner:
             by_label[label] = found[str(place)][label]
         return by_label
 
-    def next_slice(self) -> SliceRow | None:
+    def next_slice(self, committed: int = 0) -> SliceRow | None:
         """Plan, record and return the next slice; None when there is nothing to do now.
+
+        `committed`: number of the last slice that this run knows to be committed. Raises LedgerBehind if the ledger doesn't
+        contain that commit (any more). Nothing is planned then: a slice planned again under a lost number would hide the loss.
 
         1. Return a slice that is planned and not committed as it was cut. Of a batch, see that it is recorded where it ends.
         2. Plan nothing for a job that shall stop, or that has a newer version than this run.
@@ -189,6 +192,8 @@ class SlicePlanner:
         """
         job = self._settings.job
         done = self._ledger.last_slice(job)
+        if committed:
+            self._require_commit_of(committed, done)
         if done is None or not self._has_ends:
             self.record_range()
             done = done or self._ledger.last_slice(job)
@@ -216,6 +221,20 @@ class SlicePlanner:
             return None
         self._continuity.trust()
         return None if planned is None else self._plan(planned)
+
+    def _require_commit_of(self, number: int, last: SliceRow | None) -> None:
+        """Raise LedgerBehind unless the ledger contains the commit of slice `number`. `last`: the last slice in the ledger."""
+        job = self._settings.job
+        if last is not None and last.epoch <= self._settings.epoch:
+            is_planned = last.status is SliceStatus.PLANNED
+            if last.number < number or (last.number == number and is_planned):
+                known = f"its last slice is {last.number}{', not committed' if is_planned else ''}"
+                raise LedgerBehind.of(
+                    job, f"{known}, and this run ({self._settings.epoch}) has committed slice {number}"
+                )
+        elif last is None:
+            evidence = f"it contains no slice, and this run ({self._settings.epoch}) has committed slice {number}"
+            raise LedgerBehind.of(job, evidence)
 
     def _plan(self, planned: SliceRow) -> SliceRow | None:
         """Record the slice with the schema in force, and return it; None when another run has to."""

@@ -158,7 +158,8 @@ class SliceStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, int], limit: object = None) -> dict[str, int]:
         """Return the last slice of the next batch, or `start` when there is nothing to do.
 
-        Waits a little for records, so that Spark's loop doesn't spin.
+        Waits a little for records, so that Spark's loop doesn't spin. Raises LedgerBehind if the ledger no longer contains the
+        slices that this run has committed.
         """
         number = slice_of_offset(start)
         config = self._config
@@ -170,10 +171,11 @@ class SliceStreamReader(DataSourceStreamReader):
         planner = self._planner
         self._pause(planner)
         deadline = time.monotonic() + 0.2
-        while (planned := planner.next_slice()) is None and time.monotonic() < deadline:
+        while (planned := planner.next_slice(number)) is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        if planned is None or planned.number <= number:
+        if planned is None:
             return start
+        assert planned.number > number, "the planner returns no slice that is committed"
         self._planned_at_s = time.monotonic()
         self._is_behind = planned.kind is SliceKind.CATCH_UP
         return offset_of_slice(planned.number)
@@ -246,6 +248,7 @@ class SliceStreamReader(DataSourceStreamReader):
             dead_letter_offsets=before.dead_letter_offsets if before else {},
             result_offsets=before.result_offsets if before else {},
             emitted_ms=plan.closed_ms(before) if before and is_new else None,
+            digest=last.digest if is_new else "",
         )
 
 

@@ -74,6 +74,8 @@ class SliceWork(msgspec.Struct, frozen=True):
     """The slice, if what it closes depends on what it holds; None: `to_ms` is known."""
     emitted_ms: int | None = None
     """Windows that end at or before it were emitted by slices before, and may be revised; None: none are."""
+    digest: str = ""
+    """Digest of the slice `number`, which the emitted results record. Empty if the batch emits nothing."""
 
     def closes_ms(self, facts: Iterable[SourceFacts]) -> int | None:
         """Up to which event time windows become final. `facts`: of every source task."""

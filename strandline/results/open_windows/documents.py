@@ -33,8 +33,8 @@ class OpenShape(DocumentShape):
     def _of_run(self, ids: pa.StringArray, epoch: int) -> pa.StringArray:
         return ids
 
-    def _origin(self, epoch: int, emission: int) -> dict[str, str | int]:
-        return {**super()._origin(epoch, emission), "open": True}
+    def _origin(self, epoch: int, emission: int, slice_digest: str) -> dict[str, str | int]:
+        return {**super()._origin(epoch, emission, slice_digest), "open": True}
 
     def _window_head(self, start_ms: int, end_ms: int) -> WindowHead:
         times = (start_ms,) if self.ends_move else (start_ms, end_ms)

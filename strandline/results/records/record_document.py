@@ -3,7 +3,7 @@
     {"@timestamp": "2024-05-01T12:00:07.250Z",                     the record's event time
      "device": "t-17", "load": 0.83,                               the columns at the stage's place, by their names
      "strandline": {"job": "turbine-health", "stage": "raw", "version": 1, "epoch": 4, "emission": 1234,
-                    "stream": "turbines", "partition": 2, "offset": 88213}}
+                    "slice_digest": "9f86d081884c7d65", "stream": "turbines", "partition": 2, "offset": 88213}}
 
 Where the record was exploded, `strandline.element` says which element of its array the row is, from 0. In a stream the document
 also has `event_time`, behind `@timestamp`, unless a column has that name: a stream's schema is flat.
@@ -64,7 +64,7 @@ class RecordShape(DocumentShape):
         labels = batch.column(PARTITION).to_numpy().astype(np.int64)
         return stream_place_of(labels), pa.array(partition_of(labels).astype(np.int32))
 
-    def columns(self, batch: pa.RecordBatch, epoch: int, emission: int) -> DocumentColumns:
+    def columns(self, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = "") -> DocumentColumns:
         """Return the documents of all rows at once; the caller bounds the batch. It is as ResultWriter tells of records."""
         times_us = batch.column(EVENT_US)
         inside = is_time_in_range(times_us)
@@ -76,7 +76,7 @@ class RecordShape(DocumentShape):
         for (name, _), column in zip(self.fields, columns, strict=True):
             pieces += [_encode(name) + b":", column.texts]
         places, partitions = self.places(batch)
-        origin = self._origin(epoch, emission)
+        origin = self._origin(epoch, emission, slice_digest)
         if len(self.input_streams) == 1:
             pieces.append(b'"strandline":' + _encode(origin | {"stream": self.input_streams[0]})[:-1])
         else:

@@ -27,6 +27,8 @@ from strandline.results.writer import (
 _NOON_MS = 1_714_564_800_000
 _DAY_MS = 86_400_000
 _ROWS = 250
+_DIGESTS = {1: "9f86d081884c7d65", 2: "60303ae22b998861"}
+"""Emission -> digest of its slice."""
 _FIELDS = (
     ("device", "string"),
     ("n", "long"),
@@ -101,22 +103,22 @@ def check_sink(sink: SinkUnderTest, shape: DocumentShape) -> None:
     assert sink.ids() == [], "the sink must be empty before"
     rows = list(range(1, _ROWS + 1))
     wanted = sorted(one.id for one in shape.documents(batch_of(shape, rows), 1, 1) if isinstance(one, Document))
-    report = writer.write_batches([batch_of(shape, rows[:100])], 1, 1)  # dies here
+    report = writer.write_batches([batch_of(shape, rows[:100])], 1, 1, _DIGESTS[1])  # dies here
     assert report.rows == 100, f"of 100 rows the report tells of {report.rows}"
     for epoch, pieces in enumerate(([rows], [rows[:33], rows[33:]], [rows[200:], rows[:200]]), start=2):
         parts: list[str] = []
         for piece in pieces:
-            report = writer.write_batches([batch_of(shape, piece)], epoch, 1)
+            report = writer.write_batches([batch_of(shape, piece)], epoch, 1, _DIGESTS[1])
             assert (report.created + report.already, report.refused) == (len(piece), []), report
             parts += report.parts
         _commit(writer, 1, epoch, parts)
         assert sorted(sink.ids()) == wanted, f"after run {epoch} readers see {len(sink.ids())} of {len(wanted)} results"
-    report = writer.write_batches([], 5, 2)
+    report = writer.write_batches([], 5, 2, _DIGESTS[2])
     assert report.rows == 0, "of no rows the report tells of some"
     _check_refusals(sink, writer, shape, wanted)
     changed = batch_of(shape, rows, load=-1.0)
     try:
-        report = writer.write_batches([changed], 6, 1)
+        report = writer.write_batches([changed], 6, 1, _DIGESTS[1])
         _commit(writer, 1, 6, report.parts)
     except Divergence:
         pass
@@ -126,7 +128,7 @@ def check_sink(sink: SinkUnderTest, shape: DocumentShape) -> None:
 
 def _check_refusals(sink: SinkUnderTest, writer: StoreWriter, shape: DocumentShape, before: list[str]) -> None:
     good, bad = batch_of(shape, [1001, 1002]), batch_of(shape, [1003], load=float("nan"))
-    report = writer.write_batches([good, bad], 5, 2)
+    report = writer.write_batches([good, bad], 5, 2, _DIGESTS[2])
     assert len(report.refused) == 1, report
     assert isinstance(report.refused[0], Refused), report
     assert report.created == 2, report
@@ -137,4 +139,4 @@ def _check_refusals(sink: SinkUnderTest, writer: StoreWriter, shape: DocumentSha
 def _commit(writer: StoreWriter, emission: int, epoch: int, parts: Sequence[str]) -> None:
     if parts:
         assert isinstance(writer, CommittedWriter), "only a CommittedWriter has parts"
-        writer.commit(emission, epoch, parts)
+        writer.commit(emission, epoch, parts, _DIGESTS[emission])

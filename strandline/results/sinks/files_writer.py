@@ -64,6 +64,8 @@ class Manifest(msgspec.Struct, frozen=True):
     digest: str
     """The sum of those of its files."""
     files: list[WrittenFile]
+    slice_digest: str = ""
+    """Digest of the slice, as it was planned."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,16 @@ class FilesWriter:
         store = _Store.of(self.path)
         store.make(self._manifests)
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         """Write one file for each day. The report's `parts` name them: they count when `commit` has been told of them."""
         report, store = WriteReport(), _Store.of(self.path)
         for batch in batches:
             tables: dict[date, list[pa.RecordBatch]] = {}
             digests: dict[date, list[str]] = {}
             for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                rows = typed_rows(self.shape, batch.slice(first, _ROWS_AT_ONCE), epoch, emission)
+                rows = typed_rows(self.shape, batch.slice(first, _ROWS_AT_ONCE), epoch, emission, slice_digest)
                 report.refused += rows.refused
                 for day, part in _by_day(rows):
                     tables.setdefault(day, []).append(part.table)
@@ -106,7 +110,7 @@ class FilesWriter:
                 report.created += table.num_rows
         return report
 
-    def commit(self, emission: int, epoch: int, parts: Sequence[str]) -> None:
+    def commit(self, emission: int, epoch: int, parts: Sequence[str], slice_digest: str = "") -> None:
         """Write the manifest of a slice. Where it is there, it must say the same of the rows: then its files count, not these.
 
         Raises Divergence, SinkUnavailable.
@@ -116,7 +120,7 @@ class FilesWriter:
         shape, store = self.shape, _Store.of(self.path)
         name = f"{emission:012d}" if shape.is_once else f"{emission:012d}.{epoch}"
         place = f"{self._manifests}/{emission // _SLICES_A_DIRECTORY:09d}/{name}.json"
-        manifest = Manifest(shape.job, shape.stage, emission, shape.version, epoch, rows, digest, files)
+        manifest = Manifest(shape.job, shape.stage, emission, shape.version, epoch, rows, digest, files, slice_digest)
         of_before = f"{self._manifests}/{name}.json"
         if store.holds(of_before):  # an earlier release has written it, and the run that did it was killed
             place = of_before
@@ -177,17 +181,18 @@ def emission_of(manifest: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def newest_emission(path: str, job: str, stage: str) -> int:
-    """The greatest emission that has a manifest; 0 where there is none. Lists only the newest manifests, and those of earlier
-    releases. Raises SinkUnavailable, InvalidSettings."""
+def newest_manifests(path: str, job: str, stage: str, first: int | None = None) -> list[str]:
+    """Return the manifests of the last emissions in order, below the sink's path: those from `first` on, and perhaps older ones.
+    Without `first`, at least the newest. Lists few directories. Raises SinkUnavailable, InvalidSettings."""
     store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
     directories, manifests = store.entries(below)
     for directory in reversed(directories):
-        newest = store.listed(directory)
-        if newest:  # else the run that made the directory was killed
-            manifests += newest
+        found = store.listed(directory)
+        manifests += found
+        # An empty directory was made by a run that was killed.
+        if found and (first is None or int(directory.rpartition("/")[2]) * _SLICES_A_DIRECTORY <= first):
             break
-    return max((emission_of(manifest) or 0 for manifest in manifests), default=0)
+    return sorted(manifests, key=lambda manifest: emission_of(manifest) or 0)
 
 
 def read_manifest(path: str, place: str) -> Manifest:

@@ -38,7 +38,7 @@ AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)
 _TOO_LARGE = "54"
 """The class of SQLSTATE for what exceeds a limit of PostgreSQL, such as a text that is longer than an index may hold."""
 _RAISED_BY_TRIGGER = "P0001"
-_JOB, _EMISSION = f"{OWN_PREFIX}job", f"{OWN_PREFIX}emission"
+_JOB, _EMISSION, _SLICE_DIGEST = (f"{OWN_PREFIX}{name}" for name in ("job", "emission", "slice_digest"))
 _DIFFERENCES_SHOWN_MAX = 3
 _engines: dict[str, sa.Engine] = {}
 """This process's engine for each URL."""
@@ -67,12 +67,14 @@ class SqlWriter:
         except sa.exc.DBAPIError as error:
             raise self._conflict(error) from error
 
-    def write_batches(self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int) -> WriteReport:
+    def write_batches(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> WriteReport:
         """Write the rows as ResultWriter promises. Raises SinkUnavailable, Conflict, Divergence."""
         report = WriteReport()
         for batch in batches:
             for first in range(0, batch.num_rows, self.rows_max):
-                rows = typed_rows(self.shape, batch.slice(first, self.rows_max), epoch, emission)
+                rows = typed_rows(self.shape, batch.slice(first, self.rows_max), epoch, emission, slice_digest)
                 report.refused += rows.refused
                 self._write(self._without_nul(rows, report), report)
         return report
@@ -246,17 +248,22 @@ def table_of(table_name: str, types: Mapping[str, str]) -> sa.Table:
     return sa.Table(name, sa.MetaData(), *columns, schema=schema or None)
 
 
-def newest_emission(url: str, table_name: str, job: str) -> int:
-    """The greatest emission of the job's rows; 0 where there is none, or no table of ours. Raises SinkUnavailable, Conflict."""
-    table = table_of(table_name, {_JOB: "string", _EMISSION: "long"})
+def emissions_from(url: str, table_name: str, job: str, first: int) -> list[tuple[int, str]]:
+    """Return (emission, digest of its slice) of the job's rows, from emission `first` on, in order. The digest is empty if the
+    rows don't contain it. Without a table of ours there are none. Raises SinkUnavailable, Conflict."""
+    table = table_of(table_name, {_JOB: "string", _EMISSION: "long", _SLICE_DIGEST: "string"})
     with reading(url, table_name) as connection:
         look = sa.inspect(connection)
         if not look.has_table(table.name, table.schema):
-            return 0
-        if not {_JOB, _EMISSION} <= {one["name"] for one in look.get_columns(table.name, table.schema)}:
-            return 0  # the writer refuses the table, or adds them
-        newest = sa.select(sa.func.max(table.c[_EMISSION])).where(table.c[_JOB] == job)
-        return connection.execute(newest).scalar() or 0
+            return []
+        columns = {one["name"] for one in look.get_columns(table.name, table.schema)}
+        if not {_JOB, _EMISSION} <= columns:
+            return []  # the writer refuses the table, or adds them
+        digest = table.c[_SLICE_DIGEST] if _SLICE_DIGEST in columns else sa.literal("")
+        found = (
+            sa.select(table.c[_EMISSION], digest).where(table.c[_JOB] == job, table.c[_EMISSION] >= first).distinct()
+        )
+        return sorted((emission, digest or "") for emission, digest in connection.execute(found))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 too, so that one rule holds for every store.
 
 The platform's own columns begin with `strandline_`: `id`, the document's; `time`, its `@timestamp`; `window_start` and
-`window_end`, or of a record `stream`, `partition`, `offset` and `element`; `job`, `stage`, `version`, `emission`.
+`window_end`, or of a record `stream`, `partition`, `offset` and `element`; `job`, `stage`, `version`, `emission`, `slice_digest`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, WINDOW_END, WIN
 
 ID = f"{OWN_PREFIX}id"
 TIME = f"{OWN_PREFIX}time"
-ATTEMPT_COLUMNS = frozenset(f"{OWN_PREFIX}{name}" for name in ("version", "emission"))
+ATTEMPT_COLUMNS = frozenset(f"{OWN_PREFIX}{name}" for name in ("version", "emission", "slice_digest"))
 """They say which run wrote a row, and are not part of the result."""
 _MOMENT = pa.timestamp("us", "UTC")
 _DIGEST_BYTES = 16
@@ -52,10 +52,13 @@ def own_columns(shape: DocumentShape) -> dict[str, str]:
     places = {"stream": "string", "partition": "integer", "offset": "long", "element": "integer"}
     names = {"id": "string", "time": "timestamp", **(times if shape.has_window else places)}
     names |= {"job": "string", "stage": "string", "version": "integer", "emission": "long"}
+    names["slice_digest"] = "string"
     return {f"{OWN_PREFIX}{name}": kind for name, kind in names.items()}
 
 
-def typed_rows(shape: DocumentShape, batch: pa.RecordBatch, epoch: int, emission: int) -> TypedRows:
+def typed_rows(
+    shape: DocumentShape, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = ""
+) -> TypedRows:
     """The rows of a batch, which is as ResultWriter tells."""
     documents = replace(shape, version=0).columns(batch, 0 if shape.is_once else epoch, 0)
     good, refused = documents.sorted_out()
@@ -63,7 +66,7 @@ def typed_rows(shape: DocumentShape, batch: pa.RecordBatch, epoch: int, emission
         batch = batch.take(pa.array(np.flatnonzero([row not in documents.problems for row in range(len(documents))])))
     count = batch.num_rows
 
-    def constant(value: str | int, kind: pa.DataType) -> pa.Array:
+    def constant(value: str | int | None, kind: pa.DataType) -> pa.Array:
         return pa.repeat(pa.scalar(value, kind), count)
 
     columns: dict[str, pa.Array] = {"id": good.ids}
@@ -84,6 +87,7 @@ def typed_rows(shape: DocumentShape, batch: pa.RecordBatch, epoch: int, emission
         "stage": constant(shape.stage, pa.string()),
         "version": constant(shape.version, pa.int32()),
         "emission": constant(emission, pa.int64()),
+        "slice_digest": constant(slice_digest or None, pa.string()),
     }
     named = {f"{OWN_PREFIX}{name}": column for name, column in columns.items()}
     for name, kind in shape.fields:
