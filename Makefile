@@ -18,7 +18,7 @@ help:
 	@echo "             RANDOM=1: in random order, RANDOM=12345: in the order of that seed)"
 	@echo "make test-all   the same and all that takes longer: every fault at every gateway, whole stacks, all seeds, the ladders of kills"
 	@echo "make test-containers   every service of docker-compose.yml as a container without an engine (root, debootstrap, runc; 25 minutes)"
-	@echo "make check   format, lint, types, import order, and that the docs can be built"
+	@echo "make check   format, lint, types, import order, tests that depend on time by chance, and that the docs can be built"
 	@echo "make docs    build the docs as a site, into build/site"
 	@echo "make bench   two works side by side with plain Spark, Hazelcast Jet and Flink, and the latency from answer to result;"
 	@echo "             then what each query of NEXMark costs at the desk"
@@ -75,6 +75,7 @@ check: $(VENV)/.test-ready
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m tests.support.timing_check
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 docs: $(VENV)/.test-ready

@@ -36,6 +36,7 @@ from strandline.ledger.states import (
     WindowRange,
 )
 from tests.support.ledgers import a_checkpoint, a_slice, run_sql
+from tests.support.waiting import stretched
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ class TestStreams:
         meeting = Barrier(len(racers))
 
         def take(number: int, round: int) -> bool:
-            meeting.wait(60)
+            meeting.wait(stretched(60))
             name = f"s{round}-{number}"
             try:
                 racers[number].put_stream(name, udp_stream(name, 1_000 + round))
@@ -167,7 +168,7 @@ def udp_stream(name: str, port: int) -> dict[str, Any]:
 
 
 def _is_done(meeting: Barrier, change: Callable[[], object]) -> bool:
-    meeting.wait(60)
+    meeting.wait(stretched(60))
     try:
         change()
     except Conflict:
@@ -315,7 +316,7 @@ class TestPlaces:
         meeting = Barrier(len(racers))
 
         def take(number: int, round: int) -> bool:
-            meeting.wait(60)
+            meeting.wait(stretched(60))
             try:
                 racers[number].submit_job(f"{round}-{number}", "", {}, [Place("stream", str(round), "s"), INDEX])
             except Conflict:

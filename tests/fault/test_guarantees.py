@@ -15,6 +15,7 @@ import pytest
 
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from tests.support.audit_lab import AuditLab
+from tests.support.waiting import stretched
 
 pytestmark = pytest.mark.timeout(600)
 STREAM = "guaranteed-readings"
@@ -75,7 +76,9 @@ def results_after_a_kill(lab: AuditLab, directory: Path, guarantee: str) -> Resu
     }
     command = [sys.executable, "-m", "strandline.processing.run.process", "--job", job]
     with (directory / f"{job}.log").open("wb") as output:
-        killed = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=300, check=False)
+        killed = subprocess.run(
+            command, env=environment, stdout=output, stderr=output, timeout=stretched(300), check=False
+        )
     assert killed.returncode == -signal.SIGKILL, (directory / f"{job}.log").read_text()
     before = lab.ledger.last_checkpoint(job)
     assert before is not None, "some slices are committed, and one is half done"

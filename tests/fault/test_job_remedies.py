@@ -23,7 +23,7 @@ from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import LONG, SHORT
 from tests.support.chaos.dump import take_dump
 from tests.support.chaos.job_stack import JobStack
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 TIMEOUT_S = 300.0
 SERVERS = ("kafka", "elasticsearch")
@@ -47,7 +47,7 @@ def test_retention_that_cuts_below_the_rewind_ends_the_job_and_another_name_begi
     admin = AdminClient({"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "log_level": 0})
     places = [TopicPartition(stack.stream, int(partition), offset) for partition, offset in read.items()]
     for cut in admin.delete_records(places).values():
-        cut.result(TIMEOUT_S)
+        cut.result(stretched(TIMEOUT_S))
     ask(stack, "to start", lambda control: control.order(stack.job, "start"))
     message = wait_until_failed(stack)
     assert "retention removed" in message and "records that its open windows need" in message

@@ -24,14 +24,14 @@ from tests.support.faults.kafka_proxy import (
     swallow_answer,
 )
 from tests.support.faults.topic_dump import dump_topic
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 
 @pytest.fixture
 def topic(cluster) -> Iterator[str]:
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(stretched(30))
     yield name
     cluster.heal()
 

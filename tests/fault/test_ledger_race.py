@@ -17,7 +17,7 @@ from strandline.core.errors import Fenced
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceStatus
 from tests.support.ledgers import a_checkpoint, a_slice
-from tests.support.waiting import Patience, wait_until
+from tests.support.waiting import Patience, stretched, wait_until
 from tests.support.warm_processes import WARM
 
 FENCED_EACH = 10
@@ -144,7 +144,7 @@ def test_a_run_that_was_paused_is_fenced_when_it_wakes(ledger_url: str, place: s
     before = ledger.last_slice("power"), ledger.last_checkpoint("power")
     released.touch()
     os.kill(old.pid, signal.SIGCONT)
-    old.join(TIMEOUT_S)
+    old.join(stretched(TIMEOUT_S))
     assert old.exitcode == 0
     assert "Run 1 of job power no longer owns it, run 2 does" in report.read_text()
     assert (ledger.last_slice("power"), ledger.last_checkpoint("power")) == before

@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.test_mqtt_server import Listener, Raw
 from tests.support import mqtt_client_packets as client
-from tests.support.waiting import Patience, wait_until
+from tests.support.waiting import Patience, stretched, wait_until
 
 CUTS = 200
 KILLS = 5
@@ -151,7 +151,7 @@ def test_a_listener_that_is_killed(listener):
             listener.start()
     finally:
         is_over.set()
-        sending.join(DEADLINE_S)
+        sending.join(stretched(DEADLINE_S))
     assert check_history(sensors, listener.values(stream)) == []
 
 

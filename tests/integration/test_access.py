@@ -11,7 +11,7 @@ from tests.integration.test_http_gateway import Gateway
 from tests.integration.test_mqtt_server import Listener, Raw
 from tests.support import mqtt_client_packets as client
 from tests.support.tokens import secret_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 STRANDLINE = Path(sys.executable).with_name("strandline")
 DEADLINE_S = 60.0
@@ -22,7 +22,7 @@ def token_verb(ledger_url: str, *arguments: str) -> str:
     done = subprocess.run(
         [STRANDLINE, "token", *arguments, "--ledger"],
         env=os.environ | {"STRANDLINE_LEDGER_URL": ledger_url},
-        capture_output=True, text=True, timeout=DEADLINE_S, check=True,
+        capture_output=True, text=True, timeout=stretched(DEADLINE_S), check=True,
     )  # fmt: skip
     return done.stdout.strip()
 

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import stretched
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
 NAME = "audited"
@@ -231,7 +232,7 @@ def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit
     admin = AdminClient({"bootstrap.servers": audit_lab.settings.kafka_bootstrap})
     places = [TopicPartition(stream, partition, offset - 1) for partition, offset in ends.items()]
     for future in admin.delete_records(places).values():
-        future.result(30)
+        future.result(stretched(30))
     whole = audit_lab.audit(name)
     assert (whole["outcome"], whole["differences"]) == ("incomplete", 0), whole
     from_time = whole["incomplete"].rpartition("--from ")[2]
@@ -241,7 +242,7 @@ def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit
     some = audit_lab.ledger.checkpoint(name, audit_lab.ledger.slice_count(name) * 2 // 3).result_offsets[f"{name}-tens"]
     places = [TopicPartition(f"{name}-tens", partition, offset) for partition, offset in some.items()]
     for future in admin.delete_records(places).values():
-        future.result(30)
+        future.result(stretched(30))
     whole = audit_lab.audit(name)
     assert (whole["outcome"], whole["differences"]) == ("incomplete", 0), whole
     assert whole["incomplete"].rpartition("--from ")[2] > from_time

@@ -28,7 +28,7 @@ from tests.support.audit_lab import AuditLab
 from tests.support.lens import counted, panels, search
 from tests.support.platform import Platform
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
 NAME = "again"
@@ -306,7 +306,7 @@ def test_where_the_log_lost_its_beginning_it_says_from_when_it_could_begin(audit
     admin = AdminClient({"bootstrap.servers": lab.settings.kafka_bootstrap})
     places = [TopicPartition(STREAM, partition, offset - 1) for partition, offset in ends.items()]
     for future in admin.delete_records(places).values():
-        future.result(30)
+        future.result(stretched(30))
     with pytest.raises(LogTruncated, match="the log no longer holds all records") as lost:
         lab.request_backfill(NAME, BASE_MS)
     possible_ms = int(datetime.fromisoformat(str(lost.value).rpartition("--from ")[2]).timestamp() * 1000)

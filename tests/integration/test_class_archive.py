@@ -51,7 +51,7 @@ def archive(servers: Stack, class_archive: None, cache: Path) -> Path:
 def started(directory: Path) -> str:
     """What a process said that started Spark: whether its JVM has mapped an archive, and what it counted."""
     command = [sys.executable, "-c", _START, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=stretched(300))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -68,7 +68,7 @@ def test_without_one_spark_starts_all_the_same(cache: Path) -> None:
 
 def test_it_is_made_once(archive: Path) -> None:
     made = archive.stat()
-    subprocess.run(_MAKE, check=True, timeout=300)
+    subprocess.run(_MAKE, check=True, timeout=stretched(300))
     assert find_archive(archive.parent.parent) == archive
     assert archive.stat().st_mtime_ns == made.st_mtime_ns
 

@@ -23,7 +23,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.trust import certificates_for
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -201,7 +201,7 @@ def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka
         assert not set(family) & set(control.family("kept-job"))
 
         second_control.send_signal(signal.SIGTERM)
-        assert second_control.wait(40) == 0
+        assert second_control.wait(stretched(40)) == 0
         assert control.family("kept-job") == []
         ledger = Ledger.open(control.environment["STRANDLINE_LEDGER_URL"])
         job = ledger.job("kept-job")
@@ -212,7 +212,7 @@ def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka
 def test_second_service_on_a_data_directory_is_refused(running_control: Control) -> None:
     first = running_control.processes[0]
     second = running_control.start()
-    assert "another control service uses" in second.communicate(timeout=60)[0]
+    assert "another control service uses" in second.communicate(timeout=stretched(60))[0]
     assert second.returncode == 1
     assert first.poll() is None
 
@@ -220,7 +220,7 @@ def test_second_service_on_a_data_directory_is_refused(running_control: Control)
 def test_taken_port_is_one_sentence(control: Control) -> None:
     with socket.create_server(("127.0.0.1", control.port)):
         process = control.start()
-        said = process.communicate(timeout=60)[0]
+        said = process.communicate(timeout=stretched(60))[0]
     assert process.returncode == 1
     assert f"port {control.port}" in said
     assert "Traceback" not in said

@@ -33,6 +33,7 @@ from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from tests.support.control import BOTH, Api
 from tests.support.lens import counted, faults, panels, search
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import stretched
 
 LETTERS = 650
 RECORD_BYTES_MAX = 1_000_000
@@ -122,7 +123,7 @@ class Lab:
 
     def copy_and_be_killed(self, at: int) -> None:
         command = [sys.executable, "-c", KILLED, self.ledger_url, self.kafka, self.url, str(at)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=stretched(120), check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr
 
     def held(self) -> dict[str, dict[str, Any]]:

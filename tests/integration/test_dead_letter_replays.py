@@ -39,7 +39,7 @@ from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter, ReplayReport
 from tests.support.platform import Platform
 from tests.support.topic_reader import read_messages, wait_until_readable
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 RECORD_BYTES_MAX = 1_000_000
@@ -84,9 +84,9 @@ class ReplayLab:
             DeadLetter.of_record(self.name, 0, first + at, value, reason, "why", "decode")
             for at, value in enumerate(values)
         ]
-        self.write(letters, f"{self.name}.w", epoch=1)
+        self.write_and_wait(letters, f"{self.name}.w", epoch=1)
 
-    def write(self, letters: list[DeadLetter], slot: str, epoch: int) -> None:
+    def write_and_wait(self, letters: list[DeadLetter], slot: str, epoch: int) -> None:
         """Write dead letters in this slot and wait until they are readable, as a job does before it counts them."""
         writer = DeadLetterWriter(self.kafka, self.name, slot, epoch, lambda _: None, record_bytes_max=RECORD_BYTES_MAX)
         assert writer.write(letters, {0: 0}) == len(letters)
@@ -154,7 +154,7 @@ def test_a_record_that_fails_again_is_traced_and_put_back_again_only_if_asked(la
         if HEADER_REPLAY_OF in dict(one.headers() or ())
     ]
     letter = DeadLetter.of_record(lab.name, 0, offset or 0, b"no json", "decode", "why", "decode")
-    lab.write([letter], "w", epoch=2)
+    lab.write_and_wait([letter], "w", epoch=2)
     second = lab.dead_letters.page(lab.name, ANY, -1, 10).letters[1]
     assert lab.dead_letters.origin_of(second) == f"{lab.name}/0/0"
     assert lab.replay().left_out == {"failed_again": 1}
@@ -204,7 +204,7 @@ def test_a_replay_that_is_killed_anywhere_puts_nothing_back_twice(lab: ReplayLab
     lab.reject([b"%d" % number for number in range(20)])
     for failpoint in REPLAY_FAILPOINTS:
         killed = replay_elsewhere(lab, f"{failpoint}=kill")
-        _, said = killed.communicate(timeout=60)
+        _, said = killed.communicate(timeout=stretched(60))
         assert killed.returncode == -signal.SIGKILL, said
     done = lab.replay()
     assert done.put_back + done.already == 20 and done.unknown == 0
@@ -271,7 +271,7 @@ def command(platform: Platform, *arguments: str, given: bytes = b"") -> subproce
 
 
 def answer(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=stretched(120))
     assert process.returncode == 0, err.decode()
     found: dict[str, Any] = json.loads(out)
     return found
@@ -281,7 +281,7 @@ def kill_control(platform: Platform) -> None:
     """Kill the service, and start it again."""
     control = psutil.Process(PidFile(platform.stack.data_dir).all()["control"])
     control.kill()
-    control.wait(60)
+    control.wait(stretched(60))
     platform.stack.start_control()
 
 

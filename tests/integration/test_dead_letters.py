@@ -18,6 +18,7 @@ from strandline.log.transactions import fence_producer, fence_producers
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from tests.integration.test_log_reader import make_topic
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import stretched
 
 RECORD_BYTES_MAX = 1_000_000
 
@@ -95,7 +96,7 @@ def test_what_stands_behind_another_slots_open_transaction_is_not_written_again(
         with pytest.raises(TimeoutError):
             again.result(3)  # it waits, since it can't know yet what it has written
         assert write(kafka, "behind", "record-0", 1) == 1
-        assert again.result(60) == 2
+        assert again.result(stretched(60)) == 2
     assert numbers_in(kafka, topic) == [1, 2, 3]
     killed.clear()
 

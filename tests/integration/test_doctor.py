@@ -19,6 +19,7 @@ from strandline.services.processes.pids import PidFile
 from tests.support.gateways import Mosquitto, free_port
 from tests.support.messages import RegistryServer
 from tests.support.servers import Stack, free_port_offset
+from tests.support.waiting import stretched
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
 OWN = {"control", "gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gateway-udp", "gateway-tcp", "gateway-poll"}
@@ -27,7 +28,7 @@ OWN = {"control", "gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gate
 def strandline(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {f"STRANDLINE_{name.upper()}": value for name, value in settings.items()}
     return subprocess.run(
-        [STRANDLINE, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=180
+        [STRANDLINE, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=stretched(180)
     )
 
 
@@ -91,7 +92,7 @@ def test_a_topic_whose_settings_became_unsafe_is_a_finding(kafka: str, elasticse
     admin = AdminClient({"bootstrap.servers": kafka})
     ledger = Ledger.open(url)
     for topic in (name, f"safe-{name}"):
-        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(stretched(30))
         ledger.put_stream(topic, {"stream": topic})
     ledger.close()
     settings = {
@@ -103,7 +104,7 @@ def test_a_topic_whose_settings_became_unsafe_is_a_finding(kafka: str, elasticse
     assert not_ok(strandline("doctor", "--json", **settings)) == []
     unclean = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[unclean])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(stretched(30))
     found = not_ok(strandline("doctor", "--json", **settings))
     assert [(one["subject"], one["state"]) for one in found] == [("Kafka", "warning")], found
     assert found[0]["sentence"].startswith(f"topic {name} has unclean.leader.election.enable=true")

@@ -28,7 +28,7 @@ from strandline.services.embedded.stack import Stack
 from strandline.services.processes.pids import PidFile
 from tests.support.planted import arguments_of_processes, files_below, leaks
 from tests.support.servers import free_port_offset
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
 MINUTES = 3
@@ -63,7 +63,9 @@ class Closed:
         moved = ["--port-offset", str(self.offset)] if arguments[0] == "up" else []
         command = [STRANDLINE, *arguments, "--data-dir", str(self.data_dir), *moved]
         environment = {**os.environ, "STRANDLINE_STANDBYS": "0", **settings}
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+        ran = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=stretched(240)
+        )
         self.said.append((f"what {arguments} said", (ran.stdout + ran.stderr).encode()))
         assert not is_fine or ran.returncode == 0, ran.stderr + ran.stdout
         return ran
@@ -118,7 +120,7 @@ def test_an_open_stack_is_closed_with_its_data_and_opened_again(closed: Closed, 
     """
     with closed.open_servers():
         admin = closed.kafka()
-        admin.create_topics([NewTopic("before", 1, 1)])["before"].result(30)
+        admin.create_topics([NewTopic("before", 1, 1)])["before"].result(stretched(30))
         closed.index().put("/before/_doc/1?refresh=true", json={"is": "kept"}).raise_for_status()
 
     up = closed.run("up", "--detach", "--passwords")
@@ -210,7 +212,7 @@ def require_a_person_gets_in(closed: Closed) -> None:
             str(directory / "netrc"),
             f"{closed.addresses.elasticsearch_url}/before/_doc/1",
         ]
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=stretched(60))
         assert json.loads(answer.stdout)["_source"] == {"is": "kept"}
     script = f"set -a; . '{directory / 'strandline.env'}'; set +a; exec '{STRANDLINE}' doctor --json"
     environment = {**os.environ, "STRANDLINE_DATA_DIR": str(closed.data_dir / "another")}
@@ -221,7 +223,7 @@ def require_a_person_gets_in(closed: Closed) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=stretched(120),
     )
     states = {(one["subject"], one["state"]) for one in json.loads(looked.stdout)["findings"]}
     assert {("Kafka", "wrong"), ("Elasticsearch", "wrong")}.isdisjoint(states), looked.stdout

@@ -22,7 +22,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.services.embedded.addresses import Ports, StackAddresses
 from strandline.services.processes.pids import PidFile
 from tests.support.servers import free_port_offset
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
 GATEWAYS = {"gateway-http", "gateway-mqtt", "gateway-mqtt-listener", "gateway-udp", "gateway-tcp", "gateway-poll"}
@@ -48,7 +48,7 @@ class OutsideStack:
 
     def down(self) -> subprocess.CompletedProcess[str]:
         command = [STRANDLINE, "down", "--data-dir", str(self.data_dir)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=stretched(120), check=False)
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_stack_in_the_foreground_tells_what_died_and_ends_when_it_is_stopped_f
     assert "mqtt died; it is started again in 1 s" in told.read_text()
     assert set(outside.pids.alive()) == PROCESSES
     assert outside.down().returncode == 0
-    assert up.wait(timeout=60) == 0
+    assert up.wait(timeout=stretched(60)) == 0
     assert "the stack was stopped by another command" in told.read_text()
     watcher_log = (outside.data_dir / "logs" / "watcher.log").read_text()
     assert watcher_log.count("starts again what dies") == 2, "not started again by `up` after `down` had stopped it"
@@ -210,7 +210,7 @@ def test_giving_up_while_it_starts_leaves_nothing(outside: OutsideStack, number:
             wait_until(lambda: {"kafka", "elasticsearch"} <= set(outside.pids.alive()), "both servers are starting")
             started = outside.pids.alive()
             up.send_signal(number)
-            assert up.wait(timeout=120) != 0
+            assert up.wait(timeout=stretched(120)) != 0
         finally:
             up.kill()
     assert outside.pids.all() == {}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers import free_port_offset
+from tests.support.waiting import stretched
 
 STRANDLINE = Path(sys.executable).with_name("strandline")
 DEADLINE_S = 420
@@ -42,11 +43,11 @@ def test_the_example_gets_from_records_to_results_and_stops_all_it_started(tmp_p
         env=os.environ | {"STRANDLINE_AUTH": auth},
     )  # fmt: skip
     try:
-        output, _ = process.communicate(timeout=DEADLINE_S)
+        output, _ = process.communicate(timeout=stretched(DEADLINE_S))
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.wait(90)
+            process.wait(stretched(90))
     account = output[output.find("records sent, ") :]
     assert process.returncode == 0, output
     assert "every spoiled record is a dead letter, for its reason, and no other record is" in account, account

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
 from strandline.services.cli.commands import app
+from tests.support.waiting import stretched
 
 RECORDS = 3_000
 BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
@@ -41,7 +42,7 @@ def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform)
         "unclean.leader.election.enable": "true",
     }
     admin = AdminClient({"bootstrap.servers": kafka})  # held until the answer is there: it ends with its last reference
-    admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(stretched(30))
     producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
     for number in range(RECORDS):
         value = {"ts": BASE_MS + number * 100, "site": "north" if number % 3 else "south", "temp": number % 40 / 2}

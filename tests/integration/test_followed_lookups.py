@@ -40,7 +40,7 @@ from strandline.services.supervision.lookups.follower import LookupFollower
 from tests.support.postgresql import new_database
 from tests.support.steady_sender import SteadySender
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 JOB = "following"
 DOCUMENTS = f"""
@@ -99,7 +99,7 @@ def record(number: int) -> bytes:
 def kill_control(platform: Any) -> None:
     control = psutil.Process(PidFile(platform.stack.data_dir).all()["control"])
     control.kill()
-    control.wait(60)
+    control.wait(stretched(60))
     platform.stack.start_control()
 
 
@@ -222,7 +222,7 @@ def test_who_reads_is_killed_and_the_next_goes_on_where_the_last_version_ends(
             has_begun = spawn.Event()
             reading = spawn.Process(target=follow_until_killed, args=(ledger_url, kafka, url, has_begun))
             reading.start()
-            assert has_begun.wait(120)
+            assert has_begun.wait(stretched(120))
             for number in range(3):
                 send(5)
                 tables.append({"A": tables[-1]["A"] + 1, f"B{number}": 7})
@@ -234,7 +234,7 @@ def test_who_reads_is_killed_and_the_next_goes_on_where_the_last_version_ends(
                 time.sleep(chance.random() * 6)  # sleeps: the instant of the kill
             if life < KILLS:
                 reading.kill()
-                reading.join(60)
+                reading.join(stretched(60))
         try:
             wait_until(
                 lambda: (rows_of(ledger, "devices"), rows_of(ledger, "sites")),
@@ -244,7 +244,7 @@ def test_who_reads_is_killed_and_the_next_goes_on_where_the_last_version_ends(
             )
         finally:
             reading.kill()
-            reading.join(60)
+            reading.join(stretched(60))
         assert in_order(ledger, "sites", tables)
         assert ledger.lookup_sources()["devices"].skipped == 0
         assert ledger.lookup("devices").version > 2

@@ -18,6 +18,7 @@ from strandline.processing.slices.rewind import RUN_BEGINS
 from tests.support.audit_lab import AuditLab
 from tests.support.installed_package import install
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import stretched
 
 NAME = "spelled"
 BASE_MS = 1_790_000_000_000 // 60_000 * 60_000
@@ -82,6 +83,6 @@ def run(lab: AuditLab, package: Path, allowed: str) -> int:
     return subprocess.run(
         [sys.executable, "-m", "strandline.processing.run.process", "--job", NAME],
         env={**os.environ, **environment, "PYTHONPATH": str(package)},
-        timeout=120,
+        timeout=stretched(120),
         check=False,
     ).returncode

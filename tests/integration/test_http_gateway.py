@@ -86,7 +86,7 @@ class Gateway:
     def close(self) -> None:
         self.client.close()
         self.process.kill()
-        self.process.wait(DEADLINE_S)
+        self.process.wait(stretched(DEADLINE_S))
         self.ledger.close()
 
     def register(self, key: str | None = None) -> str:
@@ -517,9 +517,9 @@ def test_stopping_answers_what_is_under_way_and_ends_with_0(private_gateway):
         senders = [threads.submit(send_until_stopped, sender) for sender in range(8)]
         wait_until(lambda: len(accepted) > 500, told=gateway.told)
         gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(DEADLINE_S) == 0, gateway.log_file.read_text()
+        assert gateway.process.wait(stretched(DEADLINE_S)) == 0, gateway.log_file.read_text()
         for sender in senders:
-            sender.result(DEADLINE_S)
+            sender.result(stretched(DEADLINE_S))
     logged = [json.loads(record.value)["n"] for record in gateway.read(stream)]
     assert set(accepted) <= set(logged)
     assert len(logged) == len(set(logged))
@@ -533,7 +533,7 @@ def test_an_idle_gateway_stops_at_once_on_either_signal(kafka, tmp_path):
         gateway = Gateway(kafka, tmp_path)
         started_s = time.monotonic()
         gateway.process.send_signal(number)
-        assert gateway.process.wait(DEADLINE_S) == 0
+        assert gateway.process.wait(stretched(DEADLINE_S)) == 0
         assert time.monotonic() - started_s < stretched(5)
         gateway.close()
 
@@ -545,7 +545,7 @@ def test_a_taken_port_is_one_clear_sentence(gateway):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=stretched(DEADLINE_S),
         check=False,
     )
     assert ended.returncode == 1
@@ -628,7 +628,7 @@ def test_four_slow_bodies_of_16_mb_keep_nobody_waiting(kafka, tmp_path):
         for sender in senders:
             sender.start()
         for _ in senders:
-            assert holding.acquire(timeout=DEADLINE_S)
+            assert holding.acquire(timeout=stretched(DEADLINE_S))
         took_s, statuses = [], []
         for number in range(posts):
             began_s = time.monotonic()
@@ -641,7 +641,7 @@ def test_four_slow_bodies_of_16_mb_keep_nobody_waiting(kafka, tmp_path):
         )
         is_over.set()
         for sender in senders:
-            sender.join(DEADLINE_S)
+            sender.join(stretched(DEADLINE_S))
         assert statuses == [200] * posts
         assert sorted(record.value for record in gateway.read(stream)) == sorted(b'{"n":%d}' % n for n in range(posts))
         assert rss_bytes < 512_000_000

@@ -17,6 +17,7 @@ from strandline.core.failpoints import LIFE_FAILPOINTS
 from strandline.log.admin import KafkaAdmin
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import stretched
 
 pytestmark = pytest.mark.timeout(600)
 NAME = "lives"
@@ -100,7 +101,7 @@ def reset_killed_at(lab: AuditLab, failpoint: str) -> None:
         env={**os.environ, **environment, "STRANDLINE_FAILPOINTS": f"{failpoint}=kill"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=stretched(100),
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr

@@ -25,7 +25,7 @@ from strandline.processing.slices.continuity import LogContinuity
 from tests.support.audit_lab import AuditLab
 from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.ledgers import a_slice
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 BASE_MS = 1_793_491_200_000
@@ -59,7 +59,7 @@ def write(bootstrap: str, topic: str, partition: int, count: int, first: int = 0
 def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
     client = admin(bootstrap)
     order = NewTopic(topic, partitions, 1, config={"message.timestamp.type": "LogAppendTime"})
-    client.create_topics([order])[topic].result(60)
+    client.create_topics([order])[topic].result(stretched(60))
 
 
 @pytest.mark.long
@@ -151,7 +151,7 @@ def test_a_partition_that_is_added_to_a_running_job_is_read_from_its_first_recor
         write(bootstrap, topic, 1, 200)
         wait_until_read(lab, "grows", {0: 200, 1: 200})
         client = admin(bootstrap)
-        client.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
+        client.create_partitions([NewPartitions(topic, 3)])[topic].result(stretched(60))
         write(bootstrap, topic, 2, 60, first=150)
         wait_until_read(lab, "grows", {0: 200, 1: 200, 2: 60})
         for partition in (0, 1, 2):
@@ -172,7 +172,7 @@ def test_a_topic_that_is_made_anew_under_a_running_job_ends_it_for_good(audit_la
         write(bootstrap, topic, 0, 20)
         wait_until_read(lab, "anew", {0: 20, 1: 0})
         client = admin(bootstrap)
-        client.delete_topics([topic])[topic].result(60)
+        client.delete_topics([topic])[topic].result(stretched(60))
         make_topic(bootstrap, topic, 2)
         write(bootstrap, topic, 0, 30)
         wait_until(lambda: codes, bool, "ended", 180)

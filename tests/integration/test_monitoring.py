@@ -18,7 +18,7 @@ import yaml
 
 from tests.support.gateways import GatewayProcess, Mosquitto, free_port
 from tests.support.platform import Platform
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 PROMETHEUS = shutil.which("prometheus")
 MONITORING = Path(__file__).parents[2] / "docker" / "monitoring"
@@ -99,7 +99,7 @@ def prometheus(directory: Path, targets: dict[str, list[str]]) -> Iterator[httpx
             yield client
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(stretched(60))
 
 
 def ask(client: httpx.Client, path: str, **query: str) -> Any:

@@ -18,7 +18,7 @@ from paho.mqtt.properties import Properties
 
 from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess, Mosquitto
 from tests.support.mqtt_proxy import CuttingProxy
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def publish(client: paho.Client, topic: str, *payloads: bytes, **options: Any) -
     """With QoS 1, and wait until the broker has all of them."""
     sent = [client.publish(topic, payload, qos=1, **options) for payload in payloads]
     for info in sent:
-        info.wait_for_publish(DEADLINE_S)
+        info.wait_for_publish(stretched(DEADLINE_S))
         assert info.is_published()
 
 
@@ -106,7 +106,7 @@ def test_the_broker_keeps_what_comes_while_the_gateway_is_away(kafka, tmp_path, 
         publish(sensor, f"{top}/a", b"0")
         wait_until_confirmed(gateway, stream, 1)
         gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(DEADLINE_S) == 0, gateway.log_file.read_text()
+        assert gateway.process.wait(stretched(DEADLINE_S)) == 0, gateway.log_file.read_text()
         publish(sensor, f"{top}/a", *(b"%d" % n for n in range(1, 3_001)))
         gateway.start()
         wait_until_confirmed(gateway, stream, 3_000)
@@ -124,7 +124,7 @@ def test_what_is_too_large_is_refused_once_and_does_not_come_again(kafka, tmp_pa
         publish(sensor, f"{top}/a", b"x" * (RECORD_BYTES_MAX + 1), b"y" * RECORD_BYTES_MAX)
         wait_until_confirmed(gateway, stream, 1)
         gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(DEADLINE_S) == 0
+        assert gateway.process.wait(stretched(DEADLINE_S)) == 0
         gateway.start()
         publish(sensor, f"{top}/a", b"z")
         wait_until_confirmed(gateway, stream, 1)
@@ -142,7 +142,7 @@ def test_what_no_packet_may_hold_the_broker_discards_and_the_others_come(kafka, 
         assert sorted(record.value[:1] for record in gateway.read(stream)) == [b"1", b"2", b"y"]
         assert gateway.counts(stream)["received"] == 3
         gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.process.wait(DEADLINE_S) == 0
+        assert gateway.process.wait(stretched(DEADLINE_S)) == 0
         gateway.start()
         publish(sensor, f"{top}/a", b"3")
         wait_until_confirmed(gateway, stream, 1)

@@ -17,6 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
 from tests.support.gateways import DEADLINE_S, MOSQUITTO, Mosquitto, free_port
+from tests.support.waiting import stretched
 
 SIZES = (0, 1, 121, 16_000, 70_000, 1_000_000)
 
@@ -79,7 +80,7 @@ def publish(secured: Secured, payloads: list[bytes]) -> None:
     client.connect("127.0.0.1", secured.broker.port)
     client.loop_start()
     for payload in payloads:
-        client.publish("a/b", payload, qos=1).wait_for_publish(DEADLINE_S)
+        client.publish("a/b", payload, qos=1).wait_for_publish(stretched(DEADLINE_S))
     client.disconnect()
     client.loop_stop()
 
@@ -102,7 +103,7 @@ async def receive(
         if filters:
             await connection.subscribe(filters)
         await asyncio.to_thread(once_subscribed)
-        await asyncio.wait_for(enough.wait(), DEADLINE_S)
+        await asyncio.wait_for(enough.wait(), stretched(DEADLINE_S))
     finally:
         connection.close()
     assert connection.lost.done()
@@ -146,6 +147,6 @@ def test_a_broker_that_ends_is_noticed(secured):
         connection = await MqttClient.open(options(secured), lambda _connection, _messages: None)
         assert not connection.has_session
         secured.broker.process.terminate()
-        return await asyncio.wait_for(connection.lost, DEADLINE_S)
+        return await asyncio.wait_for(connection.lost, stretched(DEADLINE_S))
 
     assert asyncio.run(watch())

@@ -81,7 +81,7 @@ class Listener:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(DEADLINE_S)
+        self.process.wait(stretched(DEADLINE_S))
 
     def close(self) -> None:
         self.kill()
@@ -195,7 +195,7 @@ def sensor(listener: Listener, protocol: int, client_id: str = "", prepare=lambd
     one.connect("127.0.0.1", listener.port, keepalive=10)
     one.loop_start()
     try:
-        assert connected.wait(DEADLINE_S)
+        assert connected.wait(stretched(DEADLINE_S))
         yield one
     finally:
         one.disconnect()
@@ -235,7 +235,7 @@ def test_a_message_is_in_the_log_with_its_bytes_before_it_is_acknowledged(listen
     with sensor(listener, protocol) as one:
         for number in range(20):
             published = one.publish(f"{topic}/a", b' {"n": %d}\r\n' % number, qos=1)
-            published.wait_for_publish(DEADLINE_S)
+            published.wait_for_publish(stretched(DEADLINE_S))
             assert published.is_published()
             if number in (0, 19):
                 assert len(listener.values(stream)) == number + 1
@@ -245,7 +245,7 @@ def test_a_message_is_in_the_log_with_its_bytes_before_it_is_acknowledged(listen
     assert key is None
     assert headers["strandline-source"] == f"mqtt:{topic}/a".encode()
     assert headers["content-type"] == b"application/json"
-    assert abs(int(headers["strandline-received-ms"]) - time.time() * 1000) < 60_000
+    assert abs(int(headers["strandline-received-ms"]) - time.time() * 1000) < stretched(60_000)
     assert "mqtt-retained" not in headers
 
 
@@ -254,7 +254,7 @@ def test_qos_0_is_persisted_too_and_a_retained_flag_is_kept(listener, protocol):
     stream, topic = listener.register()
     with sensor(listener, protocol) as one:
         one.publish(topic, b"0", qos=0)
-        one.publish(topic, b"", qos=1, retain=True).wait_for_publish(DEADLINE_S)
+        one.publish(topic, b"", qos=1, retain=True).wait_for_publish(stretched(DEADLINE_S))
     wait_until(lambda: len(listener.values(stream)), lambda count: count == 2, "both in the log")
     assert {value: headers.get("mqtt-retained") for value, _, headers in listener.read(stream)} == {
         b"0": None,
@@ -268,7 +268,7 @@ def test_what_mqtt_5_says_beside_the_payload_is_in_headers(listener):
     properties.ContentType = "text/plain"
     properties.UserProperty = [("message-id", "m-1"), ("unit", "m/s"), ("strandline-writer", "forged")]
     with sensor(listener, mqtt.MQTTv5) as one:
-        one.publish(topic, b"x", qos=1, properties=properties).wait_for_publish(DEADLINE_S)
+        one.publish(topic, b"x", qos=1, properties=properties).wait_for_publish(stretched(DEADLINE_S))
     ((_, _, headers),) = listener.read(stream)
     assert headers["content-type"] == b"text/plain"
     assert headers["message-id"] == b"m-1"
@@ -290,7 +290,7 @@ def test_a_level_of_the_topic_is_the_key_and_each_sensors_order_is_kept(listener
             for place, one in enumerate(sensors)
         ]
         for one in published:
-            one.wait_for_publish(DEADLINE_S)
+            one.wait_for_publish(stretched(DEADLINE_S))
     numbers: dict[bytes, list[int]] = {}
     for value, key, _ in listener.read(stream):
         numbers.setdefault(key, []).append(json.loads(value)["n"])
@@ -308,7 +308,7 @@ def test_a_job_reads_fields_from_the_topic(listener):
     sent += [("skye/turbine/x", b'{"ts":3000}'), ("skye/turbine/9", b'{"ts":4000')]
     with sensor(listener, mqtt.MQTTv311) as one:
         for topic, value in sent:
-            one.publish(f"{name}/{topic}", value, qos=1).wait_for_publish(DEADLINE_S)
+            one.publish(f"{name}/{topic}", value, qos=1).wait_for_publish(stretched(DEADLINE_S))
     assert listener.values(stream) == [value for _, value in sent]
     levels = {"topics": ["+/+/turbine/+"], "fields": {"site": 1, "turbine": 3}}
     spec = StreamSpec.from_document({"stream": stream, "schema": fields, "mqtt": levels})
@@ -337,7 +337,7 @@ def test_messages_of_sparkplug_are_in_the_log_by_their_node(listener):
     sent = [sparkplug.payload(sparkplug.metric("m", 1.5, "Double"), seq=0, time=1_000), b""]
     with sensor(listener, mqtt.MQTTv5) as one:
         for kind, value in zip(("NBIRTH", "NDEATH"), sent, strict=True):
-            one.publish(f"spBv1.0/{group}/{kind}/edge", value, qos=1).wait_for_publish(DEADLINE_S)
+            one.publish(f"spBv1.0/{group}/{kind}/edge", value, qos=1).wait_for_publish(stretched(DEADLINE_S))
     found = [(value, key, headers["content-type"]) for value, key, headers in listener.read(stream)]
     assert found == [(value, b"edge", b"application/x-protobuf") for value in sent]
 
@@ -365,7 +365,7 @@ def test_subscriptions_are_refused(listener, protocol):
         found = []
         one.on_subscribe = lambda _client, _data, _mid, reasons, _properties: (found.extend(reasons), answered.set())
         one.subscribe([("a/#", 1), ("b", 0)])
-        assert answered.wait(DEADLINE_S)
+        assert answered.wait(stretched(DEADLINE_S))
         assert [reason.is_failure for reason in found] == [True, True]
 
 
@@ -502,7 +502,7 @@ def test_tls(kafka, tmp_path):
         with sensor(listener, mqtt.MQTTv5, prepare=lambda one: one.tls_set(str(certificate))) as one:
             published = [one.publish(topic, b"%d" % number + b"x" * 20_000, qos=1) for number in range(100)]
             for one_published in published:
-                one_published.wait_for_publish(DEADLINE_S)
+                one_published.wait_for_publish(stretched(DEADLINE_S))
         assert len(listener.values(stream)) == 100
         with Raw(listener, 0) as plain:
             plain.socket.sendall(client.connect(4))
@@ -532,7 +532,7 @@ def test_what_would_not_be_safe_does_not_start(tmp_path, settings, sentence):
     environment |= {"STRANDLINE_MQTT_LISTENER_PORT": str(port)}
     done = subprocess.run(
         [sys.executable, "-m", "strandline.ingest.mqtt.server"],
-        env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+        env=environment, capture_output=True, text=True, timeout=stretched(DEADLINE_S), check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert sentence in done.stderr
@@ -627,7 +627,7 @@ def test_sigterm_settles_and_tells(private_listener):
         answers = [first, *iter(raw.receive, b"")]
         assert answers[-1][2:3] == b"\x8b"
         acknowledged = {answer for answer in answers if answer[:1] == b"\x40"}
-        assert private_listener.process.wait(DEADLINE_S) == 0
+        assert private_listener.process.wait(stretched(DEADLINE_S)) == 0
         assert len(private_listener.values(stream)) == len(acknowledged) > 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gateways import GatewayProcess
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 SCHEMA = {"device": "string", "n": "long"}
 
@@ -77,7 +77,7 @@ def test_answers_of_a_device_are_in_the_log_once_over_a_restart(kafka: str, tmp_
             assert found == count if count is not None else found >= 1
         assert gateway.metric("strandline_poll_failing", stream=stream) == 1
         gateway.process.terminate()
-        assert gateway.process.wait(60) == 0
+        assert gateway.process.wait(stretched(60)) == 0
         before = len(device.asked)
         gateway.start()
         wait_until(lambda: len(device.asked) > before, told=gateway.log_file.read_text)

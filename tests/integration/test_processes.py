@@ -23,7 +23,7 @@ from strandline.services.embedded.stack import down
 from strandline.services.processes import child_process
 from strandline.services.processes.child_process import Program, start, stop
 from strandline.services.processes.pids import PidFile
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
 
@@ -119,7 +119,7 @@ def test_down_leaves_a_process_alone_that_got_a_recorded_number(pids: PidFile, t
         boot, ticks = identities["kafka"].rsplit("/", 1)
         file.write_text(json.dumps({**identities, "kafka": f"{boot}/{int(ticks) - 7}"}))
         down(tmp_path, Console(quiet=True))
-        assert ours.wait(timeout=10) == -signal.SIGTERM
+        assert ours.wait(timeout=stretched(10)) == -signal.SIGTERM
         assert foreign.poll() is None
         assert pids.all() == {}
     finally:
@@ -172,7 +172,7 @@ def test_down_stops_an_elasticsearch_that_was_never_recorded(pids: PidFile, tmp_
         wait_until(Path(f"/proc/{server.pid}/cmdline").read_bytes, bool, "the server shows its arguments")
         (directory / "elasticsearch.pid").write_text(f"{server.pid}\n")
         down(tmp_path, Console(quiet=True))
-        assert server.poll() is None if not is_ours else server.wait(timeout=10) == -signal.SIGTERM
+        assert server.poll() is None if not is_ours else server.wait(timeout=stretched(10)) == -signal.SIGTERM
         assert pids.all() == {}
     finally:
         server.kill()

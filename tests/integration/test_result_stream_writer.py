@@ -25,6 +25,7 @@ from strandline.results.writer import WriteReport
 from tests.integration.test_log_reader import make_topic
 from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import stretched
 
 FIELDS = (("device", "string"), ("n", "long"))
 PARTITIONS = 3
@@ -212,7 +213,7 @@ def test_what_stands_behind_another_slots_open_transaction_is_found(kafka: str) 
         with pytest.raises(TimeoutError):
             again.result(2)
         fence_producers(kafka, [stage.slot(0)])
-        assert again.result(60).already == 6
+        assert again.result(stretched(60)).already == 6
     assert stage.held() == [("1", device) for device in "abcdef"]
     killed.clear()
 
@@ -247,7 +248,7 @@ def test_the_end_of_a_stream_is_told_when_all_in_it_is_settled(kafka: str) -> No
         with pytest.raises(TimeoutError):
             waiting.result(1)
         fence_producers(kafka, [stage.slot(5)])
-        assert sum(waiting.result(30).values()) > sum(ends.values())
+        assert sum(waiting.result(stretched(30)).values()) > sum(ends.values())
     del killed
 
 

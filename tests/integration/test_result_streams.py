@@ -29,7 +29,7 @@ from strandline.processing.emission.result_stream_writer import result_header
 from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 FEED, TENS, MINUTES = "cascade-feed", "cascade-tens", "cascade-minutes"
 DOCUMENTS = f"""
@@ -137,7 +137,7 @@ class Cascade:
 
     def drain(self, job: str) -> None:
         self.ledger.set_desired(job, Desired.DRAINED)
-        assert self.runners[job].wait(120) == 0, (self.directory / f"{job}.log").read_text()[-3_000:]
+        assert self.runners[job].wait(stretched(120)) == 0, (self.directory / f"{job}.log").read_text()[-3_000:]
 
     def close(self) -> None:
         for job in self.runners:

@@ -19,7 +19,7 @@ from strandline.log.index import LogIndex
 from strandline.processing.run.runner import Runner
 from tests.support.audit_lab import AuditLab
 from tests.support.ledgers import run_sql
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 STREAM = "same-readings"
@@ -118,7 +118,7 @@ def stop_on_the_way(lab: AuditLab, runner: Runner, job: str, slice_reached: int)
     thread.start()
     wait_until(lambda: committed(lab, job) >= slice_reached or not thread.is_alive(), bool, "some slices further", 120)
     runner.stop_now()
-    thread.join(120)
+    thread.join(stretched(120))
     assert codes == [0]
 
 

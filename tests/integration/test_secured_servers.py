@@ -38,7 +38,7 @@ from strandline.services.processes.pids import PidFile
 from strandline.services.trust import Trust
 from tests.support.faults.kafka_cluster import free_ports
 from tests.support.secured import Secured, secured_elasticsearch
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 TOPIC = "secured-records"
 
@@ -288,7 +288,7 @@ def publish(secured: Secured, records: list[dict[str, Any]]) -> None:
 
     def reason_of(record: dict[str, Any]) -> str:
         sent = client.publish("farm/a", json.dumps(record), qos=1)
-        sent.wait_for_publish(30)
+        sent.wait_for_publish(stretched(30))
         return wait_until(lambda: reasons.get(sent.mid, ""), bool, "acknowledged")
 
     for record in records:

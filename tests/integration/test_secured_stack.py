@@ -37,7 +37,7 @@ from tests.support.secured import Secured
 from tests.support.servers import free_port_offset
 from tests.support.settings_classes import all_settings
 from tests.support.tokens import secret_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")
 STREAM = """\
@@ -198,7 +198,9 @@ class Deployment:
             del environment[f"STRANDLINE_{name}"]
         self.given += [(name, value.encode()) for name, value in environment.items() if name.startswith("STRANDLINE_")]
         command = [sys.executable, "-m", module] if module else [STRANDLINE, *arguments]
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
+        ran = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=stretched(240)
+        )
         if is_kept:
             self.seen.append((f"what {module or arguments} said", (ran.stdout + ran.stderr).encode()))
         return ran

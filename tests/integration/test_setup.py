@@ -11,12 +11,13 @@ import pytest
 
 from strandline.ledger.ledger import Ledger
 from tests.support.gateways import free_port
+from tests.support.waiting import stretched
 
 
 def set_up(**settings: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {f"STRANDLINE_{name.upper()}": value for name, value in settings.items()}
     command = [sys.executable, "-m", "strandline.services.setup"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=stretched(120))
 
 
 def test_the_ledger_is_ready_and_a_second_run_changes_nothing(kafka: str, elasticsearch: str, ledger_url: str) -> None:

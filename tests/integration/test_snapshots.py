@@ -27,6 +27,7 @@ from strandline.processing.slices.rewind import RewindPlan, plan_of_job
 from strandline.services.embedded.addresses import settings_environment
 from strandline.services.processes.process_tree import MARK_VARIABLE
 from tests.support.audit_lab import AuditLab
+from tests.support.waiting import stretched
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order, pytest.mark.long]
 
@@ -84,7 +85,9 @@ class Work:
         environment = settings_environment(self.lab.settings)
         environment |= {"STRANDLINE_FAILPOINTS": armed, MARK_VARIABLE: f"{self.lab.settings.data_dir}:{JOB}"}
         command = [sys.executable, "-m", "strandline.processing.run.process", "--job", JOB]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=stretched(300)
+        )
         assert done.returncode == -signal.SIGKILL, done.stdout[-3_000:] + done.stderr[-3_000:]
 
     def run(self) -> None:
@@ -253,7 +256,7 @@ def test_a_snapshot_is_enough_where_the_log_no_longer_holds_a_rewind(work: Work)
     admin = AdminClient({"bootstrap.servers": work.lab.settings.kafka_bootstrap})
     gone = [TopicPartition(STREAM, partition, offset) for partition, offset in kept_from.offsets_first[STREAM].items()]
     for future in admin.delete_records(gone).values():
-        future.result(30)
+        future.result(stretched(30))
     work.send(50)
     work.run()
     assert work.start()["way"] == "snapshot"

@@ -27,7 +27,7 @@ from strandline.ingest.append.writer import LogWriter
 from strandline.log.topics import Topics
 from strandline.services.processes.pids import PidFile
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 DEADLINE_S = 60
 PARTITIONS = 4
@@ -55,8 +55,8 @@ class Sender:
 
     def end(self, number=signal.SIGKILL):
         self.process.send_signal(number)
-        self.process.wait(DEADLINE_S)
-        self._reader.join(DEADLINE_S)
+        self.process.wait(stretched(DEADLINE_S))
+        self._reader.join(stretched(DEADLINE_S))
         self._close()
 
     def wait_until_drained(self):
@@ -65,7 +65,7 @@ class Sender:
         except (AssertionError, subprocess.TimeoutExpired) as error:
             self.process.kill()
             raise AssertionError(Path(self.log.name).read_text()[-5_000:]) from error
-        self._reader.join(DEADLINE_S)
+        self._reader.join(stretched(DEADLINE_S))
         self._close()
         assert "drained\n" in self.lines
 

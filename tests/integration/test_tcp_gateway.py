@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_stopping_settles_what_has_arrived_and_ends_with_0(private_gateway):
     sender.read_until(b"\n")
     gateway.process.send_signal(signal.SIGTERM)
     last = int(sender.read_to_end()[-1].split()[1])
-    assert gateway.process.wait(DEADLINE_S) == 0, gateway.log_file.read_text()
+    assert gateway.process.wait(stretched(DEADLINE_S)) == 0, gateway.log_file.read_text()
     logged = sorted(int(value) for value in values(gateway, stream))
     assert logged[:last] == list(range(last))
     assert len(logged) == len(set(logged))

@@ -12,7 +12,7 @@ import pytest
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.record_rows import RowReader, record_format
 from tests.support.gateways import GatewayProcess, free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 TELEGRAF = shutil.which("telegraf")
 pytestmark = [
@@ -43,7 +43,7 @@ def run_telegraf(directory: Path, output: str) -> None:
     config.write_text(AGENT + source + output)
     assert TELEGRAF is not None
     done = subprocess.run(
-        [TELEGRAF, "--config", config, "--once"], capture_output=True, text=True, timeout=60, check=False
+        [TELEGRAF, "--config", config, "--once"], capture_output=True, text=True, timeout=stretched(60), check=False
     )
     assert done.returncode == 0, done.stderr
     assert " E! " not in done.stderr

@@ -33,7 +33,7 @@ def spec(name, partitions=3, retention="2d"):
 
 def make_by_hand(kafka, name, config):
     admin = AdminClient({"bootstrap.servers": kafka})  # held until the answer is there: it ends with its last reference
-    admin.create_topics([NewTopic(name, 3, 1, config=config)])[name].result(30)
+    admin.create_topics([NewTopic(name, 3, 1, config=config)])[name].result(stretched(30))
 
 
 def config_of(topics, name):

@@ -14,7 +14,7 @@ from strandline.access.tokens import make_token
 from strandline.ingest.sockets.udp_gateway import receive_buffer_errors
 from tests.support.gateways import RECORD_BYTES_MAX, GatewayProcess, free_port
 from tests.support.tokens import secret_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_recorded_datagram_is_refused_after_the_gateway_was_killed(kafka, tmp_
             tap.settimeout(30)
             subprocess.run(
                 [sys.executable, "examples/signed_udp.py", stream, "127.0.0.1", str(tap.getsockname()[1])],
-                env={"STRANDLINE_TOKEN": made.text}, input=b"\n".join(lines), timeout=60, check=True,
+                env={"STRANDLINE_TOKEN": made.text}, input=b"\n".join(lines), timeout=stretched(60), check=True,
             )  # fmt: skip
             recorded = [tap.recv(65_536) for _ in lines]
         wait_until(lambda: signs(gateway, stream, port, recorded[0]), told=gateway.log_file.read_text)
@@ -192,7 +192,7 @@ def test_stopping_persists_what_has_arrived_and_ends_with_0(kafka, tmp_path):
         send(port, *sent)
         gateway.process.send_signal(signal.SIGTERM)
         gateway.process.send_signal(signal.SIGCONT)
-        assert gateway.process.wait(30) == 0, gateway.log_file.read_text()
+        assert gateway.process.wait(stretched(30)) == 0, gateway.log_file.read_text()
         assert sorted(record.value for record in gateway.read(stream)) == sorted(sent)
         assert "Traceback" not in gateway.log_file.read_text()
     finally:
@@ -203,7 +203,7 @@ def test_a_taken_port_of_the_pages_is_one_clear_sentence(gateway, tmp_path):
     ended = subprocess.run(
         [sys.executable, "-m", "strandline.ingest.sockets.udp_gateway"],
         env=gateway.environment | {"STRANDLINE_DATA_DIR": str(tmp_path)},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=stretched(60), check=False,
     )  # fmt: skip
     assert ended.returncode == 1
     assert str(gateway.pages_port) in ended.stderr

@@ -23,7 +23,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.models import metadata
 from strandline.ledger.states import EventTimeRule, Place
 from strandline.processing.slices.watermark import closes_after, watermark_after
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 from tests.support.warm_processes import WARM
 
 MIGRATIONS = Path(schema.__file__).parent / "migrations"
@@ -238,7 +238,7 @@ def test_many_processes_open_a_new_ledger_at_once(ledger_url: str, tmp_path: Pat
     for opener in openers:
         opener.start()
     for opener in openers:
-        opener.join(120)
+        opener.join(stretched(120))
     assert [opener.exitcode for opener in openers] == [0] * OPENERS
     ledger = Ledger.open(ledger_url)
     assert ledger.jobs() == []
@@ -254,13 +254,17 @@ def test_opening_an_up_to_date_ledger_does_not_load_alembic(tmp_path: Path) -> N
         Ledger.open({url!r})
         print("alembic" in sys.modules)
     """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=stretched(60)
+    )
     assert done.stdout.strip() == "False"
 
 
 def test_rows_and_states_need_the_standard_library_only() -> None:
     program = "import sys, strandline.ledger.states; print('sqlalchemy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=stretched(60)
+    )
     assert done.stdout.strip() == "False"
 
 

@@ -33,6 +33,7 @@ from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.runner import Runner
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 from strandline.services.supervision.job_lives import JobLives
+from tests.support.waiting import stretched
 
 
 class AuditLab:
@@ -106,7 +107,7 @@ class AuditLab:
             env={**os.environ, **environment, "STRANDLINE_FAILPOINTS": f"{failpoint}=kill"},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=stretched(200),
             check=False,
         )
         assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr

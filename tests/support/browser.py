@@ -9,6 +9,8 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
+from tests.support.waiting import stretched
+
 CHROMIUM = shutil.which("chromium")
 COLORS = [(0x0D, 0x74, 0xCE), (0xCC, 0x4E, 0x00)]
 """Of the page's first two series."""
@@ -25,9 +27,11 @@ def look_at(page: str, directory: Path, picture: Path) -> tuple[str, Counter[tup
         "--virtual-time-budget=2000",
         (directory / "page.html").as_uri(),
     ]
-    subprocess.run([*browser, f"--screenshot={picture}", *common], check=True, capture_output=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        [*browser, f"--screenshot={picture}", *common], check=True, capture_output=True, timeout=stretched(TIMEOUT_S)
+    )
     dumped = subprocess.run(
-        [*browser, "--dump-dom", *common], check=True, capture_output=True, text=True, timeout=TIMEOUT_S
+        [*browser, "--dump-dom", *common], check=True, capture_output=True, text=True, timeout=stretched(TIMEOUT_S)
     )
     return dumped.stdout, colors_of(picture)
 

@@ -25,7 +25,7 @@ from strandline.ledger.states import CheckpointRow, JobState
 from strandline.services.client import ControlClient
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.trust import certificates_for
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 DEVICES = 3
 SEND_EVERY_S = 0.1
@@ -251,7 +251,7 @@ class Failover:
 
     def _send_on(self) -> None:
         producer = Producer({"bootstrap.servers": self.kafka, "linger.ms": 0, "enable.idempotence": True})
-        while not self._is_over.wait(SEND_EVERY_S):
+        while not self._is_over.wait(stretched(SEND_EVERY_S)):
             now_ms = time.time_ns() // 1_000_000
             for number in range(DEVICES):
                 device = f"device-{number}"

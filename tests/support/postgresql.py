@@ -143,7 +143,9 @@ def run_initdb(programs: Path, home: Path, identity: dict[str, Any]) -> None:
         "UTF8",
     ]
     command += ["--locale=C", "--no-sync"]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False, timeout=120, **identity)
+    done = subprocess.run(
+        command, cwd=home, capture_output=True, text=True, check=False, timeout=stretched(120), **identity
+    )
     if done.returncode != 0:
         raise RuntimeError(f"initdb failed with {done.returncode}:\n{done.stdout}{done.stderr}")
 

@@ -40,7 +40,7 @@ from tests.support.faults.kafka_cluster import KafkaCluster, free_ports
 from tests.support.faults.mosquitto import Mosquitto
 from tests.support.gateways import MOSQUITTO
 from tests.support.oidc_provider import Provider
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 _FILTERS = Path(__file__).parent / "index_filters" / "IndexFilters.java"
 _SECURITY = """\
@@ -138,7 +138,7 @@ def secured_kafka(directory: Path, certificates: DevCertificates, password: str)
                 "strandline", ScramCredentialInfo(mechanism, 4096), password.encode()
             )
             for future in admin.alter_user_scram_credentials([upsertion]).values():
-                future.result(30)
+                future.result(stretched(30))
         yield SecuredKafka(f"127.0.0.1:{broker.proxied_port}", f"127.0.0.1:{mutual}", f"127.0.0.1:{oauth}", provider)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.servers import free_port_offset
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 ROOT = Path(__file__).parents[2]
 FIRST = ROOT / "docs" / "tutorial.md"
@@ -81,4 +81,4 @@ def typing() -> Iterator[Typist]:
                     os.kill(int(pid), signal.SIGTERM)
             if (one.directory / "data" / "stack.json").exists():
                 command = [f"{BIN}/strandline", "down", "--data-dir", str(one.directory / "data")]
-                subprocess.run(command, env=dict(os.environ), capture_output=True, timeout=120, check=False)
+                subprocess.run(command, env=dict(os.environ), capture_output=True, timeout=stretched(120), check=False)

@@ -30,6 +30,7 @@ from strandline.services.rest.routes.events import event_frames
 from strandline.services.supervision.supervisor import _is_taken_back
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.waiting import stretched
 
 OPENAPI = Path(__file__).parents[2] / "docs" / "openapi.json"
 
@@ -695,14 +696,14 @@ def test_ready_only_with_a_ledger(api: Api, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_alive_while_requests_hold_every_thread(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go_on = threading.Event()
-    monkeypatch.setattr(api.ledger, "jobs", lambda: may_go_on.wait(60) and [])
+    monkeypatch.setattr(api.ledger, "jobs", lambda: may_go_on.wait(stretched(60)) and [])
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(api.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
             slow = [asyncio.create_task(client.get("/v1/jobs")) for _ in range(100)]
             try:
-                return await asyncio.wait_for(client.get("/healthz"), 30)
+                return await asyncio.wait_for(client.get("/healthz"), stretched(30))
             finally:
                 may_go_on.set()
                 await asyncio.gather(*slow)

@@ -26,6 +26,7 @@ from strandline.access.doorkeeper import Doorkeeper
 from strandline.ledger.ledger import Ledger
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.support.tokens import tokens_of_each_kind
+from tests.support.waiting import stretched
 
 SECONDS = 120
 ROUND_S = 600
@@ -108,7 +109,7 @@ def applying(url: str, authorization: str) -> Iterator[None]:
         yield
     finally:
         is_over.set()
-        thread.join(60)
+        thread.join(stretched(60))
 
 
 def fuzz(directory: Path, seconds: int, examples_max: int | None = None) -> tuple[str, list[dict[str, Any]]]:

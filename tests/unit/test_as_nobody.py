@@ -16,6 +16,7 @@ import pytest
 
 from strandline.services.embedded import as_nobody
 from strandline.services.embedded.elasticsearch_server import elasticsearch_program
+from tests.support.waiting import stretched
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the user")
 
@@ -47,7 +48,7 @@ class Place:
         paths = [str(self.own), str(self.log)]
         program = ["/bin/sh", "-c", LOOK, "look", *paths, str(self.secret / "file")]
         command = [*before, sys.executable, "-I", as_nobody.__file__, *paths, "--", *program]
-        ran = subprocess.run(command, cwd=self.own, capture_output=True, text=True, check=True, timeout=60)
+        ran = subprocess.run(command, cwd=self.own, capture_output=True, text=True, check=True, timeout=stretched(60))
         found = dict(line.split(" ", 1) for line in ran.stdout.splitlines())
         nobody = pwd.getpwnam("nobody")
         assert (found["uid"], found["groups"]) == (str(nobody.pw_uid), str(nobody.pw_gid))
@@ -97,7 +98,7 @@ def test_a_directory_behind_a_link_is_reached_by_both_its_names(place: Place) ->
         command = [sys.executable, "-I", as_nobody.__file__, str(place.own), "--"]
         ran = subprocess.run(
             [*command, "/bin/sh", "-c", f"touch {place.own}/a && touch {real}/b && grep CapEff /proc/self/status"],
-            capture_output=True, text=True, check=True, timeout=60,
+            capture_output=True, text=True, check=True, timeout=stretched(60),
         )  # fmt: skip
         assert int(ran.stdout.split()[1], 16) == 0 and {path.name for path in real.iterdir()} == {"a", "b"}
 

@@ -20,7 +20,7 @@ from benchmarks.report import goal_sentences, throughput_rows
 from benchmarks.throughput import JET_SIDE, STRANDLINE, Plan, Throughput
 from benchmarks.works import DELAY_MS, PARTITIONS, START_MS, W1, W2, Outcome, Readings
 from strandline.core.documents import read_documents
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 RIGHT = Outcome(results=10, readings=100, windows=4_000, values=5.5)
 
@@ -184,7 +184,7 @@ def test_a_child_that_ends_before_it_is_killed_spares_no_other(monkeypatch: pyte
     ended.kill()
     ended.wait()
     kill_with_children(root.pid)
-    assert [root.wait(10), other.wait(10)] == [-signal.SIGKILL] * 2
+    assert [root.wait(stretched(10)), other.wait(stretched(10))] == [-signal.SIGKILL] * 2
 
 
 KEEPS_100_MB = "kept = bytearray(b'x') * (100 << 20)\nprint('kept', flush=True)\ninput()"

@@ -12,6 +12,7 @@ import pytest
 from strandline.core.errors import StackError
 from tests.support.chaos.job_stack import JobStack
 from tests.support.faults.lab import Lab
+from tests.support.waiting import stretched
 
 
 def refuse() -> None:
@@ -38,7 +39,7 @@ def test_a_stack_that_can_not_be_stopped_is_killed_and_all_else_closed(capsys: p
     try:
         with pytest.raises(StackError):
             stack.close()
-        assert server.wait(20) == -9
+        assert server.wait(stretched(20)) == -9
     finally:
         server.kill()
     assert closed == ["menders", "index proxy", "kafka proxy", "ledger proxy", "postgresql", "disk"]

@@ -17,7 +17,7 @@ from tests.support.chaos.clocks import WallClock
 from tests.support.chaos.faults import End, Fault, Kill, Pause, Target
 from tests.support.chaos.kinds import RestartWithWrongClock
 from tests.support.chaos.nemesis import TOGETHER_MAX, Nemesis
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 
 class Scene:
@@ -90,7 +90,7 @@ def test_in_a_drain_something_is_killed_that_the_drain_needs_and_started_again(m
         monkeypatch.setattr("tests.support.chaos.nemesis.DRAIN_KILL_S", (0.0, 0.0))
         scene = Scene()
         assert Nemesis(scene, 1, only=["upgrade"]).break_drain() == "kill kafka"
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(stretched(10)) == -signal.SIGKILL
     assert scene.done == ["mend kafka", "kafka was away"]
 
 
@@ -204,7 +204,7 @@ def test_a_control_service_that_begins_anew_with_a_wrong_clock_is_there_before_t
         scene.named = lambda name: [child.pid] if name == "control-2" else []
         fault = RestartWithWrongClock("control-2", "control-2", 0.0, 21_600, 1.05)
         Nemesis(scene, 1).break_together(1, [fault])
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(stretched(10)) == -signal.SIGKILL
     assert scene.done == ["clock +21600 x1.05", "mend control-2", "clock +0 x1", "look"]
 
 
@@ -274,7 +274,7 @@ def test_a_process_is_held_and_let_go():
         wait_until(lambda: psutil.Process(child.pid).status(), lambda status: status != psutil.STATUS_STOPPED, "let go")
         kill = Kill(Target("control", lambda _: [child.pid], part="control"))
         kill.begin(Scene())
-        assert kill.parts_killed == ["control"] and child.wait(10) == -signal.SIGKILL
+        assert kill.parts_killed == ["control"] and child.wait(stretched(10)) == -signal.SIGKILL
 
 
 def test_a_server_that_cannot_start_while_another_fault_is_held_starts_when_it_is_let_go():
@@ -288,7 +288,7 @@ def test_a_server_that_cannot_start_while_another_fault_is_held_starts_when_it_i
             may_start.set()
 
     def mend_all(parts) -> None:
-        assert may_start.wait(10), "nothing was let go meanwhile"
+        assert may_start.wait(stretched(10)), "nothing was let go meanwhile"
 
     scene.mend_all = mend_all
     kill = Noted("kill", "", is_violent=True, parts_killed=["gateway-http"])

@@ -39,6 +39,7 @@ from strandline.services.rest import result_records
 from strandline.services.rest.explanation import JobFacts, explain
 from tests.support.control import BOTH, PIPELINE, STREAM, Api, IdleSupervisor, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.waiting import stretched
 from tests.unit.test_explanation import CASES as EXPLANATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -453,7 +454,7 @@ def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_word(tmp_path: Path
     os.close(reading)
     verb = [sys.executable, "-m", "strandline.services.cli.commands", *line.format(file=file, wrong=wrong).split()]
     held = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(verb, stdout=writing, stderr=subprocess.PIPE, env=held, check=False, timeout=60)
+    done = subprocess.run(verb, stdout=writing, stderr=subprocess.PIPE, env=held, check=False, timeout=stretched(60))
     os.close(writing)
     told = done.stderr.decode()
     assert (done.returncode, "BrokenPipe" in told, "Traceback" in told) == (1, False, False), told

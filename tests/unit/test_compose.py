@@ -16,6 +16,7 @@ from sqlalchemy import make_url
 from strandline.access.rights import GATEWAY_ACTIONS, REST_OPERATIONS, Need
 from strandline.services.control import ControlSettings
 from tests.support.settings_classes import all_settings
+from tests.support.waiting import stretched
 
 ROOT = Path(__file__).parents[2]
 FILES = ("docker-compose.yml", "docker-compose.host.yml")
@@ -241,5 +242,5 @@ def test_the_image_is_built_from_the_locked_dependencies_and_what_it_copies_is_s
 def test_docker_compose_accepts_it(files, profiles):
     arguments = [f"--file={name}" for name in files] + [f"--profile={name}" for name in profiles]
     command = ["docker-compose", *arguments, "config", "--quiet"]
-    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=stretched(60))
     assert answer.returncode == 0, answer.stderr

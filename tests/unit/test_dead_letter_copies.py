@@ -16,6 +16,7 @@ from strandline.results.document import Document
 from strandline.services.supervision import dead_letter_copies
 from strandline.services.supervision.dead_letter_copies import LETTERS_AT_ONCE, DeadLetterCopies
 from tests.support.control import BOTH, Api
+from tests.support.waiting import stretched
 
 FIRST, END = 5, 2 * LETTERS_AT_ONCE + 10
 
@@ -136,6 +137,6 @@ def test_it_goes_on_until_it_is_closed(ledger: Ledger, monkeypatch: pytest.Monke
     monkeypatch.setattr(ledger, "jobs", look)
     copies = DeadLetterCopies(ledger, lambda job: True, FullLog(), "")
     copies.start()
-    copies._sweep._thread.join(30)
+    copies._sweep._thread.join(stretched(30))
     assert len(looks) == 3
     copies.close()

@@ -38,6 +38,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.cli.desk.case_reports import junit_xml
 from strandline.services.rest import previews
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
+from tests.support.waiting import stretched
 from tests.unit.test_command_line import Say, say
 
 __all__ = ["say"]
@@ -205,8 +206,8 @@ def test_the_example_of_times_in_other_forms_does_what_its_test_says(say: Say) -
 def test_without_a_drain_windows_stay_open_and_waiting_closes_them() -> None:
     desk = Desk(tanks(), 1)
     assert documents([*desk.feed(DeskRecords([level(100)], [0]))]) == []
-    assert counts_of([*desk.wait(60_000)]) == {}, "the partition has just become idle"
-    assert counts_of([*desk.wait(30_000)]) == {"1970-01-01T00:01:00.000Z": 1}
+    assert counts_of([*desk.wait(stretched(60_000))]) == {}, "the partition has just become idle"
+    assert counts_of([*desk.wait(stretched(30_000))]) == {"1970-01-01T00:01:00.000Z": 1}
 
 
 def test_what_event_time_has_reached_closes_at_the_end_of_the_file_without_a_drain(say: Say, tmp_path: Path) -> None:

@@ -511,7 +511,7 @@ class Broker:
                 connection.recv(1_000)
 
     def close(self) -> None:
-        self.thread.join(5)
+        self.thread.join(stretched(5))
         self.socket.close()
 
 

@@ -14,6 +14,7 @@ from strandline.core.errors import PermanentError
 from strandline.example.carriers import HttpCarrier, MqttCarrier, UdpCarrier
 from strandline.example.fleet import SITES, TICK_MS, Fleet
 from strandline.example.sender import EventClock, FleetSender
+from tests.support.waiting import stretched
 
 START_MS = 1_700_000_000_000
 DEADLINE_S = 20.0
@@ -62,7 +63,7 @@ class SlowBroker(threading.Thread):
             while len(numbers) < self._messages:
                 numbers |= self._published(packets)
             self.got_all.set()
-            self.acknowledge.wait(DEADLINE_S)
+            self.acknowledge.wait(stretched(DEADLINE_S))
             while numbers:
                 client.sendall(b"".join(b"\x40\x02" + number for number in numbers))
                 numbers = self._published(packets)
@@ -117,7 +118,7 @@ def run(gateway: Gateway, requests: int, ticks: int = 3) -> FleetSender:
     sender = FleetSender(by_http(gateway), Fleet(), clock, wall_ms=lambda: START_MS + ticks * TICK_MS)
     sender.start()
     for _ in range(requests):
-        assert gateway.asked.acquire(timeout=DEADLINE_S)
+        assert gateway.asked.acquire(timeout=stretched(DEADLINE_S))
     sender.stop()
     return sender
 
@@ -159,7 +160,7 @@ def test_late_reports_only_when_allowed():
         if allow:
             sender.allow_late()
         sender.start()
-        assert gateway.asked.acquire(timeout=DEADLINE_S)
+        assert gateway.asked.acquire(timeout=stretched(DEADLINE_S))
         sender.stop()
         return "late" in sender.sent().spoiled
 
@@ -184,7 +185,7 @@ def test_each_site_has_its_way_and_what_nobody_acknowledges_is_counted_apart():
         sender = FleetSender(carriers, Fleet(), clock, wall_ms=lambda: START_MS + 3 * TICK_MS)
         sender.start()
         datagrams = [receiver.recv(65_536) for _ in range(30)]
-        assert gateway.asked.acquire(timeout=DEADLINE_S)
+        assert gateway.asked.acquire(timeout=stretched(DEADLINE_S))
         sender.stop()
     sent = sender.sent()
     assert (sent.sent, sent.acknowledged, sent.unacknowledged) == (120, 90, 30)
@@ -199,7 +200,7 @@ def test_what_the_broker_acknowledges_after_the_stop_counts_too():
     carriers = {**by_http(Gateway(accepted)), SITES[2]: MqttCarrier(broker.url)}
     sender = FleetSender(carriers, Fleet(), EventClock(START_MS, START_MS, 1.0), wall_ms=lambda: START_MS + 3 * TICK_MS)
     sender.start()
-    assert broker.got_all.wait(DEADLINE_S)
+    assert broker.got_all.wait(stretched(DEADLINE_S))
     # `stop` waits for the sender, so the broker answers from a timer.
     threading.Timer(0.5, broker.acknowledge.set).start()
     sender.stop()

@@ -21,6 +21,7 @@ from strandline.ingest.sockets.tcp_gateway import serve as serve_tcp
 from strandline.ingest.sockets.udp_gateway import UdpSettings
 from strandline.ingest.sockets.udp_gateway import serve as serve_udp
 from strandline.services import control
+from tests.support.waiting import stretched
 
 WIDE = "0.0.0.0"
 
@@ -51,7 +52,7 @@ def test_every_gateway_refuses_in_one_sentence_to_be_open_to_strangers(what: str
         data_dir=tmp_path, ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}", http_port=0, **{setting: WIDE}
     )
     with pytest.raises(InvalidSettings) as refused:
-        asyncio.run(asyncio.wait_for(serve(settings), 30))
+        asyncio.run(asyncio.wait_for(serve(settings), stretched(30)))
     assert WIDE in str(refused.value) and "\n" not in str(refused.value)
     assert "STRANDLINE_" in str(refused.value)
     assert not (tmp_path / "ledger.sqlite").exists(), "it refuses before it opens anything"

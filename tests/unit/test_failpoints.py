@@ -14,7 +14,7 @@ import pytest
 
 from strandline.core.failpoints import BACKFILL_FAILPOINTS, FAILPOINTS, LIFE_FAILPOINTS, REPLAY_FAILPOINTS
 from strandline.services.processes.process_tree import MARK_VARIABLE
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 ROOT = Path(__file__).parents[2]
 COME_THREE_TIMES = """
@@ -29,7 +29,12 @@ def come_three_times(armed: str, program: str = COME_THREE_TIMES, **more: str) -
     environment = {name: value for name, value in os.environ.items() if name != "STRANDLINE_FAILPOINTS"}
     environment |= {"STRANDLINE_FAILPOINTS": armed} if armed else {}
     return subprocess.run(
-        [sys.executable, "-c", program], env=environment | more, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", program],
+        env=environment | more,
+        capture_output=True,
+        text=True,
+        timeout=stretched(30),
+        check=False,
     )
 
 
@@ -88,7 +93,7 @@ def test_the_family_dies_with_it_and_nobody_else() -> None:
                 )
             done = come_three_times("emit.written=kill-family", **{MARK_VARIABLE: mark})
             assert done.returncode == -signal.SIGKILL
-            assert kin.wait(10) == -signal.SIGKILL
+            assert kin.wait(stretched(10)) == -signal.SIGKILL
             assert other.poll() is None
             other.kill()
 

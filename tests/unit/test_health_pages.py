@@ -20,6 +20,7 @@ from strandline.ingest.gateway.serving.http_request import Request
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.trust import Trust
 from tests.support.gateways import free_port
+from tests.support.waiting import stretched
 
 
 class ToldLog:
@@ -36,7 +37,7 @@ async def ask(port: int, request: bytes) -> tuple[bytes, bytes]:
     """The first line and the body of an answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    answer = await asyncio.wait_for(reader.read(), 30)
+    answer = await asyncio.wait_for(reader.read(), stretched(30))
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.split(b"\r\n")[0], body

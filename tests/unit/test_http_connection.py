@@ -12,6 +12,7 @@ import pytest
 from strandline.ingest.gateway.serving import http_connection
 from strandline.ingest.gateway.serving.http_server import HttpServer
 from tests.support.http_peers import ROOM_BYTES, EchoingApplication, Peer, play, post
+from tests.support.waiting import stretched
 
 REQUESTS = [
     post(b"one"),
@@ -269,6 +270,6 @@ def test_stopping_answers_what_has_begun_and_closes_the_rest() -> None:
             assert peer.transport.written.count(b"connection: close") == 1
             assert peer.transport.ended == "closed"
             peer.lose()
-        await asyncio.wait_for(stopping, 1)
+        await asyncio.wait_for(stopping, stretched(5))
 
     play(script)

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 import pytest
 
 from strandline.processing.spark.worker_daemon import _NEEDED_BY_WORKERS
+from tests.support.waiting import stretched
 
 
 def imported_by(*modules: str, after: Sequence[str] = ()) -> set[str]:
     """Every module that a fresh process holds once it has imported these, but for what it held when it had imported `after`."""
     first = f"import {', '.join(after)}; had = {{*sys.modules}}" if after else "had = set()"
     program = f"import sys\n{first}\nimport {', '.join(modules)}\nprint(*{{*sys.modules}} - had)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=stretched(60)
+    )
     return set(done.stdout.split())
 
 

@@ -8,6 +8,7 @@ import threading
 
 from tests.support.faults.kafka_cluster import free_ports
 from tests.support.faults.kafka_proxy import KafkaProxy
+from tests.support.waiting import stretched
 
 
 def test_a_proxy_that_stops_while_clients_connect_closes_every_connection() -> None:
@@ -29,7 +30,7 @@ def test_a_proxy_that_stops_while_clients_connect_closes_every_connection() -> N
 
         client = threading.Thread(target=connect)
         client.start()
-        assert connected.wait(10)
+        assert connected.wait(stretched(10))
         proxy.stop()
         stopped.set()
         client.join()

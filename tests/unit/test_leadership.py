@@ -42,7 +42,7 @@ class LeasingLedger:
 
     def announce_service(self, name: str, address: str, data_dir: str, length_ms: int) -> None:
         self.announcements += 1
-        self.may_answer.wait(30)
+        self.may_answer.wait(stretched(30))
         if self.is_away:
             raise LedgerUnavailable("away")
 

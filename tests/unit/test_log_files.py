@@ -21,7 +21,7 @@ from strandline.services.embedded import watcher
 from strandline.services.embedded.watcher import bound_logs
 from strandline.services.processes.log_files import bound_log, keep_newest
 from strandline.services.supervision.housekeeping import Housekeeping
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 BYTES_MAX = 64 * 1024
 
@@ -201,5 +201,5 @@ def test_the_watcher_bounds_the_logs_of_servers_and_gateways(
         wait_until(lambda: log.stat().st_size, lambda size: size == 0, "begun anew")
     finally:
         stopping.set()
-        thread.join(30)
+        thread.join(stretched(30))
     assert not thread.is_alive()

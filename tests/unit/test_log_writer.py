@@ -12,7 +12,7 @@ from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, ObedientConsumer, ObedientProducer
 from tests.support.virtual_time import run_in_virtual_time
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import stretched, wait_until_async
 
 DEADLINE_S = 10
 FATAL = KafkaError(KafkaError._FATAL, "out of order sequence", fatal=True)
@@ -82,7 +82,7 @@ def test_a_batch_is_confirmed_by_its_last_report_and_not_before():
         assert not one.done()
         assert not two.done()
         producer.report(3)
-        await asyncio.wait_for(asyncio.gather(one, two, served), DEADLINE_S)
+        await asyncio.wait_for(asyncio.gather(one, two, served), stretched(DEADLINE_S))
         assert bench.writer.bytes_in_flight == 0
         first, second = producer.sent[:2]
         assert (first.topic_name, first.value_bytes, first.key_bytes) == ("t", b"a", None)
@@ -206,7 +206,7 @@ def test_after_a_record_that_is_refused_at_once_none_of_its_batch_is_tried(confi
             assert not batch.done()
             producer.report(1)
         with pytest.raises(RecordTooLarge):
-            await asyncio.wait_for(batch, DEADLINE_S)
+            await asyncio.wait_for(batch, stretched(DEADLINE_S))
         assert len(producer.sent) == confirmed_before
         assert bench.writer.bytes_in_flight == 0
 
@@ -260,14 +260,14 @@ def test_new_clients_that_can_not_be_made_are_tried_again_and_meanwhile_kafka_is
         bench.unmade[client] = why
         producer.config["error_cb"](FATAL)
         with pytest.raises(LogUnavailable, match="may or may not be"):
-            await asyncio.wait_for(waiting, DEADLINE_S)
+            await asyncio.wait_for(waiting, stretched(DEADLINE_S))
         with pytest.raises(LogUnavailable, match="may or may not be"):
-            await asyncio.wait_for(long, DEADLINE_S)
+            await asyncio.wait_for(long, stretched(DEADLINE_S))
         assert bench.writer.bytes_in_flight == 0
         sent = len(producer.sent)
         for _ in range(3):
             with pytest.raises(LogAway, match="nothing of this request was persisted"):
-                await asyncio.wait_for(bench.append(b"b"), DEADLINE_S)
+                await asyncio.wait_for(bench.append(b"b"), stretched(DEADLINE_S))
             with pytest.raises(LogUnavailable, match=r"no client of Kafka can be made: .*the password file is gone"):
                 await bench.writer.check(1.0)
             await asyncio.sleep(1)  # sleeps: in virtual time
@@ -327,7 +327,7 @@ def test_closing_waits_for_what_is_under_way_and_takes_no_more():
             await asyncio.sleep(0)
             assert not closing.done()
             producer.report(1)
-            await asyncio.wait_for(asyncio.gather(batch, closing), DEADLINE_S)
+            await asyncio.wait_for(asyncio.gather(batch, closing), stretched(DEADLINE_S))
 
     run_in_virtual_time(told())
 

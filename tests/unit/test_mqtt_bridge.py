@@ -22,7 +22,7 @@ from strandline.ingest.mqtt.decoder import Publish
 from strandline.ingest.mqtt.wire import PublishProperties
 from strandline.log.record_key import Record
 from tests.support import mqtt_client_packets as packets
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import stretched, wait_until_async
 
 
 class ListWriter:
@@ -270,7 +270,7 @@ def test_the_process_ends_with_what_ended_its_bridge(monkeypatch: pytest.MonkeyP
 
     async def run() -> None:
         serving = asyncio.create_task(bridge.serve(MqttBridgeSettings()))
-        await asyncio.wait((serving,), timeout=20)
+        await asyncio.wait((serving,), timeout=stretched(20))
         assert serving.done()
         serving.result()
 

@@ -17,6 +17,7 @@ from strandline.ingest.mqtt.connection import (
 )
 from strandline.ingest.mqtt.wire import PacketError, Reason
 from tests.support import mqtt_client_packets as client
+from tests.support.waiting import stretched
 
 
 class Transport:
@@ -116,7 +117,7 @@ async def turns():
 
 def run(test):
     async def all_of_it():
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(stretched(20)):
             await test(Bench())
 
     asyncio.run(all_of_it())
@@ -279,7 +280,7 @@ def test_a_withheld_message_ends_the_connection_after_a_while(version, monkeypat
         assert not bench.transport.is_closed
         bench.connection.acknowledge([2])
         assert bench.transport.written == b"\x40\x02\x00\x02"
-        await asyncio.wait_for(bench.transport.closed.wait(), 10)
+        await asyncio.wait_for(bench.transport.closed.wait(), stretched(10))
         assert bench.transport.written[6:7] == (b"\x89" if version == 5 else b"")
 
     run(test)

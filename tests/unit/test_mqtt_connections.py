@@ -19,6 +19,7 @@ from strandline.ingest.mqtt.logins import Logins
 from strandline.ingest.mqtt.sessions import Sessions
 from tests.support import mqtt_client_packets as client
 from tests.support.tokens import ToldBook
+from tests.support.waiting import stretched
 from tests.unit.test_doorkeeper import ROW, TOKEN
 from tests.unit.test_mqtt_batches import SlowLog, turns, until
 from tests.unit.test_mqtt_connection import Transport
@@ -60,7 +61,7 @@ def play(tmp_path):
     def run(test, **more):
         async def all_of_it():
             server = Server(tmp_path, **more)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(stretched(20)):
                 await test(server)
             server.sessions.close()
 
@@ -137,7 +138,7 @@ class SlowDisk:
         self.is_full = False
 
     def append(self, path, lines):
-        assert self.may_write.wait(20)
+        assert self.may_write.wait(stretched(20))
         if self.is_full:
             raise OSError("no space left")
         self.write(path, lines)

@@ -9,6 +9,7 @@ from strandline.core.errors import StackError
 from strandline.ingest.mqtt import sessions as sessions_module
 from strandline.ingest.mqtt.decoder import Connect
 from strandline.ingest.mqtt.sessions import EXPIRY_S_MAX, SESSIONS_MAX, Sessions
+from tests.support.waiting import stretched
 
 
 class Clock:
@@ -152,7 +153,7 @@ def test_all_who_share_a_write_that_fails_are_told(open_sessions, monkeypatch):
 
     def fail_once(*of_write):
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(stretched(20))
         written.append(of_write)
         if len(written) == 2:
             refuse()

@@ -23,6 +23,7 @@ from strandline.services.supervision import old_slices
 from strandline.services.supervision.old_slices import OldSlices
 from tests.support.control import BOTH, HOUR, Api
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.waiting import stretched
 
 SLICES = 40
 DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
@@ -228,7 +229,7 @@ def test_the_thread_outlives_a_mistake_of_ours(lab: Lab, monkeypatch: pytest.Mon
     clearing = lab.old_slices()
     clearing.start()
     try:
-        assert second.wait(20)
+        assert second.wait(stretched(20))
     finally:
         clearing.close()
 

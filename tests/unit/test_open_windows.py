@@ -43,7 +43,7 @@ from strandline.results.open_windows.documents import OpenShape
 from strandline.results.open_windows.index import OpenIndex
 from tests.support.made_indices import MadeInMemory
 from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 from tests.unit.test_keyed_task import Engine, chunk_of, made_up, work_of
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ class Store:
                 store.made += 1
 
             def write(self, documents: Mapping[str, bytes], gone: Sequence[str], number: int) -> int:
-                assert store.busy.wait(20)
+                assert store.busy.wait(stretched(20))
                 if store.error is not None:
                     raise store.error
                 store.writes.append((set(documents), set(gone), number))

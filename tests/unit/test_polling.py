@@ -35,7 +35,7 @@ from strandline.ingest.poll.gateway import PollGateway, PollSettings, Secrets
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools, _retry_after_s
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
 from strandline.ingest.poll.validators import Validators, name_of
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import stretched, wait_until_async
 from tests.unit.test_http_answers import ToldWriter
 
 STREAM = {"stream": "meters", "schema": {"meter": "string?", "kwh": "double"}}
@@ -508,7 +508,7 @@ def test_what_is_noted_while_etags_are_written_is_written_next(
         for name, headers in known.items():
             rows[name] = headers
             begun.set()
-            assert go_on.wait(20)
+            assert go_on.wait(stretched(20))
         file.write(json.dumps(rows))
 
     monkeypatch.setattr(json, "dump", dump_slowly)

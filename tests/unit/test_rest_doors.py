@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from strandline.services.rest.guards import bounded_http
 from strandline.services.rest.guards.bounded_http import BoundedHttp
 from strandline.services.rest.guards.host_guard import HostGuard
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import stretched, wait_until_async
 
 GET = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n"
@@ -58,7 +58,7 @@ def play(script: Callable[[Door], Awaitable[None]]) -> None:
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server._serve([listener]))
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(stretched(30)):
                 await script(door)
         finally:
             for _ in range(10):

@@ -23,7 +23,7 @@ from strandline.ingest.append.spool_drain import SpoolDrain
 from strandline.ingest.append.spool_intake import SpoolingBatch
 from strandline.ingest.append.writer import LogWriter
 from tests.support.log_clients import FakeLog, FakeMessage, ObedientConsumer, ObedientProducer
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import stretched, wait_until_async
 
 DEADLINE_S = 10
 
@@ -47,7 +47,7 @@ class HangingProducer(ObedientProducer):
 
     def commit_transaction(self, timeout_s):
         self.is_committing.set()
-        self.let_go.wait(DEADLINE_S)
+        self.let_go.wait(stretched(DEADLINE_S))
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
@@ -132,7 +132,9 @@ def test_what_is_in_doubt_comes_first_and_covers_nothing_else(tmp_path, hangs_lo
             if not hangs_longer_than_anyone_waits:
                 await asyncio.sleep(0)
                 let_go.set()
-            assert await asyncio.wait_for(asyncio.gather(first, *waiting), DEADLINE_S) == [Accepted.SPOOL] * 3
+            assert (
+                await asyncio.wait_for(asyncio.gather(first, *waiting), stretched(DEADLINE_S)) == [Accepted.SPOOL] * 3
+            )
             later = append(b"5")
             assert await later is Accepted.SPOOL
             attempt = spool.attempt_of("t")
@@ -165,7 +167,7 @@ def test_what_is_too_large_for_its_topic_waits_in_the_spool_and_the_log_says_wha
         async with writer_over(log, spool, make_producer, confirm_timeout_s=0.4) as writer:
             appended = await asyncio.wait_for(
                 writer.append("t", [(b"1", None)], received_ms=5, source=b"", content_type=b"", may_spool=True),
-                DEADLINE_S,
+                stretched(DEADLINE_S),
             )
             assert appended is Accepted.SPOOL
             await wait_until_async(lambda: len(producers) > 2)  # it goes on: another producer than the first has tried
@@ -192,7 +194,7 @@ def test_a_topic_that_takes_less_spools_its_own_records_and_no_others(tmp_path):
                 appending = writer.append(
                     topic, [(value, None)], received_ms=5, source=b"", content_type=b"", may_spool=True
                 )
-                return asyncio.wait_for(appending, DEADLINE_S)
+                return asyncio.wait_for(appending, stretched(DEADLINE_S))
 
             for number in range(3):
                 assert await append("narrow", b"%d" % number) is Accepted.SPOOL
@@ -379,7 +381,7 @@ def test_what_was_only_slow_is_written_directly_again(tmp_path):
 
     class SlowOnce(TwoPartitions):
         def list_offsets(self, asked, isolation_level, request_timeout):
-            let_go.wait(DEADLINE_S)
+            let_go.wait(stretched(DEADLINE_S))
             return super().list_offsets(asked, isolation_level, request_timeout)
 
     async def story():
@@ -395,7 +397,7 @@ def test_what_was_only_slow_is_written_directly_again(tmp_path):
             async def append(value):
                 return await asyncio.wait_for(
                     writer.append("t", [(value, None)], received_ms=5, source=b"", content_type=b"", may_spool=True),
-                    DEADLINE_S,
+                    stretched(DEADLINE_S),
                 )
 
             assert await append(b"1") is Accepted.SPOOL
@@ -438,7 +440,7 @@ def test_a_client_that_can_not_be_made_sends_records_to_the_spool_until_it_can(t
             async def append(value):
                 return await asyncio.wait_for(
                     writer.append("t", [(value, None)], received_ms=5, source=b"", content_type=b"", may_spool=True),
-                    DEADLINE_S,
+                    stretched(DEADLINE_S),
                 )
 
             assert [await append(b"1"), await append(b"2")] == [Accepted.SPOOL] * 2
@@ -489,7 +491,7 @@ def test_a_batch_is_let_go_as_soon_as_it_is_settled(tmp_path, monkeypatch, is_sp
             log, spool, lambda config: make(config, log, threading.Event()), confirm_timeout_s=100 * DEADLINE_S
         ) as writer:
             appending = writer.append("t", [(b"1", None)], received_ms=5, source=b"", content_type=b"", may_spool=True)
-            accepted = await asyncio.wait_for(appending, DEADLINE_S)
+            accepted = await asyncio.wait_for(appending, stretched(DEADLINE_S))
             assert accepted is (Accepted.SPOOL if is_spooled else Accepted.LOG)
             del appending
             await wait_until_async(lambda: gc.collect() >= 0 and [batch() for batch in made] == [None])
@@ -507,7 +509,7 @@ class FullSpool(Spool):
 
     def add(self, records, attempted=None):
         self.is_adding.set()
-        assert self.let_go.wait(DEADLINE_S)
+        assert self.let_go.wait(stretched(DEADLINE_S))
         super().add(records, attempted)
 
 

@@ -32,7 +32,7 @@ class ToldLedger:
         self.streams[name] = StreamSpec.from_document(document)
 
     def read_all(self):
-        assert self.may_answer.wait(30)
+        assert self.may_answer.wait(stretched(30))
         if self.is_away:
             raise LedgerUnavailable("away")
         return list(self.streams.values())
@@ -218,7 +218,7 @@ def test_an_error_of_the_gateway_ends_the_following():
             raise RuntimeError("broken")
 
         with pytest.raises(RuntimeError, match="broken"):
-            await asyncio.wait_for(streams.follow(broken), 30)
+            await asyncio.wait_for(streams.follow(broken), stretched(30))
 
     run(story)
 

@@ -25,7 +25,7 @@ from strandline.ingest.sockets.tcp_gateway import TcpGateway, TcpSettings
 from strandline.log.record_key import Record
 from strandline.services.certificates import DevCertificates, make_dev_certificates
 from tests.support.gateways import free_port
-from tests.support.waiting import Patience, wait_until_async
+from tests.support.waiting import Patience, stretched, wait_until_async
 
 RECORD_BYTES_MAX = 2_000
 HOG = b"h"
@@ -110,7 +110,7 @@ async def opened(**settings: Any) -> AsyncIterator[Door]:
 
 def play(script: Script, **settings: Any) -> None:
     async def run() -> None:
-        async with opened(**settings) as door, asyncio.timeout(30):
+        async with opened(**settings) as door, asyncio.timeout(stretched(30)):
             await script(door)
         assert (door.room.queued_bytes, door.room.line_bytes) == (0, 0)
 
@@ -374,7 +374,7 @@ def test_the_process_ends_with_what_ended_its_watch(monkeypatch: pytest.MonkeyPa
 
     async def run() -> None:
         serving = asyncio.create_task(tcp_gateway.serve(TcpSettings()))
-        await asyncio.wait((serving,), timeout=20)
+        await asyncio.wait((serving,), timeout=stretched(20))
         assert serving.done()
         serving.result()
 

@@ -22,7 +22,7 @@ from strandline.services.certificates import make_dev_certificates
 from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.control import ControlSettings, _protocols
 from strandline.services.trust import Trust
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 
 class Echo(asyncio.Protocol):
@@ -236,4 +236,4 @@ def test_the_rest_api_answers_behind_its_door(made):
                 stranger.job("any")
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(stretched(30))

@@ -17,6 +17,7 @@ from strandline.core.errors import InvalidSettings
 from strandline.ingest.mqtt.logins import Logins, RightsFile
 from strandline.ingest.mqtt.passwords import Passwords, read_passwords, write_password
 from tests.support.tokens import ToldBook
+from tests.support.waiting import stretched
 from tests.unit.test_doorkeeper import ROW, TOKEN
 
 FILE = """\
@@ -208,7 +209,7 @@ def test_lines_that_mosquitto_wrote_are_read(options: list[str], tmp_path: Path)
     done = subprocess.run(
         [MOSQUITTO_PASSWD, "-b", *options, str(path), "lundy", "right: Ærø"],
         capture_output=True,
-        timeout=60,
+        timeout=stretched(60),
         check=False,
     )
     assert done.returncode == 0, done.stderr

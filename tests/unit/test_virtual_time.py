@@ -14,7 +14,7 @@ from tests.support.waiting import stretched
 
 def test_time_jumps_to_the_next_timer():
     began_s = time.monotonic()
-    run_in_virtual_time(asyncio.sleep(3_600))
+    run_in_virtual_time(asyncio.sleep(3_600))  # sleeps: in virtual time
     assert time.monotonic() - began_s < stretched(60)
 
 
@@ -24,7 +24,7 @@ def test_a_call_in_another_thread_takes_no_virtual_time():
     async def told():
         loop = asyncio.get_running_loop()
         await asyncio.wait_for(asyncio.to_thread(time.sleep, 0.2), 0.001)
-        assert loop.time() < 0.001
+        assert loop.time() < 0.001  # sleeps: virtual time
 
     run_in_virtual_time(told())
 

@@ -11,7 +11,7 @@ import pytest
 from strandline.core.errors import InvalidSettings, LedgerUnavailable, NotFound, StrandlineError
 from strandline.processing.run import watchdog as watchdog_module
 from strandline.processing.run.watchdog import Watchdog
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 LEASE_S = 0.3
 Standing = tuple[int, int | None] | StrandlineError
@@ -29,13 +29,13 @@ class StandingLedger:
 
     def standing(self, job: str) -> tuple[int, int | None]:
         self.looks += 1
-        self.may_answer.wait(10)
+        self.may_answer.wait(stretched(10))
         if isinstance(self.answer, StrandlineError):
             raise self.answer
         return self.answer
 
     def end_run(self, job: str, epoch: int, outcome: str, message: str) -> None:
-        self.may_answer.wait(10)
+        self.may_answer.wait(stretched(10))
         self.told.append((job, epoch, outcome, message))
 
 
@@ -93,7 +93,7 @@ def test_a_superseded_run_is_told_and_then_ended(watch: Callable[..., Watched], 
     fenced = wait_until(lambda: watched.watchdog.fenced, bool, "fenced")
     assert why in str(fenced)
     assert not watched.ended.is_set(), "it may end by itself first"
-    assert watched.ended.wait(10)
+    assert watched.ended.wait(stretched(10))
 
 
 def test_a_run_by_hand_has_no_leader_to_lose(watch: Callable[..., Watched]) -> None:
@@ -126,7 +126,7 @@ def test_a_run_that_can_not_reach_the_ledger_is_ended(watch: Callable[..., Watch
         watched.ledger.answer = LedgerUnavailable("away")
     else:
         watched.ledger.may_answer.clear()
-    assert watched.ended.wait(10)
+    assert watched.ended.wait(stretched(10))
     assert watched.watchdog.fenced is None
 
 
@@ -134,7 +134,7 @@ def test_silence_of_spark_counts_from_its_first_sign_of_life(watch: Callable[...
     watched = watch()
     assert not watched.ended.wait(4 * LEASE_S), "starting takes its time"
     watched.watchdog.beat()
-    assert watched.ended.wait(10)
+    assert watched.ended.wait(stretched(10))
 
 
 def test_a_run_that_never_begins_is_ended_and_the_ledger_told_why(
@@ -145,7 +145,7 @@ def test_a_run_that_never_begins_is_ended_and_the_ledger_told_why(
     hanging, begun, ended = watch(), watch(), watch()
     begun.watchdog.beat()
     ended.watchdog.disarm()
-    assert hanging.ended.wait(10)
+    assert hanging.ended.wait(stretched(10))
     assert hanging.ledger.told[0] == ("power", 3, "failed", "Spark's query did not begin within 0.1 s")
     for _ in range(5):
         begun.watchdog.beat()
@@ -159,7 +159,7 @@ def test_a_ledger_that_hangs_does_not_keep_a_run_from_its_end(
     monkeypatch.setattr(watchdog_module, "_TELL_S", 0.01)
     watched = watch()
     watched.ledger.may_answer.clear()
-    assert watched.ended.wait(10)
+    assert watched.ended.wait(stretched(10))
     assert watched.ledger.told == []
 
 

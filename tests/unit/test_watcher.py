@@ -20,7 +20,7 @@ from strandline.core.errors import StackError
 from strandline.services.embedded.progress_display import Cancelled
 from strandline.services.embedded.watcher import Watcher
 from strandline.services.processes.pids import PidFile
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 
 class Part:
@@ -80,7 +80,7 @@ def watch(
     yield watch
     stopping.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(stretched(30))
         assert not thread.is_alive()
 
 

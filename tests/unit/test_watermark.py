@@ -17,6 +17,7 @@ from strandline.processing.slices.watermark import (
     watermark_by,
 )
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.waiting import stretched
 
 RULE = EventTimeRule(delay_ms=10_000, idle_timeout_ms=30_000)
 NEWEST = replace(RULE, watermark="newest")
@@ -116,5 +117,7 @@ def test_what_travels_to_the_workers_needs_neither_sql_nor_pydantic():
         import strandline.processing.slices.silence, strandline.processing.slices.watermark
         print({"sqlalchemy", "pydantic"} & sys.modules.keys())
     """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=stretched(60)
+    )
     assert done.stdout.strip() == "set()"

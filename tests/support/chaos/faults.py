@@ -116,9 +116,7 @@ class Signal(Fault):
 
     def begin(self, stack: JobStack) -> None:
         deadline_s = time.monotonic() + GONE_S
-        while (
-            not self._pids and time.monotonic() < deadline_s
-        ):  # sleeps: a target that is gone is an outcome, not a failure
+        while not self._pids and time.monotonic() < deadline_s:  # sleeps: a target may be gone
             self._pids = send_signal(self._of.pids(stack), self._number)
         if not self._pids:
             self.target += ", which was gone"

@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from tests.support.waiting import stretched
+
 ROOT = Path(__file__).parents[3]
 FILES = ("docker-compose.yml", "docker-compose.host.yml")
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -110,7 +112,7 @@ def read(profiles: tuple[str, ...] = (), files: tuple[str, ...] = FILES[:1], **v
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=stretched(60),
     )
     # What is left of the dollar signs is escaped.
     document = yaml.safe_load(ran.stdout.replace("$$", "$"))

@@ -23,7 +23,7 @@ from tests.support.faults.load import Load
 from tests.support.faults.mqtt_load import MqttLoad, topic_of
 from tests.support.faults.tcp_load import TcpLoad
 from tests.support.faults.udp_load import UdpLoad
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,14 @@ class GatewayProcess:
         self.note_memory()
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(30)
+        self._process.wait(stretched(30))
 
     def terminate(self) -> int:
         """SIGTERM; return the exit code."""
         self.note_memory()
         assert self._process is not None
         self._process.terminate()
-        return self._process.wait(60)
+        return self._process.wait(stretched(60))
 
     def freeze(self) -> None:
         os.killpg(self.pid, signal.SIGSTOP)

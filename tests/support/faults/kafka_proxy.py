@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
+from tests.support.waiting import stretched
+
 _FRAME_BYTES_MAX = 128 * 1024 * 1024
 _LAST_ANSWER_S = 5.0
 """How long a connection to the broker outlives its client, so that the broker takes what was delivered last."""
@@ -186,12 +188,12 @@ class KafkaProxy:
     def start(self) -> None:
         """Return when it listens."""
         self._thread.start()
-        assert self._is_listening.wait(10), f"the proxy doesn't listen on {self.port}: {self.errors}"
+        assert self._is_listening.wait(stretched(10)), f"the proxy doesn't listen on {self.port}: {self.errors}"
 
     def stop(self) -> None:
         """Close every connection, and what is held is never delivered."""
         self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(10)
+        self._thread.join(stretched(10))
 
     def add(self, rule: Rule) -> Rule:
         """From now on the rule holds; the first of several that take a frame is the one that is followed."""
@@ -277,7 +279,7 @@ class KafkaProxy:
             # A request that is held outlives the client, and the broker is given the time to take it.
             await requests
             if not exchanges.is_cut:
-                await asyncio.wait({answers}, timeout=_LAST_ANSWER_S)
+                await asyncio.wait({answers}, timeout=stretched(_LAST_ANSWER_S))
             answers.cancel()
             await asyncio.gather(answers, return_exceptions=True)
         finally:

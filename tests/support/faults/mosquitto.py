@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults.kafka_cluster import free_ports
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 _PLACES = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
@@ -38,7 +38,7 @@ class Mosquitto:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(stretched(10))
 
     def _listens(self) -> bool:
         assert self._process.poll() is None, "mosquitto ended"
