@@ -19,9 +19,9 @@ from strandline.ingest.mqtt.logins import Logins
 from strandline.ingest.mqtt.sessions import Sessions
 from tests.support import mqtt_client_packets as client
 from tests.support.tokens import ToldBook
-from tests.support.waiting import stretched
+from tests.support.waiting import stretched, wait_until_async
 from tests.unit.test_doorkeeper import ROW, TOKEN
-from tests.unit.test_mqtt_batches import SlowLog, turns, until
+from tests.unit.test_mqtt_batches import SlowLog, turns
 from tests.unit.test_mqtt_connection import Transport
 
 SENSORS = 20
@@ -49,7 +49,7 @@ class Server:
     async def connect(self, version=4, client_id="c", **more):
         one = self.arrive()
         one.data_received(client.connect(version, client_id, **more))
-        await until(lambda: one.state is State.OPEN)
+        await wait_until_async(lambda: one.state is State.OPEN)
         return one
 
     async def connect_all(self):
@@ -79,10 +79,10 @@ def test_who_leaves_after_a_backlog_leaves_nobody_unread(play):
         sensors = await server.connect_all()
         server.log.refusals = [LogBusy("full")]
         sensors[0].data_received(client.publish(4, "a", b"1"))
-        await until(lambda: not any(map(is_reading, sensors)))
+        await wait_until_async(lambda: not any(map(is_reading, sensors)))
         for one in sensors[1::2]:  # read before the backlog, handled after it
             one.data_received(client.disconnect(4))
-        await until(lambda: server.log.waiting)
+        await wait_until_async(lambda: server.log.waiting)
         server.log.confirm()
         await turns()
         assert [is_reading(one) for one in sensors[::2]] == [True] * (SENSORS // 2)
@@ -150,7 +150,7 @@ def test_a_session_outlives_a_connection_that_ends_before_its_connack(play, monk
         connect = client.connect(5, flags=0, content=b"\x11" + (60).to_bytes(4, "big"))
         first, second, third = (server.arrive() for _ in range(3))
         first.data_received(connect)
-        await until(lambda: first.state is State.OPEN)
+        await wait_until_async(lambda: first.state is State.OPEN)
         first.connection_lost(None)
         disk = SlowDisk()
         monkeypatch.setattr(sessions, "_append", disk.append)
@@ -162,12 +162,12 @@ def test_a_session_outlives_a_connection_that_ends_before_its_connack(play, monk
         elif fault == "no space":
             disk.is_full = True
             disk.may_write.set()
-            await until(lambda: second.state is State.CLOSED)
+            await wait_until_async(lambda: second.state is State.CLOSED)
             disk.is_full = False
         third.data_received(connect)
         await turns()
         disk.may_write.set()
-        await until(lambda: third.state is State.OPEN)
+        await wait_until_async(lambda: third.state is State.OPEN)
         assert second.state is State.CLOSED
         assert third._transport.written[2] == 1  # the session is present
 
@@ -306,7 +306,7 @@ def test_wills_that_wait_are_published_when_the_server_stops(play):
         away.connection_lost(None)
         await server.connect(5, "d", flags=0, content=b"\x11\0\0\0\x3c", will=("a", b"gone too", b"\x18\0\0\0\x3c"))
         stopping = asyncio.create_task(server.all.stop())
-        await until(lambda: server.log.waiting)
+        await wait_until_async(lambda: server.log.waiting)
         assert not stopping.done()
         server.log.confirm()
         await stopping

@@ -19,7 +19,7 @@ import strandline
 from strandline.ingest.gateway.serving import tls_door
 from strandline.ingest.gateway.serving.tls_door import ServerTls, TlsDoor
 from strandline.services.certificates import make_dev_certificates
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
@@ -173,7 +173,7 @@ def test_an_open_connection_ends_when_its_client_is_no_longer_trusted(run, made,
             assert await reader.readexactly(1) == b"x"
             if reason == "removed CA":
                 trusted.write_bytes(other.ca.read_bytes())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(stretched(10)):
                 with pytest.raises((OSError, asyncio.IncompleteReadError)):
                     await reader.readexactly(1)
             writer.close()
