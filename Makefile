@@ -10,7 +10,7 @@ KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKEC
 .DEFAULT_GOAL := help
 # Without bytecode on the disk, each of the hundreds of processes of a test run compiles what it imports, and each worker rewrites all tests.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest simulate sbom lock clean
+.PHONY: help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate sbom lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
 	@echo "make bench-failover   seconds without results when a runner, its JVM or the leading control service is killed"
 	@echo "make bench-recovery   seconds from kill -9 under load to results, beside plain Spark; exactly_once against none"
+	@echo "make soak HOURS=2   the example for hours, with samples of memory, descriptors, threads and disk use; fails if one grows"
 	@echo "make simulate SEEDS=100000   histories of a job in memory, with kills, zombies and upgrades; count what is wrong"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make sbom    write which packages the image holds, with versions and hashes (CycloneDX)"
@@ -105,6 +106,10 @@ bench-failover: $(VENV)/.test-ready
 
 bench-recovery: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks.recovery
+
+HOURS ?= 2
+soak: $(VENV)/.test-ready
+	@$(BIN)/python -m benchmarks.soak --hours $(HOURS)
 
 SEEDS ?= 100000
 FIRST ?= 0

@@ -34,7 +34,7 @@ def memory_mb_by_role(root: int) -> dict[str, float]:
         driver = psutil.Process(root)
         for process in [driver, *driver.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
-                totals[_role(process, root)] += process.memory_full_info().pss / 2**20
+                totals[role_of(process, root)] += process.memory_full_info().pss / 2**20
     return totals
 
 
@@ -118,7 +118,7 @@ def kill_with_children(root: int) -> None:
                 one.kill()
 
 
-def _role(process: psutil.Process, root: int) -> str:
+def role_of(process: psutil.Process, root: int) -> str:
     return "jvm" if process.name() == "java" else "driver" if process.pid == root else "python"
 
 
@@ -137,7 +137,7 @@ def _look(root: int) -> Iterator[_Seen]:
         for process in [driver, *driver.children(recursive=True)]:
             # One that ended meanwhile: its parent has its time once it waited for it.
             with contextlib.suppress(psutil.NoSuchProcess):
-                role = _role(process, root)
+                role = role_of(process, root)
                 times = process.cpu_times()
                 waited_s = times.children_user + times.children_system
                 yield _Seen((process.pid, process.create_time()), role, times.user + times.system, waited_s)
