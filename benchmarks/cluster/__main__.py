@@ -108,7 +108,9 @@ def _run(stack: Stack, executors: int, rows_max: int, records: int, directory: P
         process = until_end.enter_context(
             subprocess.Popen(
                 [*command, "--directory", str(directory)],
-                env=settings_environment(stack.settings.model_copy(update=changes)) | {"PYTHONPATH": str(_ROOT)},
+                env=settings_environment(stack.settings.model_copy(update=changes))
+                | cluster.driver_environment
+                | {"PYTHONPATH": str(_ROOT)},
                 cwd=_ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

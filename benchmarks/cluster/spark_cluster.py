@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 import tempfile
 import time
@@ -39,8 +40,8 @@ class SparkCluster:
     directory: Path
     master_port: int
     workers: int
-    secrets: dict[str, str] = field(default_factory=dict)
-    """What the environment of the workers holds, and of no driver."""
+    worker_secrets: dict[str, str] = field(default_factory=dict)
+    """Additional environment of the workers, which drivers don't have."""
     _children: dict[str, Child] = field(default_factory=dict)
 
     @property
@@ -53,7 +54,24 @@ class SparkCluster:
         """What its machines share, if they were several."""
         return self.directory / "shared"
 
+    @property
+    def driver_environment(self) -> dict[str, str]:
+        """Environment variables that a driver needs to authenticate to the cluster."""
+        return {"SPARK_CONF_DIR": str(self._properties.parent)}
+
+    @property
+    def _properties(self) -> Path:
+        return self.directory / "conf" / "spark-defaults.conf"
+
     def start(self) -> None:
+        self._properties.parent.mkdir()
+        self._properties.touch(mode=0o600)
+        self._properties.write_text(
+            "spark.authenticate true\n"
+            f"spark.authenticate.secret {secrets.token_hex(32)}\n"
+            "spark.network.crypto.enabled true\n"
+            "spark.master.rest.enabled false\n"
+        )
         self.start_master()
         for number in range(1, self.workers + 1):
             self.start_worker(number)
@@ -137,6 +155,8 @@ class SparkCluster:
                 "-cp",
                 f"{_SPARK_HOME}/jars/*",
                 main,
+                "--properties-file",
+                str(self._properties),
                 *arguments,
             ],
             log=log,
@@ -158,7 +178,7 @@ class SparkCluster:
             "PYTHONPATH": repository,
             "SPARK_SCALA_VERSION": "2.13",
             "SPARK_LOCAL_IP": "127.0.0.1",
-            **self.secrets,
+            **self.worker_secrets,
         }
 
     def _logging(self) -> Path:

@@ -25,6 +25,7 @@ def start_session(jars: str, state: str, scratch: Path) -> SparkSession:
         SparkSession.builder.appName("plain")
         .master("local[*]")
         .config("spark.jars", jars)
+        .config("spark.authenticate", "true")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")

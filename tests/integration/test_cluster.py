@@ -68,6 +68,7 @@ class ClusterJob:
             "STRANDLINE_DATA_DIR": str(directory),
             "STRANDLINE_SPARK_MASTER": cluster.master,
             "STRANDLINE_SPARK_CHECKPOINT_DIR": str(cluster.checkpoint_dir),
+            **cluster.driver_environment,
             **self.secrets,
         }
         lab.apply(documents_text(name, recovery))

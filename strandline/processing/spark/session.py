@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from strandline.core.errors import InvalidSettings, SparkUnavailable, StrandlineError
 from strandline.core.settings import Settings
 from strandline.processing.source.slice_rows import bucket_keys
-from strandline.processing.spark import worker_daemon
+from strandline.processing.spark import callbacks, worker_daemon
 from strandline.processing.spark.class_archive import use_archive
 from strandline.processing.spark.cluster import ExecutorWatch, cluster_settings, is_cluster
 from strandline.processing.spark.errors import sentence_of
@@ -27,13 +27,19 @@ _ON_THIS_MACHINE = {
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
     "spark.shuffle.checksum.enabled": "false",
+    # Connections are authenticated by AES keys of the session's secret, never by SASL. In normal operation there are none.
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.saslFallback": "false",
 }
+
+_AUTHENTICATE = "spark.authenticate"
 
 
 def start_spark(settings: Settings, job: str, scratch: Path, java_options: str | None = None) -> SparkSession:
     """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk.
 
-    On a cluster it has executors when this returns. `java_options` replace those for the class archive. Raises StrandlineError.
+    On a cluster it has executors when this returns. `java_options` replace those for the class archive. All connections are
+    authenticated; without a secret for them, no session starts. Raises StrandlineError.
     """
     # The executors of a cluster use the same path: the planner process, beside the driver, is started by the name that they get.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -46,6 +52,9 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
     os.environ["SPARK_LOCAL_IP"] = _address_of(of_master["spark.driver.host"])
     settings_of_spark = {
         "spark.ui.enabled": "false",
+        # Otherwise, any local user can store a block at the driver and run code as this user (decision 92). With a local master,
+        # Spark draws a secret for each session and keeps it in its memory.
+        _AUTHENTICATE: "true",
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -90,7 +99,13 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
+        callbacks.require_token()
     except (PySparkException, Py4JError) as error:
+        if f"{_AUTHENTICATE}.secret" in str(error):
+            raise InvalidSettings(
+                f"job {job} can't start on {settings.spark_master}: Spark has no secret for {_AUTHENTICATE}; write the secret of "
+                f"the cluster as `{_AUTHENTICATE}.secret SECRET` to the spark-defaults.conf in the directory SPARK_CONF_DIR"
+            ) from error
         if is_cluster(settings):
             raise SparkUnavailable(
                 f"The Spark cluster {settings.spark_master} did not take job {job}: {sentence_of(error)} The reason is in the "
