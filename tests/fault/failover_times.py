@@ -26,8 +26,8 @@ from rich.console import Console
 from strandline.core.settings import Settings
 from strandline.services.embedded.stack import Stack
 from tests.support.failover import Failover, Service, failover
+from tests.support.ports import free_port_offset
 from tests.support.postgresql import new_database, running_postgresql
-from tests.support.servers import free_port_offset
 from tests.support.waiting import wait_until
 
 TARGETS = ("runner", "java", "leader")

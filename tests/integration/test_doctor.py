@@ -16,9 +16,10 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from strandline.ledger.ledger import Ledger
 from strandline.services.processes.pids import PidFile
-from tests.support.gateways import Mosquitto, free_port
+from tests.support.gateways import Mosquitto
 from tests.support.messages import RegistryServer
-from tests.support.servers import Stack, free_port_offset
+from tests.support.ports import free_port, free_port_offset
+from tests.support.servers import Stack
 from tests.support.waiting import stretched
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")

@@ -27,7 +27,7 @@ from strandline.services.embedded.addresses import Ports, StackAddresses
 from strandline.services.embedded.stack import Stack
 from strandline.services.processes.pids import PidFile
 from tests.support.planted import arguments_of_processes, files_below, leaks
-from tests.support.servers import free_port_offset
+from tests.support.ports import free_port_offset
 from tests.support.waiting import stretched, wait_until
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from strandline.ledger.ledger import Ledger
 from strandline.services.embedded.addresses import Ports, StackAddresses
 from strandline.services.processes.pids import PidFile
-from tests.support.servers import free_port_offset
+from tests.support.ports import free_port_offset
 from tests.support.waiting import stretched, wait_until
 
 STRANDLINE = str(Path(sys.executable).parent / "strandline")

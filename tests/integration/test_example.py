@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import free_port_offset
+from tests.support.ports import free_port_offset
 from tests.support.waiting import stretched
 
 STRANDLINE = Path(sys.executable).with_name("strandline")

@@ -13,7 +13,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from strandline.core.streams.stream import StreamSpec
-from tests.support.gateways import DEADLINE_S, GatewayProcess, free_port
+from tests.support.gateways import DEADLINE_S, GatewayProcess
+from tests.support.ports import free_port
 from tests.support.waiting import stretched, wait_until
 
 
@@ -41,7 +42,7 @@ def wait_until_open(gateway: GatewayProcess, stream: str) -> None:
 
 def test_datagrams_are_spooled_and_counted(tmp_path):
     with lonely("udp", tmp_path, udp_confirm_timeout_s=0.5) as gateway:
-        port = free_port(socket.SOCK_DGRAM)
+        port = free_port()
         stream = register(gateway, udp={"port": port})
         wait_until_open(gateway, stream)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -57,7 +58,7 @@ def test_datagrams_are_spooled_and_counted(tmp_path):
 
 def test_a_full_spool_refuses_and_every_loss_is_counted(tmp_path):
     with lonely("udp", tmp_path, udp_confirm_timeout_s=0.5, spool_bytes_max=1_048_576) as gateway:
-        port = free_port(socket.SOCK_DGRAM)
+        port = free_port()
         stream = register(gateway, udp={"port": port})
         wait_until_open(gateway, stream)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.log.topics import Topics
-from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess, free_port
+from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 RECORDS = 300

@@ -16,8 +16,9 @@ import httpx
 import pytest
 import yaml
 
-from tests.support.gateways import GatewayProcess, Mosquitto, free_port
+from tests.support.gateways import GatewayProcess, Mosquitto
 from tests.support.platform import Platform
+from tests.support.ports import free_port
 from tests.support.waiting import stretched, wait_until
 
 PROMETHEUS = shutil.which("prometheus")

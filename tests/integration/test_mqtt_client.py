@@ -16,7 +16,8 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
-from tests.support.gateways import DEADLINE_S, MOSQUITTO, Mosquitto, free_port
+from tests.support.gateways import DEADLINE_S, MOSQUITTO, Mosquitto
+from tests.support.ports import free_port
 from tests.support.waiting import stretched
 
 SIZES = (0, 1, 121, 16_000, 70_000, 1_000_000)

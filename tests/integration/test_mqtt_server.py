@@ -35,7 +35,7 @@ from strandline.processing.source.decoding import decode_pieces
 from strandline.processing.source.source_config import DecodingConfig, Piece
 from tests.support import mqtt_client_packets as client
 from tests.support import sparkplug
-from tests.support.faults.kafka_cluster import free_ports
+from tests.support.ports import free_ports
 from tests.support.waiting import Patience, stretched, wait_until
 from tests.support.warm_processes import MODULES, WarmProcess
 

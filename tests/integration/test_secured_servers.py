@@ -36,7 +36,7 @@ from strandline.services.doctor.finding import State
 from strandline.services.processes.child_process import Program, start, stop
 from strandline.services.processes.pids import PidFile
 from strandline.services.trust import Trust
-from tests.support.faults.kafka_cluster import free_ports
+from tests.support.ports import free_ports
 from tests.support.secured import Secured, secured_elasticsearch
 from tests.support.waiting import stretched, wait_until
 

@@ -30,11 +30,10 @@ from strandline.log.kafka_connection import consumer_settings, librdkafka
 from strandline.services.embedded.addresses import Ports
 from strandline.services.processes.pids import PidFile
 from tests.integration.test_secured_servers import publish, use
-from tests.support.gateways import free_port
 from tests.support.messages import RegistryServer
 from tests.support.planted import arguments_of_processes, files_below, leaks, new_secret, tables_of
+from tests.support.ports import free_port, free_port_offset
 from tests.support.secured import Secured
-from tests.support.servers import free_port_offset
 from tests.support.settings_classes import all_settings
 from tests.support.tokens import secret_of
 from tests.support.waiting import stretched, wait_until
@@ -146,7 +145,7 @@ class Deployment:
         self.place = ["--data-dir", str(self.data)]
         self.offset = free_port_offset()
         self.ports = Ports.moved(self.offset)
-        self.udp, self.tcp = free_port(socket.SOCK_DGRAM), free_port()
+        self.udp, self.tcp = free_port(), free_port()
         self.seen: list[tuple[str, bytes]] = []
         self.planted = plant(secured)
         self.given: list[tuple[str, bytes]] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.ledger.ledger import Ledger
-from tests.support.gateways import free_port
+from tests.support.ports import free_port
 from tests.support.waiting import stretched
 
 

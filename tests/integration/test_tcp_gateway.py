@@ -8,7 +8,8 @@ import struct
 
 import pytest
 
-from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess, free_port
+from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess
+from tests.support.ports import free_port
 from tests.support.waiting import stretched, wait_until
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.record_rows import RowReader, record_format
-from tests.support.gateways import GatewayProcess, free_port
+from tests.support.gateways import GatewayProcess
+from tests.support.ports import free_port
 from tests.support.waiting import stretched, wait_until
 
 TELEGRAF = shutil.which("telegraf")

@@ -12,7 +12,8 @@ import pytest
 
 from strandline.access.tokens import make_token
 from strandline.ingest.sockets.udp_gateway import receive_buffer_errors
-from tests.support.gateways import RECORD_BYTES_MAX, GatewayProcess, free_port
+from tests.support.gateways import RECORD_BYTES_MAX, GatewayProcess
+from tests.support.ports import free_port
 from tests.support.tokens import secret_of
 from tests.support.waiting import stretched, wait_until
 
@@ -25,7 +26,7 @@ def gateway(kafka, tmp_path_factory):
 
 
 def register(gateway: GatewayProcess, **udp: object) -> tuple[str, int]:
-    port = free_port(socket.SOCK_DGRAM)
+    port = free_port()
     return gateway.register(key="device", udp={"port": port, **udp}), port
 
 
@@ -79,7 +80,7 @@ def test_a_datagram_without_content_is_refused_and_counted(gateway):
 
 def test_a_stream_that_changes_is_taken_up_without_a_restart(gateway):
     stream, port = register(gateway)
-    other_port = free_port(socket.SOCK_DGRAM)
+    other_port = free_port()
     gateway.register(name=stream, is_open=False, udp={"port": other_port})
     wait_until(lambda: f"port={other_port} " in gateway.log_file.read_text(), told=gateway.log_file.read_text)
     send(other_port, b"{}")
@@ -134,7 +135,7 @@ def test_a_recorded_datagram_is_refused_after_the_gateway_was_killed(kafka, tmp_
     """The documented example sends signed lines; then all is sent again, and forgeries beside it, before and after a kill."""
     gateway = GatewayProcess("udp", kafka, tmp_path, tokens_look_s=0.2, udp_signed_only=True, udp_host="0.0.0.0")
     try:
-        open_to_all = gateway.register(is_open=False, udp={"port": free_port(socket.SOCK_DGRAM)})
+        open_to_all = gateway.register(is_open=False, udp={"port": free_port()})
         stream, port = register(gateway, hmac={})
         made = make_token(
             gateway.ledger, "sensor", role=None, writes=[stream], lasts_ms=None, now_ms=0, by="the test"

@@ -20,6 +20,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.topics import Topics
 from strandline.services.trust import certificates_for
+from tests.support.ports import free_port
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import stretched, wait_until
 from tests.support.warm_processes import MODULES, WarmProcess
@@ -37,13 +38,6 @@ class Logged:
     value: bytes
     key: bytes | None
     headers: dict[str, bytes]
-
-
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port that is free at this moment."""
-    with socket.socket(socket.AF_INET, kind) as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class GatewayProcess:

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import uuid
@@ -19,6 +18,7 @@ import psycopg
 import pytest
 
 from strandline.ledger.ledger import Ledger
+from tests.support.ports import free_port
 from tests.support.waiting import stretched, wait_until
 
 START_TIMEOUT_S = 60
@@ -206,10 +206,3 @@ def stop_server(server: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -36,10 +36,11 @@ from strandline.services.embedded.elasticsearch_server import elasticsearch_prog
 from strandline.services.processes.child_process import start, stop
 from strandline.services.processes.pids import PidFile
 from tests.support import postgresql
-from tests.support.faults.kafka_cluster import KafkaCluster, free_ports
+from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.faults.mosquitto import Mosquitto
 from tests.support.gateways import MOSQUITTO
 from tests.support.oidc_provider import Provider
+from tests.support.ports import free_ports
 from tests.support.waiting import stretched, wait_until
 
 _FILTERS = Path(__file__).parent / "index_filters" / "IndexFilters.java"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,21 +15,10 @@ from rich.console import Console
 from strandline.core.settings import Settings
 from strandline.processing.spark import class_archive_maker
 from strandline.processing.spark.class_archive import find_archive
-from strandline.services.embedded.addresses import Ports
-from strandline.services.embedded.preflight import is_free
 from strandline.services.embedded.stack import Stack
 from tests.support.kafka_storage import provide_storage
 from tests.support.messages import RegistryServer
-
-
-def free_port_offset() -> int:
-    """An offset at which no port of a stack is taken now, below the range from which the kernel gives out ports."""
-    candidates = list(range(2_000, 23_000, 20))
-    random.shuffle(candidates)  # another run of the tests may look at the same moment
-    for offset in candidates:
-        if all(is_free(port) for port in asdict(Ports.moved(offset)).values()):
-            return offset
-    raise RuntimeError("no free ports for a stack")
+from tests.support.ports import free_port_offset
 
 
 @pytest.fixture(scope="session")

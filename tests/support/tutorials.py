@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.servers import free_port_offset
+from tests.support.ports import free_port_offset
 from tests.support.waiting import stretched, wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -45,8 +45,8 @@ from strandline.services.doctor.mqtt_broker import check_mqtt
 from strandline.services.doctor.schema_registry import check_registry
 from strandline.services.doctor.sql_sink import check_sql_sink
 from strandline.services.doctor.sql_sources import check_sql_sources
-from tests.support.gateways import free_port
 from tests.support.ledgers import run_sql
+from tests.support.ports import free_port
 from tests.support.waiting import stretched
 
 GB = 2**30

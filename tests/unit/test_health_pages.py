@@ -19,7 +19,7 @@ from strandline.ingest.gateway.serving import http_connection
 from strandline.ingest.gateway.serving.http_request import Request
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.trust import Trust
-from tests.support.gateways import free_port
+from tests.support.ports import free_port
 from tests.support.waiting import stretched
 
 

@@ -6,8 +6,8 @@ import gc
 import socket
 import threading
 
-from tests.support.faults.kafka_cluster import free_ports
 from tests.support.faults.kafka_proxy import KafkaProxy
+from tests.support.ports import free_ports
 from tests.support.waiting import stretched
 
 

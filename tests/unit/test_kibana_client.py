@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strandline.results.charts.kibana_client import KibanaRefused, KibanaUnavailable, import_objects
-from tests.support.faults.kafka_cluster import free_ports
+from tests.support.ports import free_ports
 
 OBJECTS = [
     {"type": "index-pattern", "id": "one", "attributes": {"title": "ä"}, "references": []},

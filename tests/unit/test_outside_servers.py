@@ -14,7 +14,7 @@ from strandline.services.embedded.addresses import StackAddresses, read_stack, s
 from strandline.services.embedded.outside_servers import choose_outside, require_outside, take_over
 from strandline.services.embedded.stack import Stack
 from strandline.services.processes.pids import PidFile
-from tests.support.gateways import free_port
+from tests.support.ports import free_port
 
 ALL = {
     "kafka": "farm:9092",

@@ -24,7 +24,7 @@ from strandline.ingest.sockets import tcp_connection, tcp_gateway
 from strandline.ingest.sockets.tcp_gateway import TcpGateway, TcpSettings
 from strandline.log.record_key import Record
 from strandline.services.certificates import DevCertificates, make_dev_certificates
-from tests.support.gateways import free_port
+from tests.support.ports import free_port
 from tests.support.waiting import Patience, stretched, wait_until_async
 
 RECORD_BYTES_MAX = 2_000

@@ -44,7 +44,7 @@ from tests.support.faults.checker import Verdict, check_files
 from tests.support.faults.history import History
 from tests.support.faults.topic_dump import dump_topic
 from tests.support.kafka_storage import provide_storage
-from tests.support.servers import free_port_offset
+from tests.support.ports import free_port_offset
 from tests.support.waiting import Patience, wait_until
 
 START_TIMEOUT_S = 600.0

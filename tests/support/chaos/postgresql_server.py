@@ -7,15 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.support.postgresql import (
-    find_programs,
-    free_port,
-    is_up,
-    run_initdb,
-    start_server,
-    stop_server,
-    unprivileged,
-)
+from tests.support.ports import free_port
+from tests.support.postgresql import find_programs, is_up, run_initdb, start_server, stop_server, unprivileged
 from tests.support.waiting import wait_until
 
 

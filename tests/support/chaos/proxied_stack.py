@@ -16,8 +16,8 @@ from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, stop_part
 from strandline.services.embedded.stack import Stack, _health
 from strandline.services.processes.child_process import Program
 from strandline.services.processes.process_tree import kill_tree, tree_mark
-from tests.support.faults.kafka_cluster import free_ports
 from tests.support.faults.kafka_proxy import KafkaProxy
+from tests.support.ports import free_ports
 from tests.support.waiting import stretched
 
 

@@ -18,11 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.services.trust import certificates_for
 from tests.support.faults.http_load import HttpLoad
-from tests.support.faults.kafka_cluster import free_ports
 from tests.support.faults.load import Load
 from tests.support.faults.mqtt_load import MqttLoad, topic_of
 from tests.support.faults.tcp_load import TcpLoad
 from tests.support.faults.udp_load import UdpLoad
+from tests.support.ports import free_ports
 from tests.support.waiting import stretched, wait_until
 
 

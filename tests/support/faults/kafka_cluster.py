@@ -7,7 +7,6 @@ for the gateway under test. Everything is on loopback.
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from strandline.services.embedded.artifacts import find_java
-from strandline.services.embedded.preflight import is_free
 from tests.support.faults.kafka_proxy import KafkaProxy
 from tests.support.kafka_storage import kafka_home, provide_storage
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 _JAVA_OPTIONS = ["-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
@@ -261,14 +260,3 @@ class KafkaCluster:
 def broker_log_tail(broker: Broker) -> str:
     text = (broker.directory / "broker.log").read_text(errors="replace")
     return "\n".join(text.splitlines()[-15:])
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, outside the range from which the kernel gives ports to connections: one of those
-    could be taken while a server is down, or even be connected to itself."""
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(10_000, 32_000)
-        if port not in ports and is_free(port):
-            ports.append(port)
-    return ports

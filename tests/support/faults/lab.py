@@ -15,11 +15,12 @@ from strandline.log.topics import Topics
 from tests.support.faults.checker import Verdict, check_files
 from tests.support.faults.gateways import HTTP, GatewayKind, GatewayProcess
 from tests.support.faults.history import History
-from tests.support.faults.kafka_cluster import KafkaCluster, free_ports
+from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.faults.load import Load
 from tests.support.faults.mosquitto import Mosquitto
 from tests.support.faults.mqtt_load import topic_of
 from tests.support.faults.topic_dump import dump_topic
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 RECORD_BYTES_MAX = 1_000_000

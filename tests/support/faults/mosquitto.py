@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults.kafka_cluster import free_ports
+from tests.support.ports import free_ports
 from tests.support.waiting import stretched, wait_until
 
 _PLACES = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
