@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from strandline.core.errors import InvalidSettings
+from strandline.core.host_names import is_loopback
 from strandline.core.settings import Settings
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a listener on this address is reached from its own machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def require_closed(settings: Settings, host: str, what: str, setting: str, *, asks: bool, way_to_ask: str = "") -> None:

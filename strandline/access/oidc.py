@@ -25,10 +25,11 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from strandline.access.doorkeeper import TokensUnavailable
-from strandline.access.exposure import is_loopback
 from strandline.access.rights import ALL_STREAMS, Principal
 from strandline.core.documents import NAME
 from strandline.core.errors import InvalidSettings, Unauthenticated
+from strandline.core.host_names import is_loopback
+from strandline.core.network.http_limits import bounded_stream, read_body
 from strandline.ledger.states import Role
 
 logger = structlog.get_logger()
@@ -163,14 +164,13 @@ class OidcIssuer:
 
 
 def fetch_json(url: str) -> Any:
-    """Follows no redirect, and reads a bounded answer."""
-    with httpx.stream("GET", url, timeout=_FETCH_TIMEOUT_S, follow_redirects=False) as answer:
+    """Return the JSON document at a URL. Follows no redirect; the response is bounded in bytes and time."""
+    with (
+        httpx.Client(timeout=_FETCH_TIMEOUT_S, follow_redirects=False) as client,
+        bounded_stream(client, "GET", url, _FETCH_TIMEOUT_S) as answer,
+    ):
         answer.raise_for_status()
-        body = b""
-        for piece in answer.iter_bytes():
-            body += piece
-            if len(body) > ANSWER_BYTES_MAX:
-                raise ValueError("the answer is too large")
+        body = read_body(answer, ANSWER_BYTES_MAX)
     if answer.status_code != 200:
         raise ValueError(f"it answers {answer.status_code}")
     return json.loads(body)

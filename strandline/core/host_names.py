@@ -35,6 +35,14 @@ def is_address(name: str) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """Return True if a name or an address is one of this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def is_own_page(origin_header: str, host_header: str) -> bool:
     """Whether the page that asks is one of the service that it asks, or no page asks (there is no `Origin`)."""
     try:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from strandline.access.exposure import is_loopback, require_closed
+from strandline.access.exposure import require_closed
 from strandline.core.errors import InvalidSettings
+from strandline.core.host_names import is_loopback
 from strandline.core.settings import Settings
 from strandline.ingest.gateway.process import open_resources
 from strandline.ingest.http import gateway as http_gateway

@@ -23,8 +23,8 @@ from pathlib import Path
 import structlog
 from pydantic import Field
 
-from strandline.access.exposure import is_loopback
 from strandline.core.errors import InvalidSettings, StackError
+from strandline.core.host_names import is_loopback
 from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages

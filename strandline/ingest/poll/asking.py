@@ -20,6 +20,8 @@ from strandline.ingest.gateway.framing import TooLarge
 from strandline.ingest.poll.addresses import AllowedHosts, Unresolved, resolve
 
 HEAD_BYTES_MAX = 32 * 1024
+"""Maximum number of bytes of a head, of trailers, and of the extensions of a chunk. What is read at once counts only then."""
+HEADERS_MAX = 200
 _READ_BYTES = 64 * 1024
 _SWITCHING_PROTOCOLS = 101
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -74,14 +76,22 @@ class _Reading:
         self._room = room
         self._body_bytes_max = body_bytes_max
         self.failure: Exception | None = None
+        self.framing_bytes = 0
+        """Number of bytes read since the last piece of the body: the parser keeps them."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.is_in_head:
+            return  # trailers are ignored
+        if len(self.reply.headers) >= HEADERS_MAX:
+            self.failure = AskFailed("not_http", f"the answer has more than {HEADERS_MAX} headers")
+            return
         self.reply.headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1").strip())
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False
 
     def on_body(self, chunk: bytes) -> None:
+        self.framing_bytes = 0
         if self.failure is not None:
             return
         try:
@@ -153,19 +163,19 @@ class Asker:
 
     async def _read(self, reader: asyncio.StreamReader, reading: _Reading) -> Reply:
         reading.parser = parser = httptools.HttpResponseParser(reading)
-        head_bytes = 0
         try:
             while not reading.is_whole:
                 data = await reader.read(_READ_BYTES)
                 if not data:
                     break
-                if reading.is_in_head:
-                    head_bytes += len(data)
-                    if head_bytes > HEAD_BYTES_MAX + _READ_BYTES:
-                        raise AskFailed("not_http", f"the head of the answer has more than {HEAD_BYTES_MAX} bytes")
+                reading.framing_bytes += len(data)
                 parser.feed_data(data)
                 if reading.failure is not None:
                     raise reading.failure
+                if reading.framing_bytes > HEAD_BYTES_MAX and not reading.is_whole:
+                    raise AskFailed(
+                        "not_http", f"the head or the trailers of the answer have more than {HEAD_BYTES_MAX} bytes"
+                    )
                 if not reading.is_in_head and parser.get_status_code() in (204, 304):
                     reading.is_whole = True
         except httptools.HttpParserError as error:

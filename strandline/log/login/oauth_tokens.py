@@ -7,6 +7,7 @@ over, by all connections of the process, and then asked for anew: a broker may e
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import threading
 import time
@@ -18,6 +19,8 @@ from typing import Any
 import httpx
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
+
+from strandline.core.network.http_limits import ResponseTooLarge, bounded_stream, read_body
 
 RENEWED_AT = 0.8
 LASTS_S = 300.0
@@ -68,8 +71,15 @@ def ask_for_token(client: OauthClient) -> tuple[str, float]:
     where = f"the token endpoint {client.token_url}"
     try:
         context = ssl.create_default_context(cafile=client.ca_file)
-        with httpx.Client(verify=context, timeout=_TIMEOUT_S, follow_redirects=False) as asking:
-            answer = asking.post(client.token_url, data=form, auth=(client.client_id, client.secret))
+        with (
+            httpx.Client(verify=context, timeout=_TIMEOUT_S, follow_redirects=False) as asking,
+            bounded_stream(
+                asking, "POST", client.token_url, _TIMEOUT_S, data=form, auth=(client.client_id, client.secret)
+            ) as answer,
+        ):
+            body = read_body(answer, ANSWER_BYTES_MAX)
+    except ResponseTooLarge as error:
+        raise SaslAuthenticationFailed(f"{where}: {error}") from None
     except (httpx.HTTPError, OSError) as error:
         raise KafkaConnectionError(f"{where} does not answer: {error}") from None
     if answer.status_code >= 500:
@@ -77,15 +87,13 @@ def ask_for_token(client: OauthClient) -> tuple[str, float]:
     if answer.status_code != 200:
         raise SaslAuthenticationFailed(f"{where} answers {answer.status_code} to client {client.client_id}")
     try:
-        return _token_in(answer)
+        return _token_in(body)
     except (ValueError, TypeError, KeyError):
         raise SaslAuthenticationFailed(f"{where} answers without a token for client {client.client_id}") from None
 
 
-def _token_in(answer: httpx.Response) -> tuple[str, float]:
-    if len(answer.content) > ANSWER_BYTES_MAX:
-        raise ValueError("the answer is too large")
-    found: dict[str, Any] = answer.json()
+def _token_in(body: bytes) -> tuple[str, float]:
+    found: dict[str, Any] = json.loads(body)
     text, lasts_s = found["access_token"], float(found.get("expires_in") or LASTS_S)
     if not isinstance(text, str) or not text.isascii() or not text.isprintable():
         raise ValueError("this can't be a token")

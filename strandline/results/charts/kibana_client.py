@@ -6,15 +6,18 @@ objects were refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
 from strandline.core.errors import PermanentError, TransientError
+from strandline.core.network.http_limits import ResponseTooLarge, bounded_stream, read_body
 from strandline.results.charts.saved_objects import SavedObject, as_ndjson
 
 _TIMEOUT_S = 60.0
+_ANSWER_BYTES_MAX = 16 << 20
 _REFUSALS_SHOWN = 3
 
 
@@ -42,22 +45,28 @@ def import_objects(url: str, objects: Sequence[SavedObject], *, space: str = "")
     """
     files = {"file": ("strandline.ndjson", as_ndjson(objects), "application/ndjson")}
     try:
-        answer = httpx.post(
-            f"{space_url(url, space)}/api/saved_objects/_import",
-            params={"overwrite": "true"},
-            headers={"kbn-xsrf": "strandline"},
-            files=files,
-            timeout=_TIMEOUT_S,
-        )
-    except httpx.HTTPError as error:
+        with (
+            httpx.Client(timeout=_TIMEOUT_S) as client,
+            bounded_stream(
+                client,
+                "POST",
+                f"{space_url(url, space)}/api/saved_objects/_import",
+                _TIMEOUT_S,
+                params={"overwrite": "true"},
+                headers={"kbn-xsrf": "strandline"},
+                files=files,
+            ) as answer,
+        ):
+            body = read_body(answer, _ANSWER_BYTES_MAX)
+    except (httpx.HTTPError, ResponseTooLarge) as error:
         raise KibanaUnavailable(
             f"no Kibana answers at {url} ({error}); start it, or give its address by --kibana"
         ) from error
     if answer.status_code >= 500:
         raise KibanaUnavailable(f"Kibana at {url} is not ready (status {answer.status_code}); try again in a moment")
     if answer.status_code != 200:
-        raise KibanaRefused(f"Kibana at {url} took nothing (status {answer.status_code}): {_reason(answer)}")
-    told: Any = answer.json()
+        raise KibanaRefused(f"Kibana at {url} took nothing (status {answer.status_code}): {_reason(body)}")
+    told: Any = json.loads(body)
     if not told.get("success"):
         refusals = [_refusal(one) for one in told.get("errors", [])]
         more = "" if len(refusals) <= _REFUSALS_SHOWN else f" and {len(refusals) - _REFUSALS_SHOWN} more"
@@ -68,11 +77,11 @@ def import_objects(url: str, objects: Sequence[SavedObject], *, space: str = "")
     return int(told["successCount"])
 
 
-def _reason(answer: httpx.Response) -> str:
+def _reason(body: bytes) -> str:
     try:
-        return str(answer.json()["message"])
+        return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return answer.text[:200]
+        return body[:200].decode(errors="replace")
 
 
 def _refusal(error: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import httpx
 import sqlalchemy as sa
 
 from strandline.core.errors import LogUnavailable, StrandlineError
+from strandline.core.network.http_limits import bounded_stream
 from strandline.log.admin import KafkaAdmin
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.results.elasticsearch_client import RequestRefused, request
@@ -68,7 +69,11 @@ class Outside:
         try:
             url = f"{self._registry_url.rstrip('/')}/schemas/types"
             verify = certificates_for(url, None)
-            return httpx.get(url, timeout=TIMEOUT_S, trust_env=False, verify=verify).status_code < 500
+            with (
+                httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=verify) as client,
+                bounded_stream(client, "GET", url, TIMEOUT_S) as answer,
+            ):
+                return answer.status_code < 500
         except (httpx.HTTPError, httpx.InvalidURL):
             return False
 

@@ -10,9 +10,11 @@ from urllib.parse import quote
 import httpx
 
 from strandline.core.errors import RegistryUnavailable
+from strandline.core.network.http_limits import ResponseTooLarge, bounded_stream, read_body
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema, SchemaKind
 
 TIMEOUT_S = 10.0
+"""Maximum time in seconds of one request, up to the end of its response."""
 ANSWER_BYTES_MAX = 4 << 20
 REFERENCES_MAX = 200
 """Schemas that one schema uses, those included that these use themselves."""
@@ -60,12 +62,10 @@ class SchemaRegistry:
 
     def _ask(self, client: httpx.Client, path: str, form: dict[str, str]) -> dict[str, Any] | None:
         try:
-            with client.stream("GET", self._url + path, params=form) as response:
-                body = b""
-                for part in response.iter_bytes():
-                    body += part
-                    if len(body) > ANSWER_BYTES_MAX:
-                        raise self._unavailable(f"answers {path} with more than {ANSWER_BYTES_MAX:,} bytes")
+            with bounded_stream(client, "GET", self._url + path, TIMEOUT_S, params=form) as response:
+                body = read_body(response, ANSWER_BYTES_MAX)
+        except ResponseTooLarge as error:
+            raise self._unavailable(f"answers {path} with more than {ANSWER_BYTES_MAX:,} bytes") from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise self._unavailable(f"does not answer {path}: {error or type(error).__name__}") from error
         try:
