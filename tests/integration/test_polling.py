@@ -58,7 +58,11 @@ def device() -> Iterator[Device]:
 
 
 def test_answers_of_a_device_are_in_the_log_once_over_a_restart(kafka: str, tmp_path: Path, device: Device) -> None:
-    settings = {"poll_hosts": '["127.0.0.1"]', "poll_secrets": json.dumps({"METER": "Bearer canary"})}
+    settings = {
+        "poll_hosts": '["127.0.0.1"]',
+        "poll_secrets": json.dumps({"METER": "Bearer canary"}),
+        "poll_secret_hosts": json.dumps({"METER": ["127.0.0.1"]}),
+    }
     gateway = GatewayProcess("poll", kafka, tmp_path, **settings)
     try:
         one = {"url": device.url, "every": "100ms", "headers": {"Authorization": {"secret": "METER"}}}
@@ -97,7 +101,12 @@ def test_answers_of_a_device_are_in_the_log_once_over_a_restart(kafka: str, tmp_
 
 
 def test_without_kafka_answers_wait_in_the_spool(tmp_path: Path, device: Device) -> None:
-    settings = {"poll_hosts": '["127.0.0.1"]', "poll_secrets": '{"M": "Bearer canary"}', "poll_confirm_timeout_s": 1}
+    settings = {
+        "poll_hosts": '["127.0.0.1"]',
+        "poll_secrets": '{"M": "Bearer canary"}',
+        "poll_secret_hosts": '{"M": ["127.0.0.1"]}',
+        "poll_confirm_timeout_s": 1,
+    }
     gateway = GatewayProcess("poll", "127.0.0.1:1", tmp_path, **settings)
     try:
         poll = {"url": device.url, "every": "100ms", "headers": {"Authorization": {"secret": "M"}}}

@@ -183,6 +183,7 @@ class Deployment:
             "POLL_HOSTS": '["127.0.0.0/8"]',
             "POLL_SECRETS": json.dumps({"VALUE": planted["poll_secrets"]}),
             "POLL_SECRETS_DIR": meant / "poll",
+            "POLL_SECRET_HOSTS": json.dumps({name: ["127.0.0.1"] for name in ("VALUE", "FILE", "MISSING")}),
         }
         found = {**os.environ, **self.secured.environment} | {f"STRANDLINE_{k}": str(v) for k, v in values.items()}
         del found["STRANDLINE_KAFKA_PROPERTIES"]

@@ -28,6 +28,7 @@ from strandline.ingest.append.outcome import Accepted, SpoolFull
 from strandline.ingest.gateway.framing import TooLarge
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender
+from strandline.ingest.poll import asking as asking_module
 from strandline.ingest.poll import gateway as gateway_module
 from strandline.ingest.poll.addresses import AllowedHosts, NotAllowed, resolve
 from strandline.ingest.poll.asking import Asker, AskFailed, BytesRoom, Reply, _Reading
@@ -92,6 +93,78 @@ def test_only_what_is_allowed_is_asked(entries: list[str], host: str, addresses:
         assert allowed.address_for(host, addresses) == found
 
 
+SPECIAL = [
+    "fd00:ec2::254",  # metadata service of AWS
+    "fd20:ce::254",  # of Google Cloud
+    "100.100.100.200",  # of Alibaba Cloud
+    "168.63.129.16",  # of Azure
+    "192.0.0.192",  # of Oracle Cloud
+    "169.254.169.254",  # of most others
+    "fe80::1%eth0",  # link-local
+    "fec0::1",  # site-local
+    "2002:7f00:1::",  # 6to4, of 127.0.0.1
+    "2002:a9fe:a9fe::",  # 6to4, of 169.254.169.254
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",  # Teredo
+    "64:ff9b::a9fe:a9fe",  # NAT64, of 169.254.169.254
+    "64:ff9b:1::1",  # NAT64 of a site
+    "::ffff:168.63.129.16",  # mapped
+    "::ffff:0:127.0.0.1",  # translated
+    "::127.0.0.1",  # compatible
+    "0.1.2.3",
+    "100.64.0.1",  # shared by the customers of a carrier
+    "192.88.99.1",  # 6to4 relay
+    "198.18.0.1",  # benchmarks
+    "224.0.0.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "ff02::1",
+    "::",
+    "5f00::1",  # segment routing
+    "100::1",  # discarded
+]
+
+
+@pytest.mark.parametrize("address", SPECIAL)
+@pytest.mark.parametrize("entry", ["x.plant.example", "*.plant.example"])
+def test_a_name_leads_to_no_metadata_service_and_no_embedded_address(entry: str, address: str) -> None:
+    with pytest.raises(NotAllowed, match="STRANDLINE_POLL_HOSTS"):
+        AllowedHosts([entry]).address_for("x.plant.example", [address])
+    listed = address.partition("%")[0].removeprefix("::ffff:") if "." in address else address.partition("%")[0]
+    listed = "::ffff:0:127.0.0.1" if listed == "0:127.0.0.1" else listed
+    assert AllowedHosts([entry, listed]).address_for("x.plant.example", [address]) == address
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "172.16.0.1", "192.168.1.1", "203.0.113.7", "8.8.8.8", "2606:4700::1"])
+def test_a_name_leads_to_public_and_private_addresses(address: str) -> None:
+    assert AllowedHosts(["*.plant.example"]).address_for("x.plant.example", [address]) == address
+
+
+def test_localhost_leads_to_this_machine_only() -> None:
+    with pytest.raises(NotAllowed):
+        AllowedHosts(["localhost"]).address_for("localhost", ["169.254.169.254"])
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name leads to another address at each look-up, as with DNS rebinding."""
+    answers = [["192.0.2.1"], ["127.0.0.1"]]
+    connected: list[object] = []
+
+    async def resolve_next(host: str, port: int) -> list[str]:
+        return answers.pop(0)
+
+    async def connect(host: object, port: int, **_: object) -> None:
+        connected.append(host)
+        raise ConnectionRefusedError(111, "refused")
+
+    monkeypatch.setattr(asking_module, "resolve", resolve_next)
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    asker = Asker(AllowedHosts(["*.plant.example"]), BytesRoom(1), 1, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    for code, seen in (("unreachable", ["192.0.2.1"]), ("host_not_allowed", ["192.0.2.1"])):
+        with pytest.raises((AskFailed, NotAllowed)) as error:
+            asyncio.run(asker.ask("http://x.plant.example/", (), 5))
+        assert (error.value.code, connected) == (code, seen)
+
+
 @pytest.mark.parametrize("entry", ["http://a", "a:80", "", "*.", "a b", "10.0.0.0/99"])
 def test_an_entry_that_names_no_host_is_refused_at_the_start(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRANDLINE_POLL_HOSTS", json.dumps([entry]))
@@ -119,6 +192,8 @@ def test_other_spellings_of_an_address_are_what_they_resolve_to(spelling: str) -
         ({"url": "http://a/", "timeout": "1h"}, "expected up to 5m"),
         ({"url": "http://a/", "headers": {"Host": "b"}}, "what the gateway itself sends"),
         ({"url": "http://a/", "headers": {"Authorization": "Bearer x"}}, "is a secret"),
+        ({"url": "http://a/", "headers": {"X-A": {"secret": "S"}}}, "secrets are sent by https only"),
+        ({"url": "http://127.0.0.1.example/", "headers": {"X-A": {"secret": "S"}}}, "secrets are sent by https only"),
         ({"url": "http://a/", "headers": {"x": "a\r\ny: z"}}, "no header can have"),
         ({"url": "http://a/", "headers": {"x y": "a"}}, "not the name of an HTTP header"),
         ({"url": "http://a/", "fields": {"metre": "a"}}, "did you mean 'meter'"),
@@ -137,7 +212,12 @@ def test_documents_that_cannot_be_are_refused(poll: Any, part: str) -> None:
 
 
 def test_a_document_is_read_back_as_it_was() -> None:
-    poll = {"url": "http://a/", "every": "90s", "headers": {"Authorization": {"secret": "S"}}, "fields": {"meter": "m"}}
+    poll = {
+        "url": "https://a/",
+        "every": "90s",
+        "headers": {"Authorization": {"secret": "S"}},
+        "fields": {"meter": "m"},
+    }
     spec = StreamSpec.from_document(STREAM | {"poll": poll, "key": "meter"})
     assert StreamSpec.from_document(spec.as_document()) == spec
     assert spec.poll is not None
@@ -165,6 +245,59 @@ def test_secrets_are_read_from_files_or_settings_and_never_shown(
     (tmp_path / "all.json").write_text('{"C": "four"}')
     monkeypatch.setenv("STRANDLINE_POLL_SECRETS_FILE", str(tmp_path / "all.json"))
     assert Secrets(PollSettings.read()).value("C") == "four"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "url", "is_sent"),
+    [
+        ({}, "https://meters.example/a", False),
+        ({"T": ["meters.example"]}, "https://meters.example/a", False),
+        ({"S": ["meters.example"]}, "https://meters.example/a", True),
+        ({"S": ["meters.example"]}, "https://METERS.example./a", True),
+        ({"S": ["meters.example"]}, "https://evil.example/a", False),
+        ({"S": ["meters.example"]}, "https://x.meters.example/a", False),
+        ({"S": ["*.plant.example"]}, "https://m7.plant.example:8443/a", True),
+        ({"S": ["*.plant.example"]}, "https://evilplant.example/a", False),
+        ({"S": ["10.1.0.0/16"]}, "https://10.1.0.7/a", True),
+        ({"S": ["10.1.0.0/16"]}, "https://10.2.0.7/a", False),
+        ({"S": ["10.1.0.0/16"]}, "https://name-of-10.1.0.7.example/a", False),
+        ({"S": ["meters.example"]}, "http://meters.example/a", False),
+        ({"S": ["10.1.0.0/16"]}, "http://10.1.0.7/a", False),
+        ({"S": ["127.0.0.1", "localhost"]}, "http://127.0.0.1:8000/a", True),
+        ({"S": ["127.0.0.1", "localhost"]}, "http://localhost/a", True),
+    ],
+)
+def test_a_secret_is_sent_to_its_hosts_only_and_not_by_plain_http(
+    hosts: dict[str, list[str]], url: str, is_sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_POLL_SECRET_HOSTS", json.dumps(hosts))
+    monkeypatch.setenv("STRANDLINE_POLL_SECRETS", '{"S": "Bearer canary"}')
+    secrets = Secrets(PollSettings.read())
+    if is_sent:
+        assert secrets.value_for("S", url) == "Bearer canary"
+        return
+    with pytest.raises(InvalidSettings, match="secret S: ") as caught:
+        secrets.value_for("S", url)
+    assert "canary" not in str(caught.value)
+    assert ("STRANDLINE_POLL_SECRET_HOSTS" in str(caught.value)) is url.startswith("https")
+
+
+def test_the_gateway_sends_no_secret_to_another_host(tmp_path: Path) -> None:
+    """Whoever may register a stream chooses the URL and the name of the secret."""
+    settings = PollSettings(
+        poll_hosts=("*.example",), poll_secrets={"S": "Bearer canary"}, poll_secret_hosts={"S": ("meters.example",)}
+    )
+    resources = SimpleNamespace(directory=tmp_path, metrics=IngestMetrics("poll"))
+    gateway = PollGateway(settings, resources)  # type: ignore[arg-type]
+    assert gateway._tools.secret("S", "https://meters.example/a") == "Bearer canary"
+    with pytest.raises(InvalidSettings, match="it must not be sent to evil"):
+        gateway._tools.secret("S", "https://evil.example/a")
+
+
+def test_the_hosts_of_a_secret_are_checked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRANDLINE_POLL_SECRET_HOSTS", '{"S": ["https://meters.example"]}')
+    with pytest.raises(InvalidSettings, match="STRANDLINE_POLL_SECRET_HOSTS"):
+        PollSettings.read()
 
 
 def test_validators_outlive_the_process_and_nothing_else_does(tmp_path: Path) -> None:
@@ -283,8 +416,51 @@ def test_an_interim_answer_is_not_the_answer(interim: bytes, is_one_piece: bool)
     with pytest.raises(AskFailed, match="ended before") as error:
         asyncio.run(read(interim))
     assert error.value.code == "cut_short"
-    with pytest.raises(AskFailed, match="the head of the answer has more than"):
+    with pytest.raises(AskFailed, match="the head or the trailers of the answer have more than"):
         asyncio.run(read(*[interim * 100] * 1_000))
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "piece"),
+    [
+        (CHUNKED + b"0\r\n", b"x: y\r\n" * 1_000),
+        (CHUNKED + b"1\r\na\r\n0\r\nx: ", b"y" * 6_000),
+        (CHUNKED + b"1;x=", b"y" * 6_000),
+        (b"HTTP/1.1 200 OK\r\nx: ", b"y" * 6_000),
+        (b"HTTP/1.1 102 Processing\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 200),
+    ],
+    ids=["trailers", "one trailer", "chunk extension", "header", "interim responses"],
+)
+def test_an_endless_head_or_trailer_ends_the_request_before_it_takes_memory(first: bytes, piece: bytes) -> None:
+    class Endless(Pieces):
+        count = 0
+
+        async def read(self, _: int) -> bytes:
+            self.count += 1
+            return b"" if self.count > 500 else first if self.count == 1 else piece
+
+    asker = Asker(AllowedHosts([]), room := BytesRoom(1_000), BODY_BYTES_MAX, ssl.create_default_context())
+    device = Endless()
+    with pytest.raises(AskFailed, match="more than 32768 bytes") as error:
+        asyncio.run(asker._read(device, _Reading(room, BODY_BYTES_MAX)))  # type: ignore[arg-type]
+    assert error.value.code == "not_http"
+    assert device.count < 25
+
+
+def test_trailers_are_no_headers_and_the_number_of_headers_is_bounded() -> None:
+    (reply, code), _ = asyncio.run(
+        ask(
+            [
+                CHUNKED + b"1\r\na\r\n0\r\nETag: late\r\n\r\n",
+                b"HTTP/1.1 200 OK\r\n" + b"".join(b"x%d: y\r\n" % number for number in range(300)) + b"\r\n",
+            ]
+        )
+    )
+    assert reply == Reply(200, {"transfer-encoding": "chunked"}, b"a")
+    assert code == "not_http"
 
 
 def test_the_request_is_as_the_document_says() -> None:
@@ -380,7 +556,7 @@ def poll(
     """Outcomes, what was asked, what was appended, the pauses asked for, and the failures in a row at the end."""
     asker, outcomes, writer = ToldAsker(*replies), [], ToldWriter()
     validators = Validators(tmp_path / "validators.json")
-    url = {"url": "http://10.0.0.1/a?token=canary", "headers": {"Authorization": {"secret": "S"}}, **of_poll}
+    url = {"url": "https://10.0.0.1/a?token=canary", "headers": {"Authorization": {"secret": "S"}}, **of_poll}
     spec = StreamSpec.from_document((document or STREAM) | {"poll": url})
 
     async def run() -> tuple[list[float | None], int]:
@@ -395,7 +571,7 @@ def poll(
         tools = PollingTools(
             asker,  # type: ignore[arg-type]
             validators,
-            lambda name: f"Bearer {name}",
+            lambda name, url: f"Bearer {name}",
             asyncio.Semaphore(1),
             lambda _stream, outcome: outcomes.append(outcome),
         )
@@ -423,7 +599,7 @@ def test_an_answer_is_a_record_with_its_bytes_and_only_once_while_it_stays_the_s
     assert asker.asked[0]["Authorization"] == "Bearer S"
     ((record, about),) = appended
     assert record == (b'{"kwh": 1}\n', b"m 7")
-    assert about["source"] == b"poll:http://10.0.0.1/a"
+    assert about["source"] == b"poll:https://10.0.0.1/a"
     assert about["headers"] == (("strandline-query", b"?meter=m+7"),)
     assert about["headers_each"][0][0][1].endswith(b' "1"')
     assert about["may_spool"] is True

@@ -12,6 +12,7 @@ from pydantic import Field
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import Duration, Retention
 from strandline.core.documents import COLUMNS_MAX, Path
+from strandline.core.host_names import is_loopback
 from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX, HEADER_HTTP_PREFIX
 from strandline.core.times.durations import FOREVER_MS, format_duration, format_retention
 
@@ -161,7 +162,11 @@ class PollSpec(DocumentModel):
             elif name.lower() in POLL_HEADERS_OWN:
                 yield ("headers", name), f"'{name}' is what the gateway itself sends; remove it"
             elif isinstance(value, SecretSpec):
-                continue
+                if not takes_secrets(self.url):
+                    yield (
+                        ("headers", name),
+                        "is a secret, and the URL is of http: secrets are sent by https only, or to this machine; use https",
+                    )
             elif name.lower() in SECRET_HEADERS:
                 yield (
                     ("headers", name),
@@ -172,6 +177,15 @@ class PollSpec(DocumentModel):
                     ("headers", name),
                     "has a value that no header can have; expected at most 2,000 printable characters",
                 )
+
+
+def takes_secrets(url: str) -> bool:
+    """Return True if a request to this URL may contain a secret: nobody else can read it on its way."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return True  # `_problem_of_url` reports it
+    return parts.scheme != "http" or is_loopback(parts.hostname or "")
 
 
 def _problem_of_url(url: str) -> str | None:

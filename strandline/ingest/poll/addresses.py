@@ -17,6 +17,26 @@ from strandline.core.errors import PermanentError, TransientError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+_SPECIAL = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "0.0.0.0/8",  # this network (RFC 6890)
+        "100.64.0.0/10",  # carriers' (RFC 6598); metadata of Alibaba Cloud
+        "127.0.0.0/8",  # this machine
+        "168.63.129.16/32",  # metadata and agents of Azure
+        "169.254.0.0/16",  # link-local; metadata of most clouds
+        "192.0.0.0/24",  # protocols (RFC 6890); metadata of Oracle Cloud
+        "192.88.99.0/24",  # relays of 6to4
+        "198.18.0.0/15",  # benchmarks
+        "224.0.0.0/3",  # groups, reserved, broadcast
+        "2001::/23",  # protocols, Teredo, ORCHID
+        "2002::/16",  # 6to4: each holds an IPv4 address
+    )
+)
+_PUBLIC_IPV6 = ipaddress.ip_network("2000::/3")
+"""Global unicast (RFC 4291). Outside it: this machine, link-local, unique local (metadata of AWS and Google Cloud), groups, and
+NAT64, which holds an IPv4 address."""
+
 
 class NotAllowed(PermanentError):
     """The gateway may not ask this host."""
@@ -34,8 +54,9 @@ class AllowedHosts:
     """What an entry allows:
 
     - a network or an address (`10.1.0.0/16`, `127.0.0.1`): every host with an address in it;
-    - a name (`meter.example`) or a name's children (`*.plant.example`): these, if they lead to no address of this machine, of its
-      link or of a group, where what has no login listens. `localhost` may lead to this machine.
+    - a name (`meter.example`) or a name's children (`*.plant.example`): these, if they lead to a public address, or to a private
+      one of IPv4 (RFC 1918). Other addresses are special: services without a login listen there. `localhost` may lead to this
+      machine.
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
@@ -59,11 +80,22 @@ class AllowedHosts:
                 address = address.ipv4_mapped
             if any(address in network for network in self._networks if network.version == address.version):
                 return text
-            if self._is_named(host) and (not _is_special(address) or host.lower() == "localhost"):
+            if self._is_named(host) and (
+                address.is_loopback if host.lower() == "localhost" else not _is_special(address)
+            ):
                 return text
         shown = ", ".join(addresses)
         where = host if shown == host else f"{host} ({shown})"
         raise NotAllowed(f"{where} may not be asked; add the host, or its address, to STRANDLINE_POLL_HOSTS")
+
+    def names(self, host: str) -> bool:
+        """Return True if an entry is this host's name, or contains the address that stands for its name in a URL. Nothing is
+        resolved: who answers for a name must not decide."""
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            return self._is_named(host)
+        return any(address in network for network in self._networks if network.version == address.version)
 
     def _is_named(self, host: str) -> bool:
         name = host.lower().rstrip(".")
@@ -74,13 +106,9 @@ class AllowedHosts:
 
 
 def _is_special(address: Address) -> bool:
-    return (
-        address.is_loopback
-        or address.is_link_local
-        or address.is_multicast
-        or address.is_unspecified
-        or address.is_reserved
-    )
+    """Return True if a name must not lead to this address."""
+    is_outside = isinstance(address, ipaddress.IPv6Address) and address not in _PUBLIC_IPV6
+    return is_outside or any(address in network for network in _SPECIAL if network.version == address.version)
 
 
 async def resolve(host: str, port: int) -> list[str]:

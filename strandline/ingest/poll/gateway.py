@@ -14,6 +14,7 @@ import ssl
 import sys
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -21,6 +22,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
+from strandline.core.streams.entrances import takes_secrets
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.poll.addresses import AllowedHosts
@@ -46,6 +48,8 @@ class PollSettings(Settings):
     """A directory with a file for each secret that streams' documents name; read at each request."""
     poll_secrets: dict[str, SecretStr] = Field(default_factory=dict)
     """Secrets that streams' documents name, by name, where there is no such directory."""
+    poll_secret_hosts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Hosts that each secret may be sent to, by the name of the secret: `{"METERS": ["meters.example", "*.plant.example"]}`."""
     poll_at_once: int = Field(default=32, ge=1, le=1000)
     """So many requests are under way at a time; the others wait for their turn."""
     poll_confirm_timeout_s: float = Field(default=5.0, gt=0)
@@ -59,6 +63,13 @@ class PollSettings(Settings):
         AllowedHosts(entries)
         return entries
 
+    @field_validator("poll_secret_hosts")
+    @classmethod
+    def _name_hosts(cls, hosts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for entries in hosts.values():
+            AllowedHosts(entries)
+        return hosts
+
 
 class Secrets:
     """The values that requests need and documents don't hold."""
@@ -66,6 +77,23 @@ class Secrets:
     def __init__(self, settings: PollSettings) -> None:
         self._directory = settings.poll_secrets_dir
         self._values = settings.poll_secrets
+        self._hosts = {name: AllowedHosts(entries) for name, entries in settings.poll_secret_hosts.items()}
+
+    def value_for(self, name: str, url: str) -> str:
+        """Return the secret for a request to this URL. Raises InvalidSettings, which doesn't contain the secret, if it must not
+        be sent there: each secret is bound to its hosts, and isn't sent by plain HTTP, except to this machine."""
+        host = urlsplit(url).hostname or ""
+        if not takes_secrets(url):
+            raise InvalidSettings(
+                f"secret {name}: the URL of {host} is of http; change it to https in the stream's document"
+            )
+        hosts = self._hosts.get(name)
+        if hosts is None or not hosts.names(host):
+            raise InvalidSettings(
+                f"secret {name}: it must not be sent to {host}; to allow that, add the host to "
+                f'STRANDLINE_POLL_SECRET_HOSTS, as {{"{name}": ["{host}"]}}'
+            )
+        return self.value(name)
 
     def value(self, name: str) -> str:
         """Raises InvalidSettings, which doesn't show the value, when there is none or it can't be a header."""
@@ -111,7 +139,7 @@ class PollGateway:
             ssl.create_default_context(),
         )
         self._tools = PollingTools(
-            asker, self._validators, Secrets(settings).value, asyncio.Semaphore(settings.poll_at_once), self._count
+            asker, self._validators, Secrets(settings).value_for, asyncio.Semaphore(settings.poll_at_once), self._count
         )
         self._specs: dict[str, StreamSpec] = {}
         self._urls: dict[str, list[PolledUrl]] = {}

@@ -39,8 +39,8 @@ class PollingTools:
 
     asker: Asker
     validators: Validators
-    secret: Callable[[str], str]
-    """A secret by its name; raises InvalidSettings."""
+    secret: Callable[[str, str], str]
+    """Return a secret by its name, for a request to this URL. Raises InvalidSettings."""
     at_once: asyncio.Semaphore
     count: Callable[[str, str], None]
     """Called with stream and outcome after each request."""
@@ -180,10 +180,10 @@ class PolledUrl:
         return f"poll:{parts.scheme}://{parts.netloc}{parts.path}".encode()
 
     def _headers(self) -> list[tuple[str, str]]:
-        """Raises InvalidSettings when a secret is missing."""
+        """Raises InvalidSettings if a secret is missing, or must not be sent to the URL."""
         own = {"Accept": "*/*", "User-Agent": "strandline"}
         given = {
-            name: self._tools.secret(value.secret) if isinstance(value, SecretSpec) else value
+            name: self._tools.secret(value.secret, self.poll.url) if isinstance(value, SecretSpec) else value
             for name, value in self.poll.headers.items()
         }
         names = {name.lower() for name in given}
