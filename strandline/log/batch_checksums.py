@@ -1,4 +1,4 @@
-"""Checksums of record batches: they tell whether an offset still holds the record that it held before."""
+"""Checksums of record batches. They show whether an offset still holds the record that it held before."""
 
 from __future__ import annotations
 
@@ -28,34 +28,49 @@ class BatchChecksums:
         self._brokers = Brokers(bootstrap, timeout_s, None)
 
     def at(self, stream: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Per partition the checksum of the batch that holds the offset. A partition that holds no such offset is left out.
+        """Return the checksum of the batch that contains the offset, by partition.
 
-        Raises LogUnavailable when the brokers don't answer within the timeout.
+        A partition is left out only if its log proves that it lacks the offset: it starts after the offset, ends before it, or
+        continues with a later batch. An empty response proves nothing and is requested again. Raises LogUnavailable if the
+        brokers don't answer, or send empty responses only, within the timeout.
         """
         found: dict[int, int] = {}
         left = dict(offsets)
         deadline = time.monotonic() + self._timeout_s
         while left:
             asked = [Asked((stream, partition), offset, _PARTITION_BYTES_MAX) for partition, offset in left.items()]
+            count = len(left)
+            reason: Exception | None = None
             try:
-                answers = self._loop.run_until_complete(self._brokers.fetch(asked, _PARTITION_BYTES_MAX * len(asked)))
+                answers = self._loop.run_until_complete(self._brokers.fetch(asked, _PARTITION_BYTES_MAX * count))
                 for one, answer in zip(asked, answers, strict=False):
-                    partition = one.place[1]
-                    checksum = _checksum(answer, one.offset_first)
+                    checksum, is_absent = _checksum(answer, one.offset_first)
                     if checksum is not None:
-                        found[partition] = checksum
-                    # The first one has its whole batch for certain; for others there may have been no room.
-                    if checksum is not None or one is asked[0] or answer.error is OffsetOutOfRangeError:
-                        del left[partition]
+                        found[one.place[1]] = checksum
+                    if checksum is not None or is_absent:
+                        del left[one.place[1]]
             except (KafkaError, OSError, TimeoutError) as error:
-                if time.monotonic() > deadline:
-                    raise LogUnavailable(
-                        f"the checksums of stream {stream} could not be read from Kafka at {self._bootstrap} "
-                        f"({str(error) or type(error).__name__}{remedy_of(error)}); try again when Kafka answers"
-                    ) from error
+                reason = error
                 self._loop.run_until_complete(self._brokers.close())
-                time.sleep(_ASK_AGAIN_S)
+            if len(left) < count:
+                continue
+            if time.monotonic() > deadline:
+                raise self._gave_up(stream, left, reason) from reason
+            time.sleep(_ASK_AGAIN_S)
         return found
+
+    def _gave_up(self, stream: str, left: Mapping[int, int], reason: Exception | None) -> LogUnavailable:
+        partition, offset = next(iter(left.items()))
+        why = (
+            f"{str(reason) or type(reason).__name__}{remedy_of(reason)}"
+            if reason
+            else f"for offset {offset} of partition {partition}, which the log reaches, the responses are empty; if the topic has "
+            "tiered storage, check the remote storage and the broker's remote.fetch.max.wait.ms"
+        )
+        return LogUnavailable(
+            f"the checksums of stream {stream} could not be read from Kafka at {self._bootstrap} ({why}); try again when Kafka "
+            "answers"
+        )
 
     def close(self) -> None:
         """Close the connections. Nothing can be asked afterwards."""
@@ -63,9 +78,13 @@ class BatchChecksums:
         self._loop.close()
 
 
-def _checksum(answer: Answer, offset: int) -> int | None:
+def _checksum(answer: Answer, offset: int) -> tuple[int | None, bool]:
+    """Return the checksum, if the response contains it, and True if the response proves that the partition lacks the offset."""
     if answer.error is OffsetOutOfRangeError:
-        return None
+        return None, True
     if answer.error is not NoError:
         raise answer.error(f"offset {offset}")
-    return checksum_at(answer.records, offset)
+    found = checksum_at(answer.records, offset)
+    # A broker that waited in vain for its tiered storage may name no stable offset (-1).
+    ends_before = not answer.records and 0 <= answer.stable_offset <= offset
+    return found.checksum, found.is_in_hole or ends_before

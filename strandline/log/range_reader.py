@@ -12,6 +12,7 @@ import weakref
 from array import array
 from collections.abc import Awaitable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from strandline.core.record_headers import pack_header_values
 from strandline.log.brokers import Answer, Asked, Brokers, Place
 from strandline.log.kafka_connection import remedy_of
 from strandline.log.reader import OffsetRange
-from strandline.log.record_batches import RecordBatch, committed_batches
+from strandline.log.record_batches import CommittedBatches, Hole, RecordBatch, committed_batches
 
 RECORDS_A_CHUNK = 10_000
 """Records are handed on in chunks of about so many: a chunk ends with the batch that reaches the number."""
@@ -87,30 +88,50 @@ class RangeReader:
         """Closes the connections. What was not closed is closed at the end of the process."""
 
     def read(
-        self, ranges: Sequence[OffsetRange], headers: Sequence[str] = (), headers_beside: Sequence[str] = ()
+        self,
+        ranges: Sequence[OffsetRange],
+        headers: Sequence[str] = (),
+        headers_beside: Sequence[str] = (),
+        *,
+        allow_holes: bool = False,
     ) -> Iterator[FetchedRecords]:
         """Yield the records of the ranges, one range after the other, in chunks of about RECORDS_A_CHUNK; no chunk is empty.
         `headers`: the names of headers whose values are wanted, too; of each record, that of the first one that it has.
         `headers_beside`: names of headers that are all wanted; of a record that has any of them, the value is packed of the first
-        and of these (`core.record_headers`).
-
-        A range is complete when a batch reaches its end, or when the log is settled up to its end and has nothing more.
-
-        Raises LogTruncated when the log no longer holds a range, LogUnavailable when nothing arrives within the timeout, and
-        LogChanged at the end of a range whose last batch has another checksum than was recorded: what was yielded of it must not
-        be used.
+        and of these (`core.record_headers`). See `batches` for when a range is complete, and for the errors.
         """
-        left = [_Rest(one, one.offset_first) for one in ranges if one.offset_first < one.offset_next]
+        for arrived in self.batches(ranges, allow_holes=allow_holes):
+            yield from arrived.columns(headers, headers_beside)
+
+    def batches(self, ranges: Sequence[OffsetRange], *, allow_holes: bool = False) -> Iterator[FetchedBatches]:
+        """Yield the batches of the ranges, one range after the other.
+
+        A range is complete only when the batch that contains its last offset has arrived. Transaction markers and aborted
+        batches count. An empty response proves nothing: a broker sends one, too, if its tiered storage is slow. An incomplete
+        range is fetched again until the timeout.
+
+        The offsets of a log that was never compacted have no holes, so a hole means lost records. `allow_holes`: only for
+        topics that may be compacted, and never for results.
+
+        Raises:
+        - LogTruncated if the log starts after the position, or still has a hole there after the timeout;
+        - LogUnavailable if the range makes no progress for the timeout;
+        - LogChanged if a batch has another checksum than was recorded. The caller must not use what was yielded of the range.
+        """
+        left = [_Rest.of(one) for one in ranges if one.offset_first < one.offset_next]
         asking: asyncio.Task[list[Answer]] | None = None
-        arrived_s = time.monotonic()
+        arrived_s = asked_s = time.monotonic()
         is_stuck = False
         reason: Exception | None = None
         try:
             while left:
-                asking = asking or self._ask(left[:1] if is_stuck else left)
-                arrived: list[_Arrived] = []
+                if asking is None:
+                    asked_s = time.monotonic()
+                    asking = self._ask(left[:1] if is_stuck else left)
+                arrived: list[FetchedBatches] = []
                 try:
-                    arrived = self._take(left, self._loop.run_until_complete(asking))
+                    arrived = self._take(left, self._loop.run_until_complete(asking), allow_holes)
+                    reason = None
                 except (KafkaError, OSError, TimeoutError) as error:
                     if isinstance(error, _FINAL):
                         raise LogUnavailable(f"reading {left[0]} failed: {_text(error)}") from error
@@ -121,23 +142,28 @@ class RangeReader:
                 # Nothing of the first range: what came of others is left, so that the broker waits before it answers again.
                 is_stuck = not arrived
                 if arrived:
-                    arrived_s, reason = time.monotonic(), None
+                    arrived_s = time.monotonic()
                     left = [rest for rest in left if not rest.is_complete]
                     if left:
+                        asked_s = arrived_s
                         asking = self._ask(left)
                 elif time.monotonic() - arrived_s > self._timeout_s:
-                    raise LogUnavailable(
-                        f"Kafka at {self._bootstrap} sent nothing of {left[0]} for {self._timeout_s:g} s "
-                        f"({_text(reason)}); is the broker up?"
-                    ) from reason
-                for one in arrived:
-                    yield from one.columns(headers, headers_beside)
+                    raise self._gave_up(left[0], reason) from reason
+                elif time.monotonic() - asked_s < _ASK_AGAIN_S:
+                    time.sleep(_ASK_AGAIN_S)  # a broker answers at once if it has batches, but not those that are needed
+                yield from arrived
                 if arrived:
                     arrived_s = time.monotonic()  # what the caller took to work on it, nobody waited for Kafka
         finally:
             if asking is not None and not self._loop.is_closed():
                 asking.cancel()
                 self._run(asyncio.gather(asking, return_exceptions=True))
+
+    def _gave_up(self, rest: _Rest, reason: Exception | None) -> LogTruncated | LogUnavailable:
+        if reason is None and rest.hole is not None:
+            return LogTruncated(_hole_text(rest, rest.hole))
+        nothing = f"Kafka at {self._bootstrap} sent nothing of {rest} for {self._timeout_s:g} s"
+        return LogUnavailable(f"{nothing} ({_text(reason)}); is the broker up?" if reason else f"{nothing}: {rest.seen}")
 
     def _ask(self, left: Sequence[_Rest]) -> asyncio.Task[list[Answer]]:
         """Send a request for as many of the ranges as one answer may hold, each of another partition."""
@@ -156,38 +182,35 @@ class RangeReader:
         self._run(asyncio.sleep(0))  # lets it begin: on an open connection the request is sent now
         return asking
 
-    def _take(self, left: Sequence[_Rest], answers: Sequence[Answer]) -> list[_Arrived]:
-        """What arrived of the first range, and as long as each is complete by this answer, of those after it."""
-        arrived: list[_Arrived] = []
-        had_records = False
+    def _take(self, left: Sequence[_Rest], answers: Sequence[Answer], allow_holes: bool = False) -> list[FetchedBatches]:
+        """Return the new batches of the first range, and while each range is complete, of the range after it."""
+        arrived: list[FetchedBatches] = []
         for rest, answer in zip(left, answers, strict=False):
             if answer.error is OffsetOutOfRangeError:
                 raise LogTruncated(
                     f"{rest.name} no longer holds an offset that the job needs ({rest.position}): either retention removed it, "
                     "then raise the retention, or the log was cut off before it, then the job's next start says so"
                 )
-            end = rest.offset_range.offset_next
             try:
-                batches, offset_next, checksum_last = _batches_of(rest, answer)
+                found = _batches_of(rest, answer, allow_holes)
             except KafkaError:
                 if arrived:
                     break  # it is asked for again, as the first: what came of those before it stands
                 raise
-            if checksum_last is not None and rest.offset_range.checksum not in (None, checksum_last):
-                raise LogChanged(
-                    f"{rest.name} holds another record at offset {end - 1} than when the slice that ends there was cut: the log "
-                    "was cut off below it since. What to do, the job's next start says"
-                )
-            if offset_next is not None:
-                had_records = True
-                # A little more than last time, so that a range is seldom a few records short.
-                self._record_bytes[rest.place[0]] = 1.25 * len(answer.records) / (offset_next - rest.position)
-                rest.position = offset_next
-            elif answer.stable_offset >= end and not had_records:
-                rest.position = end  # the log is settled up to there, and compaction has taken what there was
-            else:
-                break  # not there yet, or no room was left for it in the answer
-            arrived.append(_Arrived(rest.offset_range, batches))
+            for (offset, recorded), checksum in zip(rest.recorded, found.checksums, strict=False):
+                if checksum != recorded:
+                    raise LogChanged(
+                        f"{rest.name} holds another record at offset {offset} than when the slice that ends there was cut: the "
+                        "log was cut off below it since. What to do, the job's next start says"
+                    )
+            rest.recorded = rest.recorded[len(found.checksums) :]
+            rest.hole, rest.stable_offset = found.hole, answer.stable_offset
+            if found.offset_next == rest.position:
+                break  # not there yet, no room was left for it in the answer, or there is a hole
+            # A little more than last time, so that a range is seldom a few records short.
+            self._record_bytes[rest.place[0]] = 1.25 * len(answer.records) / (found.offset_next - rest.position)
+            rest.position = found.offset_next
+            arrived.append(FetchedBatches(rest.offset_range, found.batches))
             if not rest.is_complete:
                 break
         return arrived
@@ -202,6 +225,16 @@ class _Rest:
 
     offset_range: OffsetRange
     position: int
+    recorded: tuple[tuple[int, int], ...] = ()
+    """Offsets at or after `position`, ascending, each with the recorded checksum of its batch."""
+    hole: Hole | None = None
+    """Hole at `position`, if the last response showed one."""
+    stable_offset: int = -1
+    """Last stable offset in the last response; -1 if unknown."""
+
+    @classmethod
+    def of(cls, wanted: OffsetRange) -> _Rest:
+        return cls(wanted, wanted.offset_first, wanted.recorded_checksums)
 
     @property
     def place(self) -> Place:
@@ -215,24 +248,46 @@ class _Rest:
     def name(self) -> str:
         return f"stream {self.offset_range.stream}, partition {self.offset_range.partition}"
 
+    @property
+    def seen(self) -> str:
+        """Why nothing arrived although the broker answered."""
+        if self.stable_offset > self.position:
+            return (
+                f"the responses are empty, but the log is complete up to offset {self.stable_offset}; if the topic has tiered "
+                "storage, check the remote storage and the broker's remote.fetch.max.wait.ms"
+            )
+        if self.stable_offset >= 0:
+            return (
+                f"the log is complete only up to offset {self.stable_offset}: a transaction is open there, or the broker is behind"
+            )
+        return "the responses are empty, and show no end of the log; check the broker's log"
+
     def __str__(self) -> str:
         return f"{self.name} from offset {self.position}"
 
 
-def _batches_of(rest: _Rest, answer: Answer) -> tuple[list[RecordBatch], int | None, int | None]:
+def _hole_text(rest: _Rest, hole: Hole) -> str:
+    after = datetime.fromtimestamp(hole.log_time_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        f"{rest.name} lacks offsets {hole.offset_first} to {hole.offset_next - 1}: the log was compacted or damaged there, and a "
+        "result without these records would be wrong. Restore the partition, or fetch it from a replica that has them, and start "
+        "the job again. If the records are lost for good, begin after them: strandline job reset JOB --to TIME, with a time later "
+        f"than {after}"
+    )
+
+
+def _batches_of(rest: _Rest, answer: Answer, allow_holes: bool) -> CommittedBatches:
     """`committed_batches` of an answer. Raises the error that the answer is, and CorruptRecordException for what can't be one."""
     if answer.error is not NoError:
         raise answer.error(rest.name)
-    found = committed_batches(answer.records, answer.aborted, rest.offset_range.offset_next)
-    _, offset_next, _ = found
-    if offset_next is not None and offset_next <= rest.position:
-        raise CorruptRecordException(f"the answer holds nothing at or after offset {rest.position}")
-    return found
+    checked = [offset for offset, _ in rest.recorded]
+    end = rest.offset_range.offset_next
+    return committed_batches(answer.records, answer.aborted, rest.position, end, checked, allow_holes=allow_holes)
 
 
 @dataclass
-class _Arrived:
-    """Batches of a range that stand in memory as the broker sent them."""
+class FetchedBatches:
+    """Committed batches of a range, in memory as the broker sent them."""
 
     offset_range: OffsetRange
     batches: list[RecordBatch]
@@ -292,5 +347,5 @@ def _close(loop: asyncio.AbstractEventLoop, brokers: Brokers) -> None:
     loop.close()
 
 
-def _text(error: Exception | None) -> str:
-    return f"{str(error) or type(error).__name__}{remedy_of(error)}" if error else "no record and no error"
+def _text(error: Exception) -> str:
+    return f"{str(error) or type(error).__name__}{remedy_of(error)}"

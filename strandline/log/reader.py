@@ -29,13 +29,21 @@ class OffsetRange:
     offset_first: int
     offset_next: int
     checksum: int | None = None
-    """Of the record batch that holds the last offset, as it was when the range was recorded; None: not known. A RangeReader
-    compares it with what it reads."""
+    """Recorded checksum of the record batch that contains the last offset; None if unknown. A RangeReader compares it with the
+    batch that it reads."""
+    inner_checksums: tuple[tuple[int, int], ...] = ()
+    """Offsets before the last one, ascending, each with the recorded checksum of its batch. A RangeReader compares these, too."""
 
     @property
     def offset_count(self) -> int:
-        """As many records as it holds at most."""
+        """Maximum number of records in the range."""
         return self.offset_next - self.offset_first
+
+    @property
+    def recorded_checksums(self) -> tuple[tuple[int, int], ...]:
+        """Offsets of the range, ascending, each with the recorded checksum of the batch that contains it."""
+        last = () if self.checksum is None else ((self.offset_next - 1, self.checksum),)
+        return self.inner_checksums + last
 
 
 class LogReader:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
@@ -41,8 +41,9 @@ class RecordBatch:
         self.producer_id: int = self._parsed.producer_id
         self.is_transactional: bool = self._parsed.is_transactional
         self.is_control_batch: bool = self._parsed.is_control_batch
+        self.max_timestamp_ms: int = self._parsed.max_timestamp
         has_log_time = self._parsed.timestamp_type == _LOG_APPEND_TIME
-        self.log_time_ms: int | None = self._parsed.max_timestamp if has_log_time else None
+        self.log_time_ms: int | None = self.max_timestamp_ms if has_log_time else None
         """When the broker appended it, where the topic keeps that; None where each record has a time of its own."""
         self.checksum: int = _CHECKSUM.unpack_from(data, _CHECKSUM_AT)[0]
         """Of its log time, its producer and all its records. Every replica holds the same batch."""
@@ -83,43 +84,93 @@ class RecordBatch:
         )
 
 
-def committed_batches(
-    data: bytes, aborted: Sequence[tuple[int, int]], offset_end: int
-) -> tuple[list[RecordBatch], int | None, int | None]:
-    """The batches in `data` that begin before `offset_end`, without markers of transactions and without aborted records; the
-    offset up to which `data` tells all, None where it holds no batch; and the checksum of the batch of any kind that holds the
-    last offset before `offset_end`, None where `data` does not hold it. A batch that was cut off at the end is left out.
+class Hole(NamedTuple):
+    """Offsets that a partition lacks: a broker answered a fetch at `offset_first` with a batch that begins later."""
 
-    `aborted`: the producer id and first offset of each aborted transaction. Raises CorruptRecordException.
+    offset_first: int
+    offset_next: int
+    """First offset of the batch after the hole."""
+    log_time_ms: int
+    """Timestamp of that batch: its log time, or the latest of its records' own times."""
+
+
+class CommittedBatches(NamedTuple):
+    """Committed batches of one fetch response, and how much of the partition the response proves."""
+
+    batches: list[RecordBatch]
+    offset_next: int
+    """Offset up to which the response contains every batch. It is the requested offset if the response contains no batch."""
+    checksums: list[int]
+    """Checksums of the batches that contain the offsets asked for, in the same order, as far as the response reaches."""
+    hole: Hole | None
+    """Hole at `offset_next`; None if the response shows none."""
+
+
+def committed_batches(
+    data: bytes,
+    aborted: Sequence[tuple[int, int]],
+    offset_first: int,
+    offset_end: int,
+    checked: Sequence[int] = (),
+    *,
+    allow_holes: bool = False,
+) -> CommittedBatches:
+    """Return the batches of `data` that contain offsets from `offset_first` up to, but not including, `offset_end`.
+
+    Transaction markers and aborted batches are left out, and count as read. A batch that was cut off at the end of `data` is
+    ignored. Reading stops at a hole. With `allow_holes`, as for a topic that may be compacted, a hole counts as read.
+
+    `aborted`: producer id and first offset of each aborted transaction. `checked`: ascending offsets whose batches' checksums
+    are wanted; not together with `allow_holes`. Raises CorruptRecordException if a batch is damaged, or ends before the offset that is expected next.
     """
     to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()
     kept: list[RecordBatch] = []
-    offset_next = checksum_last = None
+    checksums: list[int] = []
+    position, hole = offset_first, None
     for offset, raw in _batches(data):
-        if offset >= offset_end:
-            return kept, offset, checksum_last
+        if position >= offset_end:
+            break
+        if offset > position:
+            if not allow_holes:
+                hole = Hole(position, offset, RecordBatch(raw).max_timestamp_ms)
+                break
+            position = offset
+            if offset >= offset_end:
+                break
         batch = RecordBatch(raw)
-        offset_next = batch.offset_next
-        if offset_next >= offset_end:
-            checksum_last = batch.checksum
-        while to_come and to_come[-1][1] < offset_next:
+        if batch.offset_next <= position or offset < position != offset_first:
+            raise CorruptRecordException(f"the answer repeats the batch at offset {offset} where offset {position} is next")
+        position = batch.offset_next
+        while len(checksums) < len(checked) and checked[len(checksums)] < position:
+            checksums.append(batch.checksum)
+        while to_come and to_come[-1][1] < position:
             aborting.add(to_come.pop()[0])
         if batch.is_control_batch:
             if batch.is_abort_marker():
                 aborting.discard(batch.producer_id)
         elif not (batch.is_transactional and batch.producer_id in aborting):
             kept.append(batch)
-    return kept, offset_next, checksum_last
+    return CommittedBatches(kept, position, checksums, hole)
 
 
-def checksum_at(data: bytes, offset: int) -> int | None:
-    """The checksum of the batch in `data` that holds the offset; None if no whole batch does. Raises CorruptRecordException."""
+class ChecksumFound(NamedTuple):
+    """Result of a search for the batch that contains an offset."""
+
+    checksum: int | None
+    """None if no whole batch of the response contains the offset."""
+    is_in_hole: bool
+    """True if the response proves that the partition lacks the offset: a batch after it is there, and none contains it."""
+
+
+def checksum_at(data: bytes, offset: int) -> ChecksumFound:
+    """Search the response to a fetch at `offset` for the batch that contains it. Raises CorruptRecordException."""
     for _, raw in _batches(data):
         batch = RecordBatch(raw)
         if batch.offset_next > offset:
-            return batch.checksum if batch.offset_first <= offset else None
-    return None
+            has_it = batch.offset_first <= offset
+            return ChecksumFound(batch.checksum if has_it else None, not has_it)
+    return ChecksumFound(None, False)
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, memoryview]]:

@@ -180,8 +180,8 @@ def test_an_open_transaction_is_waited_for(kafka, topic, read_impatiently):
     ]
 
 
-def test_holes_of_compaction(kafka, topic, read):
-    """Ranges that begin in a hole, end in one, or are one."""
+def test_holes_of_compaction(kafka, topic):
+    """Ranges that begin in a hole, end in one, or are one: an error, unless the reader allows holes."""
     name = topic(
         cleanup_policy="compact", segment_ms="50", min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="50"
     )
@@ -197,14 +197,22 @@ def test_holes_of_compaction(kafka, topic, read):
     producer.produce(name, "60", "active")  # the segment before it is closed by this, and may be cleaned
     producer.flush()
     kept = [*range(10), *range(49, 61)]
+    with closing(RangeReader(kafka, timeout_s=2)) as reader:
 
-    def ask() -> list[int]:
-        return [record.offset for record in read(OffsetRange(name, 0, 0, 61))]
+        def read(first: int, end: int, *, allow_holes: bool) -> list[int]:
+            chunks = reader.read([OffsetRange(name, 0, first, end)], allow_holes=allow_holes)
+            return [offset for chunk in chunks for offset in chunk.offsets]
 
-    wait_until(ask, lambda offsets: offsets == kept, "compacted", 60, poll_s=0.5)
-    for first, end in [(0, 20), (5, 49), (12, 40), (20, 50), (30, 61), (48, 49), (49, 50)]:
-        found = read(OffsetRange(name, 0, first, end))
-        assert [record.offset for record in found] == [offset for offset in kept if first <= offset < end]
+        wait_until(
+            lambda: read(0, 61, allow_holes=True), lambda offsets: offsets == kept, "compacted", 60, poll_s=0.5
+        )
+        for first, end in [(0, 20), (5, 49), (12, 40), (20, 50), (30, 61), (48, 49), (49, 50)]:
+            found = read(first, end, allow_holes=True)
+            assert found == [offset for offset in kept if first <= offset < end]
+        for first, end in [(0, 20), (12, 40), (30, 61)]:
+            with pytest.raises(LogTruncated, match=rf"stream {name}, partition 0 lacks offsets \d+ to \d+: "):
+                read(first, end, allow_holes=False)
+        assert read(0, 10, allow_holes=False) == kept[:10]
 
 
 @pytest.mark.parametrize("broker_codec", ["producer", "broker"])

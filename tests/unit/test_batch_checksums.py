@@ -15,11 +15,11 @@ from strandline.log.record_batches import checksum_at
 from tests.unit.test_record_batches import batch
 
 DATA = {partition: batch(5, b"a" * partition, b"b") for partition in range(4)}
-SUMS = {partition: checksum_at(data, 6) for partition, data in DATA.items()}
+SUMS = {partition: checksum_at(data, 6).checksum for partition, data in DATA.items()}
 
 
-def answer(records: bytes = b"", error: type = NoError) -> Answer:
-    return Answer(error, 10, [], records)
+def answer(records: bytes = b"", error: type = NoError, stable_offset: int = 10) -> Answer:
+    return Answer(error, stable_offset, [], records)
 
 
 class ScriptedBrokers:
@@ -62,10 +62,29 @@ def test_what_found_no_room_and_what_another_broker_leads_is_asked_for_again(che
 
 
 def test_an_offset_that_is_not_there_is_left_out(checksums):
-    told(checksums, [answer(error=OffsetOutOfRangeError), answer(DATA[2]), answer()], [answer()])
+    ended = answer(stable_offset=6)
+    told(checksums, [answer(error=OffsetOutOfRangeError), answer(DATA[2]), ended])
     assert checksums.at("s", {1: 6, 2: 6, 3: 6}) == {2: SUMS[2]}
-    told(checksums, [answer(DATA[1])], [answer(DATA[2])])
-    assert checksums.at("s", {1: 4, 2: 7}) == {}, "before the batch, and after it"
+    told(checksums, [answer(DATA[1]), ended])
+    assert checksums.at("s", {1: 4, 2: 7}) == {}, "the next batch begins after it, and the log ends before it"
+
+
+@pytest.mark.parametrize("stable_offset", [10, 7, -1])
+def test_an_empty_answer_is_no_proof_that_an_offset_is_not_there(checksums, stable_offset):
+    """A broker answers so if its tiered storage takes longer than remote.fetch.max.wait.ms."""
+    empty = answer(stable_offset=stable_offset)
+    brokers = told(checksums, [empty, empty], [empty, answer(DATA[2])], [empty], [answer(DATA[1])])
+    assert checksums.at("s", {1: 6, 2: 6}) == {1: SUMS[1], 2: SUMS[2]}
+    assert [len(asked) for asked in brokers.asked] == [2, 2, 1, 1]
+
+
+def test_answers_that_stay_empty_are_an_error(checksums, monkeypatch):
+    monkeypatch.setattr(module.time, "monotonic", iter(range(100)).__next__)
+    told(checksums, [answer(DATA[1])], *[[answer()]] * 100)
+    with pytest.raises(
+        LogUnavailable, match=r"\(for offset 6 of partition 2, which the log reaches, the responses are empty; if the topic has"
+    ):
+        checksums.at("s", {1: 6, 2: 6})
 
 
 def test_an_offset_that_is_out_of_range_is_not_asked_for_again(checksums):

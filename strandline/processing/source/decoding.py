@@ -254,9 +254,10 @@ def _decode_runs(
 
 
 def _whole(run: Sequence[Piece]) -> OffsetRange:
-    """The range that the pieces make up."""
+    """Return the range of all pieces together, with the recorded checksum of each piece's end."""
     last = run[-1].offsets
-    return replace(last, offset_first=run[0].offsets.offset_first)
+    inner = tuple(recorded for piece in run[:-1] for recorded in piece.offsets.recorded_checksums)
+    return replace(last, offset_first=run[0].offsets.offset_first, inner_checksums=inner + last.inner_checksums)
 
 
 def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
