@@ -117,10 +117,10 @@ def main() -> None:
         try:
             bootstrap = stack.start_kafka()
             admin = KafkaAdmin(bootstrap, timeout_s=30.0, changes_topics=True)
-            old, new = LogReader(bootstrap), RangeReader(bootstrap)
-            reads = {"librdkafka": by_messages(old), "record batches": by_columns(new)}
-            columns = "CPU-s per million", "records/s", f"{SMALL_RANGE} records: CPU ms", "ms"
-            rows: list[tuple[str, ...]] = [("records", "reader", *columns)]
+            messages, columns = LogReader(bootstrap), RangeReader(bootstrap)
+            reads = {"messages": by_messages(messages), "columns": by_columns(columns)}
+            figures = "CPU-s per million", "records/s", f"{SMALL_RANGE} records: CPU ms", "ms"
+            rows: list[tuple[str, ...]] = [("records", "reader", *figures)]
             for number, (case, (codec, headers)) in enumerate(CASES.items()):
                 topic = f"fetch-{number}"
                 admin.create(topic, 1, 1, {"message.timestamp.type": "LogAppendTime"})
@@ -134,8 +134,8 @@ def main() -> None:
                     of_large = f"{large.cpu_s / options.records * 1e6:.2f}", f"{options.records / large.seconds:,.0f}"
                     of_small = f"{little.cpu_s * 1e3:.1f}", f"{little.seconds * 1e3:.1f}"
                     rows.append((case, name, *of_large, *of_small))
-            old.close()
-            new.close()
+            messages.close()
+            columns.close()
             show(rows, f"{options.records:,} records of {RECORD_BYTES} bytes", console)
         finally:
             stack.stop()

@@ -64,8 +64,8 @@ class BatchChecksums:
         why = (
             f"{str(reason) or type(reason).__name__}{remedy_of(reason)}"
             if reason
-            else f"for offset {offset} of partition {partition}, which the log reaches, the responses are empty; if the topic has "
-            "tiered storage, check the remote storage and the broker's remote.fetch.max.wait.ms"
+            else f"for offset {offset} of partition {partition}, which the log reaches, the responses are empty; if the topic "
+            "has tiered storage, check the remote storage and the broker's remote.fetch.max.wait.ms"
         )
         return LogUnavailable(
             f"the checksums of stream {stream} could not be read from Kafka at {self._bootstrap} ({why}); try again when Kafka "

@@ -7,17 +7,14 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from confluent_kafka import Message
-
 from strandline.core.errors import NotFound
 from strandline.core.record_headers import DEAD_LETTER_PARTITION, dead_letter_topic
 from strandline.log.admin import KafkaAdmin
-from strandline.log.reader import LogReader, OffsetRange, offset_of
+from strandline.log.reader import LogMessage, LogReader, OffsetRange, offset_of
 
 _QUESTION_S_MIN = 0.05
 """The last question of several gets so long where those before took all the time."""
 _LETTERS_A_FETCH = 100
-_LETTERS_QUEUE_KB = 8_192
 """Each dead letter may be as large as the largest record."""
 
 
@@ -115,14 +112,12 @@ class KafkaStatus:
         starts, ends = self._admin.starts(topic, partitions), self._admin.ends(topic, partitions)
         each = -(-count // len(partitions))
         values: list[bytes] = []
-        reader = LogReader(
-            self._admin.bootstrap, self._admin.timeout_s, messages_a_fetch=_LETTERS_A_FETCH, queue_kb=_LETTERS_QUEUE_KB
-        )
+        reader = LogReader(self._admin.bootstrap, self._admin.timeout_s, messages_a_fetch=_LETTERS_A_FETCH)
         try:
             for partition in partitions:
                 room = SAMPLE_BYTES_MAX // len(partitions)
                 tail = OffsetRange(topic, partition, max(starts[partition], ends[partition] - each), ends[partition])
-                with closing(_values(reader.read(tail))) as found:
+                with closing(_values(reader.read(tail, allow_holes=True))) as found:
                     for value in found:
                         values.append(value)
                         room -= len(value)
@@ -209,9 +204,7 @@ class KafkaStatus:
         """
         if offset_first >= offset_next:
             return
-        reader = LogReader(
-            self._admin.bootstrap, self._admin.timeout_s, messages_a_fetch=_LETTERS_A_FETCH, queue_kb=_LETTERS_QUEUE_KB
-        )
+        reader = LogReader(self._admin.bootstrap, self._admin.timeout_s, messages_a_fetch=_LETTERS_A_FETCH)
         try:
             letters = OffsetRange(dead_letter_topic(job), DEAD_LETTER_PARTITION, offset_first, offset_next)
             for messages in reader.read(letters):
@@ -228,12 +221,12 @@ def lag_records(held: LogRange, position: Mapping[int, int]) -> int:
     )
 
 
-def _values(lists: Iterator[list[Message]]) -> Generator[bytes]:
+def _values(lists: Iterator[list[LogMessage]]) -> Generator[bytes]:
     for messages in lists:
         yield from (_bytes(message.value()) for message in messages if message.value() is not None)
 
 
-def _dead_letter(message: Message) -> StoredDeadLetter:
+def _dead_letter(message: LogMessage) -> StoredDeadLetter:
     headers = {str(name): _text(value) for name, value in list(message.headers() or [])}
     return StoredDeadLetter(offset_of(message), message.timestamp()[1], headers, _bytes(message.value()))
 

@@ -11,6 +11,7 @@ import time
 import weakref
 from array import array
 from collections.abc import Awaitable, Iterator, Mapping, MutableSequence, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -150,7 +151,9 @@ class RangeReader:
                 elif time.monotonic() - arrived_s > self._timeout_s:
                     raise self._gave_up(left[0], reason) from reason
                 elif time.monotonic() - asked_s < _ASK_AGAIN_S:
-                    time.sleep(_ASK_AGAIN_S)  # a broker answers at once if it has batches, but not those that are needed
+                    time.sleep(
+                        _ASK_AGAIN_S
+                    )  # a broker answers at once if it has batches, but not those that are needed
                 yield from arrived
                 if arrived:
                     arrived_s = time.monotonic()  # what the caller took to work on it, nobody waited for Kafka
@@ -163,7 +166,9 @@ class RangeReader:
         if reason is None and rest.hole is not None:
             return LogTruncated(_hole_text(rest, rest.hole))
         nothing = f"Kafka at {self._bootstrap} sent nothing of {rest} for {self._timeout_s:g} s"
-        return LogUnavailable(f"{nothing} ({_text(reason)}); is the broker up?" if reason else f"{nothing}: {rest.seen}")
+        return LogUnavailable(
+            f"{nothing} ({_text(reason)}); is the broker up?" if reason else f"{nothing}: {rest.seen}"
+        )
 
     def _ask(self, left: Sequence[_Rest]) -> asyncio.Task[list[Answer]]:
         """Send a request for as many of the ranges as one answer may hold, each of another partition."""
@@ -182,7 +187,9 @@ class RangeReader:
         self._run(asyncio.sleep(0))  # lets it begin: on an open connection the request is sent now
         return asking
 
-    def _take(self, left: Sequence[_Rest], answers: Sequence[Answer], allow_holes: bool = False) -> list[FetchedBatches]:
+    def _take(
+        self, left: Sequence[_Rest], answers: Sequence[Answer], allow_holes: bool = False
+    ) -> list[FetchedBatches]:
         """Return the new batches of the first range, and while each range is complete, of the range after it."""
         arrived: list[FetchedBatches] = []
         for rest, answer in zip(left, answers, strict=False):
@@ -253,13 +260,11 @@ class _Rest:
         """Why nothing arrived although the broker answered."""
         if self.stable_offset > self.position:
             return (
-                f"the responses are empty, but the log is complete up to offset {self.stable_offset}; if the topic has tiered "
+                f"the responses are empty, but the log is settled up to offset {self.stable_offset}; if the topic has tiered "
                 "storage, check the remote storage and the broker's remote.fetch.max.wait.ms"
             )
         if self.stable_offset >= 0:
-            return (
-                f"the log is complete only up to offset {self.stable_offset}: a transaction is open there, or the broker is behind"
-            )
+            return f"the log is settled only up to offset {self.stable_offset}: a transaction is open, or the broker is behind"
         return "the responses are empty, and show no end of the log; check the broker's log"
 
     def __str__(self) -> str:
@@ -267,12 +272,14 @@ class _Rest:
 
 
 def _hole_text(rest: _Rest, hole: Hole) -> str:
-    after = datetime.fromtimestamp(hole.log_time_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    after = (
+        datetime.fromtimestamp(hole.log_time_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
     return (
-        f"{rest.name} lacks offsets {hole.offset_first} to {hole.offset_next - 1}: the log was compacted or damaged there, and a "
-        "result without these records would be wrong. Restore the partition, or fetch it from a replica that has them, and start "
-        "the job again. If the records are lost for good, begin after them: strandline job reset JOB --to TIME, with a time later "
-        f"than {after}"
+        f"{rest.name} lacks offsets {hole.offset_first} to {hole.offset_next - 1}: the log was compacted or damaged there, and "
+        "results without these records would be wrong. Restore the partition, for example from a replica that has the records, "
+        "and start the job again. If they are lost for good, begin after them: strandline job reset JOB --to TIME, with a time "
+        f"later than {after}"
     )
 
 
@@ -292,23 +299,38 @@ class FetchedBatches:
     offset_range: OffsetRange
     batches: list[RecordBatch]
 
+    def records(self) -> Iterator[Any]:
+        """Yield the records inside the range, as `RecordBatch.records` has them. Raises LogUnavailable if one can't be read."""
+        wanted = self.offset_range
+        for batch in self.batches:
+            with _named(wanted, batch):
+                for record in batch.records():
+                    if wanted.offset_first <= record.offset < wanted.offset_next:
+                        yield record
+            batch.forget_plain()
+
     def columns(self, headers: Sequence[str], headers_beside: Sequence[str]) -> Iterator[FetchedRecords]:
         """Their records inside the range, in chunks."""
         wanted = self.offset_range
         chunk = FetchedRecords(wanted)
         for batch in self.batches:
-            try:
+            with _named(wanted, batch):
                 _append(chunk, batch, headers, headers_beside)
-            except CorruptRecordException as error:
-                place = f"stream {wanted.stream}, partition {wanted.partition}"
-                raise LogUnavailable(
-                    f"reading {place} failed at offset {batch.offset_first}: {_text(error)}"
-                ) from error
             if len(chunk.values) >= RECORDS_A_CHUNK:
                 yield chunk
                 chunk = FetchedRecords(wanted)
         if chunk.values:
             yield chunk
+
+
+@contextmanager
+def _named(wanted: OffsetRange, batch: RecordBatch) -> Iterator[None]:
+    try:
+        yield
+    except CorruptRecordException as error:
+        raise LogUnavailable(
+            f"reading stream {wanted.stream}, partition {wanted.partition} failed at offset {batch.offset_first}: {_text(error)}"
+        ) from error
 
 
 def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], headers_beside: Sequence[str]) -> None:

@@ -121,7 +121,7 @@ def committed_batches(
     ignored. Reading stops at a hole. With `allow_holes`, as for a topic that may be compacted, a hole counts as read.
 
     `aborted`: producer id and first offset of each aborted transaction. `checked`: ascending offsets whose batches' checksums
-    are wanted; not together with `allow_holes`. Raises CorruptRecordException if a batch is damaged, or ends before the offset that is expected next.
+    are wanted; not together with `allow_holes`. Raises CorruptRecordException if a batch is damaged, or repeats an earlier one.
     """
     to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()
@@ -140,7 +140,9 @@ def committed_batches(
                 break
         batch = RecordBatch(raw)
         if batch.offset_next <= position or offset < position != offset_first:
-            raise CorruptRecordException(f"the answer repeats the batch at offset {offset} where offset {position} is next")
+            raise CorruptRecordException(
+                f"the answer repeats the batch at offset {offset} where offset {position} is next"
+            )
         position = batch.offset_next
         while len(checksums) < len(checked) and checked[len(checksums)] < position:
             checksums.append(batch.checksum)

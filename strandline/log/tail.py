@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
-from confluent_kafka import Message
-
 from strandline.core.errors import LogTruncated, NotFound
 from strandline.log.index import LogIndex
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.reader import LogMessage, LogReader, OffsetRange
 
 _OFFSETS_FIRST = 500
 
 
 def last_records(
-    bootstrap: str, index: LogIndex, topic: str, since: Mapping[int, int], is_wanted: Callable[[Message], bool]
-) -> list[Message]:
+    bootstrap: str, index: LogIndex, topic: str, since: Mapping[int, int], is_wanted: Callable[[LogMessage], bool]
+) -> list[LogMessage]:
     """Of each partition the wanted records among the last ones, in order; at least one, if there is any from `since` on.
 
     `since`: partition -> offset. Reads more and more from the end backwards until it finds one, so that a long tail of other
@@ -30,11 +28,11 @@ def last_records(
         )  # after the ends: they may take long, while the log begins later or has a new partition
     except NotFound:
         return []
-    found: list[Message] = []
+    found: list[LogMessage] = []
     with closing(LogReader(bootstrap)) as reader:
         for partition, end in ends.items():
             first, offsets = max(since.get(partition, 0), starts[partition]), _OFFSETS_FIRST
-            here: list[Message] = []
+            here: list[LogMessage] = []
             while end > first and not here:
                 begin = max(first, end - offsets)
                 try:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Producer
 
 from strandline.core.errors import Divergence, LogUnavailable, RecordTooLarge
 from strandline.core.failpoints import failpoint
 from strandline.log.index import LogIndex
 from strandline.log.kafka_connection import Refusals, librdkafka
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.reader import LogMessage, LogReader, OffsetRange
 from strandline.log.record_size import is_too_large, record_batch_bytes_max
 
 _TIMEOUT_S = 60.0
@@ -61,7 +61,7 @@ class SlotConfig:
     """The epoch of the run."""
     require_present: Callable[[int], None]
     """Raises Fenced unless the run of this epoch is still the job's present one."""
-    identity_of: Callable[[Message], str]
+    identity_of: Callable[[LogMessage], str]
     failpoints: str
     """The prefix of the failpoints' names."""
     record_bytes_max: int

@@ -203,9 +203,7 @@ def test_holes_of_compaction(kafka, topic):
             chunks = reader.read([OffsetRange(name, 0, first, end)], allow_holes=allow_holes)
             return [offset for chunk in chunks for offset in chunk.offsets]
 
-        wait_until(
-            lambda: read(0, 61, allow_holes=True), lambda offsets: offsets == kept, "compacted", 60, poll_s=0.5
-        )
+        wait_until(lambda: read(0, 61, allow_holes=True), lambda offsets: offsets == kept, "compacted", 60, poll_s=0.5)
         for first, end in [(0, 20), (5, 49), (12, 40), (20, 50), (30, 61), (48, 49), (49, 50)]:
             found = read(first, end, allow_holes=True)
             assert found == [offset for offset in kept if first <= offset < end]

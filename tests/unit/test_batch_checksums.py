@@ -82,7 +82,8 @@ def test_answers_that_stay_empty_are_an_error(checksums, monkeypatch):
     monkeypatch.setattr(module.time, "monotonic", iter(range(100)).__next__)
     told(checksums, [answer(DATA[1])], *[[answer()]] * 100)
     with pytest.raises(
-        LogUnavailable, match=r"\(for offset 6 of partition 2, which the log reaches, the responses are empty; if the topic has"
+        LogUnavailable,
+        match=r"\(for offset 6 of partition 2, which the log reaches, the responses are empty; if the topic has",
     ):
         checksums.at("s", {1: 6, 2: 6})
 

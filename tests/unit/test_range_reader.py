@@ -73,7 +73,7 @@ def test_a_range_whose_answers_stay_empty_is_unavailable(monkeypatch):
     played = Played(monkeypatch, answer(full(0, 4)), answer(stable_offset=10))
     with pytest.raises(
         LogUnavailable,
-        match=r"sent nothing of stream s, partition 0 from offset 4 for 30 s: the responses are empty, but the log is complete "
+        match=r"sent nothing of stream s, partition 0 from offset 4 for 30 s: the responses are empty, but the log is settled "
         r"up to offset 10; if the topic has tiered storage, check .*remote\.fetch\.max\.wait\.ms",
     ):
         played.read(OffsetRange("s", 0, 0, 10))
@@ -81,7 +81,9 @@ def test_a_range_whose_answers_stay_empty_is_unavailable(monkeypatch):
 
 
 def test_a_transaction_that_stays_open_is_told_from_empty_answers(monkeypatch):
-    with pytest.raises(LogUnavailable, match="from offset 0 for 30 s: the log is complete only up to offset 0: a transaction"):
+    with pytest.raises(
+        LogUnavailable, match="from offset 0 for 30 s: the log is settled only up to offset 0: a transaction"
+    ):
         Played(monkeypatch, answer(stable_offset=0)).read(OffsetRange("s", 0, 0, 10))
 
 
@@ -111,7 +113,9 @@ def test_a_topic_that_may_be_compacted_is_read_over_its_holes(monkeypatch):
     assert [offset for chunk in chunks for offset in chunk.offsets] == [*range(3, 10), *range(100, 110)]
 
 
-@pytest.mark.parametrize("last", [marker(9, COMMIT), batch(5, *[b"x"] * 5, transactional=True)], ids=["marker", "aborted"])
+@pytest.mark.parametrize(
+    "last", [marker(9, COMMIT), batch(5, *[b"x"] * 5, transactional=True)], ids=["marker", "aborted"]
+)
 def test_a_marker_or_an_aborted_batch_at_the_last_offset_completes_a_range(last: bytes):
     first = int.from_bytes(last[:8], "big")
     one = _Rest.of(OffsetRange("s", 0, 0, 10, checksum_at(last, 9).checksum))
@@ -138,9 +142,7 @@ def test_an_error_of_a_later_range_waits_for_its_turn():
         positions(answer(error=NotLeaderForPartitionError))
 
 
-@pytest.mark.parametrize(
-    "broken", [full(0, 10)[:-1] + b"?", full(0, 10).replace(b"a", b"b", 1)], ids=["end", "value"]
-)
+@pytest.mark.parametrize("broken", [full(0, 10)[:-1] + b"?", full(0, 10).replace(b"a", b"b", 1)], ids=["end", "value"])
 def test_bytes_that_broke_in_a_later_range_cost_no_record_of_those_before_it(broken: bytes):
     """Once the reader has counted records as read, it hands them on: nobody asks for them again."""
     left = [rest(0), rest(1)]
@@ -201,9 +203,7 @@ def test_each_recorded_checksum_inside_a_range_is_compared():
 
 def test_what_the_caller_takes_to_work_counts_for_no_silence_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that was sent before is over time when a slow caller comes back, and is made again."""
-    played = Played(
-        monkeypatch, answer(full(0, 4)), TimeoutError("the request took too long"), answer(full(4, 10))
-    )
+    played = Played(monkeypatch, answer(full(0, 4)), TimeoutError("the request took too long"), answer(full(4, 10)))
     with closing(played.reader):
         found = 0
         for chunk in played.reader.read([OffsetRange("s", 0, 0, 10)]):

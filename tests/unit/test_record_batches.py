@@ -153,7 +153,9 @@ def test_a_topic_that_may_be_compacted_is_read_over_its_holes():
 def test_the_first_batch_may_begin_before_the_offset_and_no_other_may():
     assert values(batch(3, b"a", b"b", b"c") + batch(6, b"d"), first=4) == ([b"a", b"b", b"c", b"d"], 7)
     for repeats in (batch(0, b"a", b"b") + batch(1, b"c", b"d"), batch(0, b"a") * 2, marker(0, ABORT) * 2):
-        with pytest.raises(CorruptRecordException, match=r"the answer repeats the batch at offset \d where offset \d is next"):
+        with pytest.raises(
+            CorruptRecordException, match=r"the answer repeats the batch at offset \d where offset \d is next"
+        ):
             values(repeats)
     with pytest.raises(CorruptRecordException, match="repeats the batch at offset 3 where offset 4 is next"):
         values(batch(3, b"a"), first=4)

@@ -12,15 +12,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Message
-
 from strandline.core.errors import LogTruncated, LogUnavailable, NotFound
 from strandline.core.record_headers import HEADER_EPOCH, HEADER_SEQUENCE, HEADER_WRITER
 from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord
 from strandline.ingest.append.worker_thread import WorkerThread
 from strandline.log.admin import KafkaAdmin
-from strandline.log.reader import OffsetRange
+from strandline.log.reader import LogMessage, OffsetRange
 
 ENDS_AGE_MAX_S = 10.0
 """How old the known ends of a stream's partitions may be: so much of the log is read to resolve an attempt."""
@@ -184,7 +182,7 @@ class AttemptFinder:
             reader.close()
         return found, is_whole
 
-    def _place_of(self, message: Message) -> tuple[int, int] | None:
+    def _place_of(self, message: LogMessage) -> tuple[int, int] | None:
         headers: dict[str, Any] = dict(message.headers() or ())
         if headers.get(HEADER_WRITER) != self._writer_id:
             return None

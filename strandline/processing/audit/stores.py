@@ -11,10 +11,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from confluent_kafka import Message
 
 from strandline.core.record_headers import HEADER_ID, HEADER_JOB, REASON_EXPRESSION
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.reader import LogMessage, LogReader, OffsetRange
 from strandline.processing.audit.index_reader import (
     EndRange,
     count_documents,
@@ -87,7 +86,7 @@ class MessagesPart:
     name: str
     bootstrap: str
     offsets: OffsetRange
-    rows_of: Callable[[Message], Iterable[Row]]
+    rows_of: Callable[[LogMessage], Iterable[Row]]
     """The rows to compare of one message. Pickles."""
     compared: Table
 
@@ -148,7 +147,7 @@ def results_parts(
     ]
 
 
-def _rows_of_letter(message: Message, stores: Mapping[str, tuple[str, ...]]) -> Iterator[Row]:
+def _rows_of_letter(message: LogMessage, stores: Mapping[str, tuple[str, ...]]) -> Iterator[Row]:
     headers, document = _headers(message), _document(message)
     reason, step, index = (headers.get(name, "") for name in ("reason", "step", "index"))
     if not is_of_document(reason, headers):
@@ -171,7 +170,7 @@ def _rows_of_letter(message: Message, stores: Mapping[str, tuple[str, ...]]) -> 
         yield Row(DEAD_LETTERS, _text(message.key()), Side.STORED, "", None, None, reason.encode())
 
 
-def _rows_of_result(message: Message, job: str, asked: EndRange) -> Iterator[Row]:
+def _rows_of_result(message: LogMessage, job: str, asked: EndRange) -> Iterator[Row]:
     headers, stream, document = _headers(message), str(message.topic()), _document(message)
     end_ms, emission = window_end_and_emission(document)
     # Another job may have emitted to the stream before.
@@ -180,11 +179,11 @@ def _rows_of_result(message: Message, job: str, asked: EndRange) -> Iterator[Row
         yield Row(STREAM_STORE + stream, identity, Side.STORED, stream, end_ms, emission, encode_result(document))
 
 
-def _headers(message: Message) -> dict[str, str]:
+def _headers(message: LogMessage) -> dict[str, str]:
     return {name: _text(value) for name, value in dict(message.headers() or ()).items()}
 
 
-def _document(message: Message) -> dict[str, Any]:
+def _document(message: LogMessage) -> dict[str, Any]:
     """The document in a message; an empty one where there is none."""
     try:
         found: dict[str, Any] = msgspec.json.decode(message.value() or b"", type=dict)
@@ -201,7 +200,7 @@ def _messages_parts(
     bootstrap: str,
     topic: str,
     bounds: tuple[Mapping[int, int], Mapping[int, int]],
-    rows_of: Callable[[Message], Iterable[Row]],
+    rows_of: Callable[[LogMessage], Iterable[Row]],
     compared: Table,
 ) -> list[MessagesPart]:
     first, ends = bounds

@@ -15,8 +15,6 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from confluent_kafka import Message
-
 from strandline.core.errors import RecordTooLarge
 from strandline.core.record_headers import (
     DEAD_LETTER_PARTITION,
@@ -25,6 +23,7 @@ from strandline.core.record_headers import (
     HEADER_TAKEN_BY,
     dead_letter_topic,
 )
+from strandline.log.reader import LogMessage
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.source.slice_rows import parts_by_size, row_identity
@@ -180,6 +179,6 @@ def _cut(text: bytes, bytes_max: int = HEADER_BYTES_MAX) -> bytes:
     return text[: bytes_max - 3].decode(errors="ignore").encode() + b"..."
 
 
-def _key_of(message: Message) -> str:
+def _key_of(message: LogMessage) -> str:
     key = message.key()
     return key.decode("utf-8", "replace") if isinstance(key, bytes) else ""

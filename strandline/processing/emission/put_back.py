@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Message
-
 from strandline.core.failpoints import failpoint
 from strandline.core.record_headers import (
     HEADER_EPOCH,
@@ -24,6 +22,7 @@ from strandline.core.record_headers import (
     HEADER_WRITER,
 )
 from strandline.ledger.replays import Replay, ReplayAttempt
+from strandline.log.reader import LogMessage
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.result_stream_writer import result_header
 
@@ -138,5 +137,5 @@ def _slot(ledger: Ledger, bootstrap: str, attempt: ReplayAttempt, bytes_max: int
     return TransactionSlot(config, f"{attempt.stream}:replay", attempt.since)
 
 
-def _replay_of(message: Message) -> str:
+def _replay_of(message: LogMessage) -> str:
     return result_header(message, HEADER_REPLAY_OF)

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from confluent_kafka import Message
 
 from strandline.core.errors import RecordTooLarge
 from strandline.core.record_headers import (
@@ -23,6 +22,7 @@ from strandline.core.record_headers import (
     HEADER_SLICE_DIGEST,
     HEADER_STAGE,
 )
+from strandline.log.reader import LogMessage
 from strandline.log.record_key import key_finder
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.transactional_ids import id_of_result_stream
@@ -139,7 +139,7 @@ def _differences(held: bytes, computed: bytes) -> list[str]:
     return differences(there, msgspec.json.decode(computed), "the stream")
 
 
-def result_header(message: Message, wanted: str) -> str:
+def result_header(message: LogMessage, wanted: str) -> str:
     """The text of one header, empty where the record has none."""
     for name, value in dict(message.headers() or ()).items():
         if name == wanted and isinstance(value, bytes):

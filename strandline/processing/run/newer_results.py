@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import Message
-
 from strandline.core.errors import LedgerBehind
 from strandline.core.record_headers import (
     HEADER_EMISSION,
@@ -22,6 +20,7 @@ from strandline.core.record_headers import (
     dead_letter_topic,
 )
 from strandline.ledger.states import CheckpointRow, SliceRow
+from strandline.log.reader import LogMessage
 from strandline.log.tail import last_records
 from strandline.processing.emission.result_stream_writer import result_header
 from strandline.processing.pipelines.checked_pipeline import aliases_of
@@ -123,7 +122,7 @@ def _newer_letter(run: JobRun, known: KnownSlices) -> str | None:
     return None
 
 
-def _is_of_record(message: Message) -> bool:
+def _is_of_record(message: LogMessage) -> bool:
     return result_header(message, "offset").isdecimal()
 
 

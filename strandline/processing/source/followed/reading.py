@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Message
-
 from strandline.core.errors import Conflict, InvalidSettings, LogChanged, LogTruncated
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import ROWS_MAX, TooLarge, pack_rows
@@ -18,7 +16,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.lookups.sources import SourceBegin, SourceRows
 from strandline.ledger.states import LookupRow, Offsets
 from strandline.log.admin import KafkaAdmin
-from strandline.log.reader import LogReader, OffsetRange, offset_of
+from strandline.log.reader import LogMessage, LogReader, OffsetRange, offset_of
 from strandline.processing.formats.lookups.rows import KeyedRows, canonical_text, digest_of, kept_rows, keyed_rows
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
@@ -184,7 +182,7 @@ def _packed(text: bytes) -> str:
         raise Conflict(str(error)) from error
 
 
-def _logged(partition: int, messages: list[Message], reader: RowReader) -> LoggedRecords:
+def _logged(partition: int, messages: list[LogMessage], reader: RowReader) -> LoggedRecords:
     headers = [dict(message.headers() or []) for message in messages]
     return LoggedRecords(
         partition,
