@@ -276,10 +276,11 @@ def _hole_text(rest: _Rest, hole: Hole) -> str:
         datetime.fromtimestamp(hole.log_time_ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     )
     return (
-        f"{rest.name} lacks offsets {hole.offset_first} to {hole.offset_next - 1}: the log was compacted or damaged there, and "
-        "results without these records would be wrong. Restore the partition, for example from a replica that has the records, "
-        "and start the job again. If they are lost for good, begin after them: strandline job reset JOB --to TIME, with a time "
-        f"later than {after}"
+        f"{rest.name} lacks records of offsets {hole.offset_first} to {hole.offset_next - 1}: the log was compacted or damaged "
+        "there, and results without them would be wrong. Restore the partition, for example from a replica that has the records, "
+        "and start the job again. If they are lost for good: strandline job reset JOB --to TIME, with a time later than "
+        f"{after}; for a job that can't be reset, delete the records before offset {hole.offset_next} (kafka-delete-records) and "
+        "submit the pipeline under another name"
     )
 
 

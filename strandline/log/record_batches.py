@@ -50,7 +50,7 @@ class RecordBatch:
 
     @property
     def has_holes(self) -> bool:
-        """Whether compaction took some of its records."""
+        """True if the batch lacks a record of its offsets. Producers write none; only compaction removes records."""
         (count,) = _RECORD_COUNT.unpack_from(self._data, _HEAD_BYTES - _RECORD_COUNT.size)
         return bool(count != self.offset_next - self.offset_first)
 
@@ -85,11 +85,12 @@ class RecordBatch:
 
 
 class Hole(NamedTuple):
-    """Offsets that a partition lacks: a broker answered a fetch at `offset_first` with a batch that begins later."""
+    """Offsets whose records a partition lacks, all or some: a broker answered a fetch at `offset_first` with a batch that begins
+    later, or with a batch from which records were removed."""
 
     offset_first: int
     offset_next: int
-    """First offset of the batch after the hole."""
+    """First offset of the batch after the hole, or the end of the batch that lacks records."""
     log_time_ms: int
     """Timestamp of that batch: its log time, or the latest of its records' own times."""
 
@@ -118,7 +119,8 @@ def committed_batches(
     """Return the batches of `data` that contain offsets from `offset_first` up to, but not including, `offset_end`.
 
     Transaction markers and aborted batches are left out, and count as read. A batch that was cut off at the end of `data` is
-    ignored. Reading stops at a hole. With `allow_holes`, as for a topic that may be compacted, a hole counts as read.
+    ignored. Reading stops at a hole; a marker that compaction emptied is none. With `allow_holes`, as for a topic that may be
+    compacted, a hole counts as read.
 
     `aborted`: producer id and first offset of each aborted transaction. `checked`: ascending offsets whose batches' checksums
     are wanted; not together with `allow_holes`. Raises CorruptRecordException if a batch is damaged, or repeats an earlier one.
@@ -139,6 +141,9 @@ def committed_batches(
             if offset >= offset_end:
                 break
         batch = RecordBatch(raw)
+        if batch.has_holes and not (allow_holes or batch.is_control_batch):
+            hole = Hole(position, batch.offset_next, batch.max_timestamp_ms)
+            break
         if batch.offset_next <= position or offset < position != offset_first:
             raise CorruptRecordException(
                 f"the answer repeats the batch at offset {offset} where offset {position} is next"

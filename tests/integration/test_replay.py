@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import closing
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,10 +13,13 @@ import pytest
 from strandline.ledger.states import BackfillState, Desired, JobState
 from strandline.log.admin import KafkaAdmin
 from strandline.log.index import LogIndex
+from strandline.log.range_reader import RangeReader
+from strandline.log.reader import OffsetRange
 from strandline.processing.run.exit_codes import EXIT_FAILED
 from strandline.processing.run.runner import Runner
 from tests.support.audit_lab import AuditLab
 from tests.support.ledgers import run_sql
+from tests.support.waiting import wait_until
 
 NAME = "reread"
 STREAM = f"{NAME}-readings"
@@ -100,3 +106,58 @@ def test_what_is_read_again_and_differs_ends_run_and_backfill_before_they_emit(a
     lab.drain(job)
     report = lab.audit(job)
     assert (report["outcome"], report["computed"]["records"]) == ("clean", 4_000), report
+
+
+HOLED = "holed"
+HOLED_DOCUMENTS = f"""
+stream: {HOLED}-readings
+partitions: 2
+retention: 7d
+schema: {{device: string, ts: {{type: timestamp, unit: ms}}, temp: double}}
+key: device
+---
+pipeline: {HOLED}
+input: {{stream: {HOLED}-readings}}
+event_time: {{field: ts, delay: 0s, max_ahead: null}}
+steps:
+  - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{n: count(*), least: min(temp)}}}}
+    emit: [{{elasticsearch: {HOLED}-tens}}]
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_job_that_meets_a_hole_fails_and_goes_on_as_the_error_says(audit_lab: AuditLab) -> None:
+    """The topic was compacted before it became a stream. Of the results that the hole would make wrong none is there."""
+    lab, topic = audit_lab, f"{HOLED}-readings"
+    admin = KafkaAdmin(lab.settings.kafka_bootstrap, timeout_s=30, changes_topics=True)
+    compaction = {"cleanup.policy": "compact", "segment.ms": "50", "min.cleanable.dirty.ratio": "0.01"}
+    config = {**compaction, "max.compaction.lag.ms": "50", "message.timestamp.type": "LogAppendTime"}
+    assert admin.create(topic, 2, 1, {**config, "retention.ms": str(7 * 86_400_000)})
+    lines = [json.dumps({"device": "d", "ts": BASE_MS + n * 100, "temp": n}) for n in range(400)]
+    for number, line in enumerate(lines):
+        lab.producer.produce(topic, line, key="gone" if 100 <= number < 200 else str(number), partition=0)
+        if number % 20 == 19:
+            assert lab.producer.flush(60) == 0
+    kept = [*range(100), *range(199, 400)]
+    with closing(RangeReader(lab.settings.kafka_bootstrap)) as reader:
+
+        def offsets() -> list[int]:
+            chunks = reader.read([OffsetRange(topic, 0, 0, 400)], allow_holes=True)
+            return [offset for chunk in chunks for offset in chunk.offsets]
+
+        wait_until(offsets, lambda found: found == kept, "compacted", 90, poll_s=0.5)
+    admin.change_config(topic, {"cleanup.policy": "delete"})
+    lab.apply(HOLED_DOCUMENTS)
+    said = fails(lab, HOLED)
+    assert f"stream {topic}, partition 0 lacks records of offsets " in said
+    assert lab.ledger.last_checkpoint(HOLED) is None
+    found = re.search(r"--to TIME, with a time later than (\S+);", said)
+    assert found is not None, said
+    lab.ledger.set_desired(HOLED, Desired.STOPPED)
+    lab.lives.reset(HOLED, int(datetime.fromisoformat(found[1]).timestamp() * 1_000) + 1)
+    lab.drain(HOLED)
+    lab.require_clean(HOLED)
+    documents = sorted(lab.documents(f"{HOLED}-tens").values(), key=lambda one: str(one["@timestamp"]))
+    assert sum(one["n"] for one in documents) == 400 - documents[0]["least"]
+    assert 200 <= documents[0]["least"] <= 220, "it begins with the batch after that of the first record after the hole"

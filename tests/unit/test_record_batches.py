@@ -125,10 +125,20 @@ def test_a_marker_that_compaction_emptied_is_passed_over():
     assert values(empty + batch(2, b"b"), first=1) == ([b"b"], 3)
 
 
-def test_a_batch_that_compaction_emptied_still_moves_on():
-    empty = with_attributes(batch(1, b"a", b"b", b"c"), 0, records=0)
-    assert values(empty, first=1) == ([], 4)
-    assert values(without_last_records(batch(1, b"a"), 1, 3) + batch(4, b"d"), first=1) == ([b"a", b"d"], 5)
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_batch_from_which_records_were_removed_is_a_hole(kept: int):
+    """Its offsets follow those of the batch before, and only the number of its records shows that some are missing."""
+    cut = (
+        with_attributes(batch(1, b"a", b"b", b"c"), 0, records=0)
+        if kept == 0
+        else without_last_records(batch(1, b"a"), 1, 3)
+    )
+    data = batch(0, b"z") + cut + batch(4, b"d")
+    assert committed_batches(data, [], 0, 5)[1:] == (1, [], Hole(1, 4, 1_700_000_000_000))
+    assert committed_batches(cut, [], 2, 5)[1:] == (2, [], Hole(2, 4, 1_700_000_000_000))
+    found = committed_batches(data, [], 0, 5, allow_holes=True)
+    read = [record.value for one in found.batches for record in one.records()]
+    assert (read, found.offset_next) == ([b"z", b"a", b"d"] if kept else [b"z", b"d"], 5)
 
 
 @pytest.mark.parametrize(
