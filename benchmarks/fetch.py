@@ -21,8 +21,9 @@ from rich.console import Console
 from benchmarks.report import show
 from benchmarks.servers import new_stack
 from strandline.log.admin import KafkaAdmin
+from strandline.log.messages import LogReader, offset_of
 from strandline.log.range_reader import RangeReader
-from strandline.log.reader import LogReader, OffsetRange, offset_of
+from strandline.log.reader import OffsetRange
 
 RECORD_BYTES = 100
 SMALL_RANGE = 500

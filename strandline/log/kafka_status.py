@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from strandline.core.errors import NotFound
 from strandline.core.record_headers import DEAD_LETTER_PARTITION, dead_letter_topic
 from strandline.log.admin import KafkaAdmin
-from strandline.log.reader import LogMessage, LogReader, OffsetRange, offset_of
+from strandline.log.messages import LogMessage, LogReader, offset_of
+from strandline.log.reader import OffsetRange
 
 _QUESTION_S_MIN = 0.05
 """The last question of several gets so long where those before took all the time."""

@@ -23,7 +23,8 @@ from strandline.core.errors import Divergence, LogUnavailable, RecordTooLarge
 from strandline.core.failpoints import failpoint
 from strandline.log.index import LogIndex
 from strandline.log.kafka_connection import Refusals, librdkafka
-from strandline.log.reader import LogMessage, LogReader, OffsetRange
+from strandline.log.messages import LogMessage, LogReader
+from strandline.log.reader import OffsetRange
 from strandline.log.record_size import is_too_large, record_batch_bytes_max
 
 _TIMEOUT_S = 60.0

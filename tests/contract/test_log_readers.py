@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from strandline.core.errors import LogTruncated, LogUnavailable
 from strandline.core.record_headers import unpack_header_values
 from strandline.log.index import LogIndex
+from strandline.log.messages import LogReader
 from strandline.log.range_reader import RangeReader
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.reader import OffsetRange
 from tests.support.waiting import stretched, wait_until
 
 HEADER = "strandline-source"

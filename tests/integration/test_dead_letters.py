@@ -12,7 +12,8 @@ from confluent_kafka import KafkaException, Producer
 
 from strandline.core.errors import Fenced
 from strandline.log.index import LogIndex
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.messages import LogReader
+from strandline.log.reader import OffsetRange
 from strandline.log.topics import Topics
 from strandline.log.transactions import fence_producer, fence_producers
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter

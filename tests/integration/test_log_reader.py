@@ -8,7 +8,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from strandline.core.errors import NotFound
 from strandline.log.index import PARTITIONS_AGE_MAX_S, LogIndex
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.messages import LogReader
+from strandline.log.reader import OffsetRange
 from tests.support.waiting import wait_until
 
 

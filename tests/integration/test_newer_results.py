@@ -6,7 +6,7 @@ from confluent_kafka import Message, Producer
 
 from strandline.core.record_headers import HEADER_JOB
 from strandline.log.index import LogIndex
-from strandline.log.tail import last_records
+from strandline.log.messages import last_records
 from strandline.processing.emission.result_stream_writer import result_header
 from strandline.results.elasticsearch_client import request
 from strandline.results.newer_documents import newer_document

@@ -25,8 +25,9 @@ from strandline.ingest.mqtt.client import MqttClient
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.index import LogIndex
+from strandline.log.messages import LogReader
 from strandline.log.range_reader import RangeReader
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.reader import OffsetRange
 from strandline.log.transactions import fence_producer
 from strandline.results.elasticsearch_client import request
 from strandline.services.certificates import make_dev_certificates

@@ -8,7 +8,8 @@ from contextlib import closing
 import pytest
 
 from strandline.core.errors import LogUnavailable
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.messages import LogReader
+from strandline.log.reader import OffsetRange
 
 
 def test_why_nothing_came_stands_in_the_error_and_not_line_after_line_in_the_log(

@@ -18,7 +18,8 @@ from strandline.ingest.append.kafka_clients import KafkaClients
 from strandline.ingest.append.spool import Attempt, SpooledRecord
 from strandline.ingest.append.worker_thread import WorkerThread
 from strandline.log.admin import KafkaAdmin
-from strandline.log.reader import LogMessage, OffsetRange
+from strandline.log.messages import LogMessage
+from strandline.log.reader import OffsetRange
 
 ENDS_AGE_MAX_S = 10.0
 """How old the known ends of a stream's partitions may be: so much of the log is read to resolve an attempt."""

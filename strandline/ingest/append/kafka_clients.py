@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from strandline.log.admin import KafkaAdmin
 from strandline.log.kafka_connection import librdkafka
+from strandline.log.messages import LogReader
 from strandline.log.read_back import ReadBack
-from strandline.log.reader import LogReader
 from strandline.log.record_size import record_batch_bytes_max
 
 LINGER_MS = 2

@@ -13,7 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from strandline.core.record_headers import HEADER_ID, HEADER_JOB, REASON_EXPRESSION
-from strandline.log.reader import LogMessage, LogReader, OffsetRange
+from strandline.log.messages import LogMessage, LogReader
+from strandline.log.reader import OffsetRange
 from strandline.processing.audit.index_reader import (
     EndRange,
     count_documents,

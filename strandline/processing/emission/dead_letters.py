@@ -23,7 +23,7 @@ from strandline.core.record_headers import (
     HEADER_TAKEN_BY,
     dead_letter_topic,
 )
-from strandline.log.reader import LogMessage
+from strandline.log.messages import LogMessage
 from strandline.log.record_size import RECORD_BATCH_HEAD_BYTES, record_batch_bytes_max
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.source.slice_rows import parts_by_size, row_identity

@@ -22,7 +22,7 @@ from strandline.core.record_headers import (
     HEADER_WRITER,
 )
 from strandline.ledger.replays import Replay, ReplayAttempt
-from strandline.log.reader import LogMessage
+from strandline.log.messages import LogMessage
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.result_stream_writer import result_header
 

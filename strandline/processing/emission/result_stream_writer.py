@@ -22,7 +22,7 @@ from strandline.core.record_headers import (
     HEADER_SLICE_DIGEST,
     HEADER_STAGE,
 )
-from strandline.log.reader import LogMessage
+from strandline.log.messages import LogMessage
 from strandline.log.record_key import key_finder
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.transactional_ids import id_of_result_stream

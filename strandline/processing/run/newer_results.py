@@ -20,8 +20,7 @@ from strandline.core.record_headers import (
     dead_letter_topic,
 )
 from strandline.ledger.states import CheckpointRow, SliceRow
-from strandline.log.reader import LogMessage
-from strandline.log.tail import last_records
+from strandline.log.messages import LogMessage, last_records
 from strandline.processing.emission.result_stream_writer import result_header
 from strandline.processing.pipelines.checked_pipeline import aliases_of
 from strandline.processing.pipelines.job_run import JobRun

@@ -18,7 +18,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.schema import HEAD, revision_of
 from strandline.log.admin import HazardKind, KafkaAdmin
 from strandline.log.kafka_connection import explained, librdkafka
-from strandline.log.reader import LogReader, OffsetRange
+from strandline.log.messages import LogReader
+from strandline.log.reader import OffsetRange
 from strandline.log.topics import hazards
 from strandline.services.doctor.finding import Finding, ok, warning, wrong
 

@@ -28,7 +28,8 @@ from strandline.ledger.replays import Replay
 from strandline.ledger.states import JobRow
 from strandline.log.index import LogIndex
 from strandline.log.kafka_status import KafkaStatus, StoredDeadLetter
-from strandline.log.reader import LogReader, OffsetRange, offset_of
+from strandline.log.messages import LogReader, offset_of
+from strandline.log.reader import OffsetRange
 from strandline.log.record_key import key_finder
 from strandline.processing.emission.put_back import PutBack, PutBackRecord, put_back
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline

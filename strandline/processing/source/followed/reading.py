@@ -16,7 +16,8 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.lookups.sources import SourceBegin, SourceRows
 from strandline.ledger.states import LookupRow, Offsets
 from strandline.log.admin import KafkaAdmin
-from strandline.log.reader import LogMessage, LogReader, OffsetRange, offset_of
+from strandline.log.messages import LogMessage, LogReader, offset_of
+from strandline.log.reader import OffsetRange
 from strandline.processing.formats.lookups.rows import KeyedRows, canonical_text, digest_of, kept_rows, keyed_rows
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas

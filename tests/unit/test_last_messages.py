@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from strandline.core.errors import LogTruncated
-from strandline.log import tail
+from strandline.log import messages
+from strandline.log.messages import last_records
 from strandline.log.reader import OffsetRange
-from strandline.log.tail import last_records
 
 
 class ShrinkingTopic:
@@ -44,7 +44,7 @@ class ShrinkingTopic:
 
 
 def found_in(topic: ShrinkingTopic, monkeypatch: pytest.MonkeyPatch, wanted: set[int]) -> list[object]:
-    monkeypatch.setattr(tail, "LogReader", lambda bootstrap: topic)
+    monkeypatch.setattr(messages, "LogReader", lambda bootstrap: topic)
     return list(last_records("nowhere", topic, "t", {}, lambda record: record in wanted))  # type: ignore[arg-type, operator]
 
 
