@@ -56,8 +56,8 @@ class Settings(BaseSettings):
     cache_dir: Path = Field(default_factory=_default_cache_dir)
     """Where the fetched servers are kept between stacks; may be deleted at any time while no stack runs."""
     embedded_passwords: bool | None = None
-    """Whether the Kafka and the Elasticsearch that `strandline up` and `example` start ask for a password of the stack's own.
-    Default: as at the stack's last start; a new stack's ask for none."""
+    """True if Kafka, Elasticsearch and the MQTT broker that `strandline up` and `example` start ask for a password of the stack.
+    Default: as at the last start of the stack; the servers of a new stack ask."""
     kafka_bootstrap: str = "127.0.0.1:9092"
     """The Kafka brokers, `host:port` separated by commas."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"

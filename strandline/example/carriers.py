@@ -114,7 +114,8 @@ class MqttCarrier:
     protocol = "MQTT"
     is_acknowledging = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, login: tuple[str, str] | None = None) -> None:
+        """`login`: user and password at the broker; None if it asks for none."""
         place = urlsplit(url)
         self._reports: list[Report] = []
         """Not published yet."""
@@ -125,6 +126,8 @@ class MqttCarrier:
         self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id="example-fleet", clean_session=False)
         self._client.max_queued_messages_set(0)
         self._client.max_inflight_messages_set(100)
+        if login is not None:
+            self._client.username_pw_set(*login)
         self._client.on_connect = self._note_connected
         self._client.on_publish = self._note_acknowledged
         self._client.on_disconnect = self._note_disconnected

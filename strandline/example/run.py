@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -34,7 +35,13 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.client import Answer, ControlClient, authorization
 from strandline.services.embedded.addresses import STACK_FILE, STACK_USER, read_stack
 from strandline.services.embedded.admin_token import read_admin_token
-from strandline.services.embedded.passwords import NETRC, PASSWORDS_DIR, choose_passwords, read_password
+from strandline.services.embedded.passwords import (
+    NETRC,
+    PASSWORDS_DIR,
+    choose_passwords,
+    password_file,
+    read_password,
+)
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import Stack, up
 from strandline.services.trust import certificates_for
@@ -81,7 +88,11 @@ class Servers:
     elasticsearch_login: tuple[str, str] | None = field(default=None, repr=False)
     """User and password there; None where it asks for none."""
     curl_options: str = ""
-    """How a user's curl logs in there."""
+    """Options with which a user's curl logs in to Elasticsearch."""
+    mqtt_login: tuple[str, str] | None = field(default=None, repr=False)
+    """User and password at the broker. None if it asks for no login."""
+    password_file: Path | None = None
+    """File with the password of Elasticsearch, for other clients. None if it asks for no login."""
 
 
 def run_example(
@@ -101,7 +112,7 @@ def run_example(
     with stop_signals() as stop:
         passwords = choose_passwords(None, settings, data_dir)
         stack = up(settings, data_dir, port_offset, False, console, passwords=passwords)
-        password = read_password(stack.addresses, "elasticsearch")
+        password, mqtt_password = (read_password(stack.addresses, server) for server in ("elasticsearch", "mqtt"))
         try:
             servers = Servers(
                 stack.addresses.api_url,
@@ -119,13 +130,19 @@ def run_example(
                 require_running=partial(_require_running, stack),
                 token=read_admin_token(stack.data_dir),
                 elasticsearch_login=(STACK_USER, password) if password is not None else None,
-                curl_options=f"--netrc-file {stack.data_dir / PASSWORDS_DIR / NETRC} " if password is not None else "",
+                curl_options=_netrc_option(stack.data_dir) if password is not None else "",
+                mqtt_login=(STACK_USER, mqtt_password) if mqtt_password is not None else None,
+                password_file=password_file(stack.addresses, "elasticsearch") if password is not None else None,
             )
             code = show_example(servers, speed, console, seconds, stop)
         finally:
             stack.stop()
     say(console, f"everything is stopped; the next start continues with the data in {stack.data_dir}")
     return code
+
+
+def _netrc_option(data_dir: Path) -> str:
+    return f"--netrc-file {shlex.quote(str(data_dir / PASSWORDS_DIR / NETRC))} "
 
 
 def _require_own_servers(data_dir: Path) -> None:
@@ -243,7 +260,7 @@ def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
     carriers: list[Carrier] = [
         http,
         http,
-        MqttCarrier(servers.mqtt_url),
+        MqttCarrier(servers.mqtt_url, servers.mqtt_login),
         UdpCarrier(servers.udp_host, stream.udp.port + servers.port_offset),
     ]
     return dict(zip(SITES, carriers, strict=True))
@@ -402,11 +419,22 @@ def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
     return Places(
         api_docs=f"{servers.api_url}/openapi.json",
         search=f"curl {servers.curl_options}'{address}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
+        login=_login_hint(address, servers.password_file),
         job_status=f"{_command()} job status {pipeline.pipeline} {servers.option}",
         dead_letters=f"{_command()} dead-letters list {pipeline.pipeline} {servers.option}",
         logs=servers.logs,
         speed=speed,
         delay_ms=pipeline.reads[0].event_time.delay,
+    )
+
+
+def _login_hint(address: str, password_file: Path | None) -> str:
+    """Return how other programs log in to Elasticsearch; empty if it asks for no login."""
+    if password_file is None:
+        return ""
+    return (
+        f"{address} accepts user {STACK_USER} with the password in {password_file}; "
+        "STRANDLINE_EMBEDDED_PASSWORDS=false make run starts it without passwords"
     )
 
 

@@ -23,7 +23,9 @@ class Places:
 
     api_docs: str
     search: str
-    """A command that asks Elasticsearch."""
+    """A command that queries Elasticsearch."""
+    login: str
+    """How other programs log in to Elasticsearch. Empty if it asks for no login."""
     job_status: str
     """A command that shows the job."""
     dead_letters: str
@@ -66,6 +68,7 @@ def where_to_look(places: Places) -> list[str]:
         "where to look next, from another terminal:",
         f"  the API        {places.api_docs}",
         f"  results        {places.search}",
+        *([f"  other clients  {places.login}"] if places.login else []),
         f"  the job        {places.job_status}",
         f"  dead letters   {places.dead_letters}",
         f"  logs           {places.logs}",

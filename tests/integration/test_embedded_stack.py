@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,11 +17,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from strandline.ledger.ledger import Ledger
 from strandline.services.embedded.addresses import Ports, StackAddresses
+from strandline.services.embedded.stack import _speaks_mqtt
 from strandline.services.processes.pids import PidFile
 from tests.support.ports import free_port_offset
 from tests.support.waiting import stretched, wait_until
@@ -46,6 +49,20 @@ class OutsideStack:
         command = self.up_command("--detach", *more)
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
+    def password(self, server: str) -> str:
+        return (self.data_dir / "passwords" / server).read_text().strip()
+
+    def kafka(self, **more: str) -> dict[str, str]:
+        """How a client of Kafka connects and logs in."""
+        login = {"sasl.username": "strandline", "sasl.password": self.password("kafka")}
+        login |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        return {"bootstrap.servers": self.addresses.kafka_bootstrap, **login, **more}
+
+    def index(self) -> httpx.Client:
+        """A client of Elasticsearch that logs in."""
+        login = ("strandline", self.password("elasticsearch"))
+        return httpx.Client(base_url=self.addresses.elasticsearch_url, auth=login, timeout=30, trust_env=False)
+
     def down(self) -> subprocess.CompletedProcess[str]:
         command = [STRANDLINE, "down", "--data-dir", str(self.data_dir)]
         return subprocess.run(command, capture_output=True, text=True, timeout=stretched(120), check=False)
@@ -55,6 +72,7 @@ class OutsideStack:
 def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[OutsideStack]:
     """Without a standby, which would join the processes some time after `up`."""
     monkeypatch.setenv("STRANDLINE_STANDBYS", "0")
+    monkeypatch.delenv("STRANDLINE_EMBEDDED_PASSWORDS", raising=False)
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
         stack = OutsideStack(Path(directory))
         try:
@@ -76,28 +94,28 @@ def kill(stack: OutsideStack, *names: str) -> None:
 
 def write_everywhere(stack: OutsideStack) -> None:
     """One fact in each of the three places that must outlive a crash, each confirmed."""
-    admin = AdminClient({"bootstrap.servers": stack.addresses.kafka_bootstrap})
+    admin = AdminClient(stack.kafka())
     admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
     refusals: list[object] = []
-    producer = Producer({"bootstrap.servers": stack.addresses.kafka_bootstrap, "enable.idempotence": True})
+    producer = Producer(stack.kafka(**{"enable.idempotence": "true"}))
     producer.produce("kept", b"still here", on_delivery=lambda error, _: refusals.append(error))
     assert producer.flush(30) == 0 and refusals == [None]
-    index = f"{stack.addresses.elasticsearch_url}/kept"
-    httpx.put(index, json={"settings": {"number_of_replicas": 0}}, trust_env=False).raise_for_status()
-    httpx.put(f"{index}/_create/1", json={"is": "still here"}, timeout=30, trust_env=False).raise_for_status()
+    with stack.index() as index:
+        index.put("/kept", json={"settings": {"number_of_replicas": 0}}).raise_for_status()
+        index.put("/kept/_create/1", json={"is": "still here"}).raise_for_status()
     ledger = Ledger.open(stack.addresses.ledger_url)
     ledger.put_stream("kept", {"stream": "kept"})
     ledger.close()
 
 
 def require_everything(stack: OutsideStack) -> None:
-    consumer = Consumer({"bootstrap.servers": stack.addresses.kafka_bootstrap, "group.id": "test"})
+    consumer = Consumer(stack.kafka(**{"group.id": "test"}))
     consumer.assign([TopicPartition("kept", 0, 0)])
     message = consumer.poll(30)
     consumer.close()
     assert message is not None and message.value() == b"still here"
-    document = httpx.get(f"{stack.addresses.elasticsearch_url}/kept/_doc/1", timeout=30, trust_env=False)
-    assert document.json()["_source"] == {"is": "still here"}
+    with stack.index() as index:
+        assert index.get("/kept/_doc/1").json()["_source"] == {"is": "still here"}
     ledger = Ledger.open(stack.addresses.ledger_url)
     assert ledger.stream("kept").document == {"stream": "kept"}
     ledger.close()
@@ -115,6 +133,7 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
     for url in (outside.addresses.api_url, outside.addresses.ingest_url):
         assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
     require_loopback_only(outside.offset)
+    require_a_login(outside, first.stdout)
     write_everywhere(outside)
 
     again = outside.up()
@@ -157,6 +176,27 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
     for pid in running.values():
         assert not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
     assert outside.down().returncode == 0, "nothing to stop is no error"
+
+
+def require_a_login(stack: OutsideStack, printed: str) -> None:
+    """The servers of a new stack refuse who has no password, under any host name; the printed command for curl logs in."""
+    address = stack.addresses.elasticsearch_url
+    for host in (f"127.0.0.1:{9200 + stack.offset}", "rebound.example"):
+        answer = httpx.get(f"{address}/_cat/indices", headers={"Host": host}, timeout=30, trust_env=False)
+        assert answer.status_code == 401, host
+    with pytest.raises(KafkaException):
+        AdminClient({"bootstrap.servers": stack.addresses.kafka_bootstrap, "log_level": 0}).list_topics(timeout=3)
+    assert not _speaks_mqtt(stack.offset + 1883, None), "the broker refuses a client without a login"
+    assert _speaks_mqtt(stack.offset + 1883, stack.password("mqtt"))
+    (command,) = re.findall(r"^to query Elasticsearch: (curl .*)$", printed, re.MULTILINE)
+    netrc = subprocess.run(
+        [STRANDLINE, "netrc", "--data-dir", str(stack.data_dir)], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+    assert netrc == str(stack.data_dir / "passwords" / "netrc") and netrc in command
+    if shutil.which("curl"):
+        done = subprocess.run(["bash", "-c", f"{command} -sS --fail"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert not [one for one in ("kafka", "elasticsearch", "mqtt") if stack.password(one) in printed]
 
 
 def require_loopback_only(offset: int) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
+from strandline.ingest.mqtt.bridge import MqttBridgeSettings
 from strandline.log.kafka_connection import aiokafka, librdkafka
 from strandline.processing.notebook.request import request_of
 from strandline.results.elasticsearch_client import is_of_settings, login_of
@@ -28,13 +29,14 @@ from strandline.services.embedded.passwords import (
     choose_passwords,
     ensure_passwords,
     login_settings,
+    netrc_file,
     read_password,
     use_logins,
 )
 from strandline.services.embedded.stack import Stack
 from strandline.services.processes.pids import PidFile
 
-ALL = {"kafka", "elasticsearch", "kafka.properties", "netrc", "strandline.env"}
+ALL = {"kafka", "elasticsearch", "mqtt", "kafka.properties", "netrc", "strandline.env"}
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def directory_of(addresses: StackAddresses) -> Path:
 
 
 def passwords_of(addresses: StackAddresses) -> dict[str, str]:
-    found = {server: read_password(addresses, server) for server in ("kafka", "elasticsearch")}
+    found = {server: read_password(addresses, server) for server in ("kafka", "elasticsearch", "mqtt")}
     return {server: password for server, password in found.items() if password is not None}
 
 
@@ -66,7 +68,7 @@ def use_environment(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 
 def test_passwords_are_made_once_for_their_owner_alone(addresses: StackAddresses) -> None:
     made = passwords_of(addresses)
-    assert len(set(made.values())) == 2 and all(len(one) >= 40 for one in made.values())
+    assert len(set(made.values())) == 3 and all(len(one) >= 40 for one in made.values())
     directory = directory_of(addresses)
     directory.chmod(0o755)
     (directory / "kafka").chmod(0o644)
@@ -88,15 +90,18 @@ def test_a_stack_without_passwords_has_no_files_and_no_logins(tmp_path: Path) ->
 def test_only_the_stacks_own_servers_have_a_password_of_the_stacks(tmp_path: Path) -> None:
     addresses = StackAddresses.of(tmp_path, 0, {"kafka": "farm:9092"}, passwords=True)
     ensure_passwords(addresses)
-    assert {path.name for path in directory_of(addresses).iterdir()} == {"elasticsearch", "netrc", "strandline.env"}
+    assert {path.name for path in directory_of(addresses).iterdir()} == ALL - {"kafka", "kafka.properties"}
     assert not [name for name in login_settings(addresses) if "KAFKA" in name]
     assert stack_settings(Settings(kafka_username="theirs"), addresses).kafka_username == "theirs"
 
 
 def test_what_is_given_goes_before_the_setting_and_that_before_what_the_last_start_was(tmp_path: Path) -> None:
     unset, asks, asks_not = Settings(), Settings(embedded_passwords=True), Settings(embedded_passwords=False)
-    assert not choose_passwords(None, unset, tmp_path), "outside checks read Kafka and Elasticsearch without"
+    assert choose_passwords(None, unset, tmp_path), "the servers of a new stack ask"
     assert choose_passwords(True, asks_not, tmp_path) and choose_passwords(None, asks, tmp_path)
+    assert not choose_passwords(False, asks, tmp_path) and not choose_passwords(None, asks_not, tmp_path)
+    StackAddresses.of(tmp_path, 0).write()
+    assert not choose_passwords(None, unset, tmp_path), "a stack that exists without passwords stays open"
     StackAddresses.of(tmp_path, 0, passwords=True).write()
     assert choose_passwords(None, unset, tmp_path)
     assert not choose_passwords(False, asks, tmp_path) and not choose_passwords(None, asks_not, tmp_path)
@@ -141,12 +146,36 @@ def test_a_process_of_the_stack_sets_aside_the_login_for_another_server(addresse
         "STRANDLINE_KAFKA_PASSWORD": "other",
         "STRANDLINE_KAFKA_CA_FILE": "/other",
         "STRANDLINE_ELASTICSEARCH_API_KEY_FILE": "/other",
-        "STRANDLINE_MQTT_PASSWORD": "kept",
+        "STRANDLINE_MQTT_PASSWORD": "other",
+        "strandline_mqtt_ca_file": "/other",
     }
+    kept = {"STRANDLINE_MQTT_VERSION": "3.1.1", "STRANDLINE_MQTT_LISTENER_PASSWORDS": "/kept"}
+    environment |= kept
     use_logins(addresses, environment)
-    assert environment == login_settings(addresses) | {"STRANDLINE_MQTT_PASSWORD": "kept"}
+    assert environment == login_settings(addresses) | kept
     use_logins(addresses, environment)
-    assert environment == login_settings(addresses) | {"STRANDLINE_MQTT_PASSWORD": "kept"}
+    assert environment == login_settings(addresses) | kept
+
+
+@pytest.mark.parametrize("passwords", [False, True])
+@pytest.mark.parametrize("auth", ["none", "tokens"])
+def test_the_broker_asks_in_a_stack_with_passwords_or_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auth: str, passwords: bool
+) -> None:
+    addresses = StackAddresses.of(tmp_path, 100, passwords=passwords, auth=auth)
+    assert ("mqtt" in addresses.secured()) is (passwords or auth == "tokens")
+    assert ("kafka" in addresses.secured()) is ("elasticsearch" in addresses.secured()) is passwords
+    ensure_passwords(addresses)
+    use_environment(monkeypatch, login_settings(addresses))
+    bridge = MqttBridgeSettings.read()
+    password = read_password(addresses, "mqtt")
+    if "mqtt" not in addresses.secured():
+        assert bridge.mqtt_username is bridge.mqtt_password is password is None
+        return
+    assert bridge.mqtt_password is not None and bridge.mqtt_password.get_secret_value() == password
+    assert (bridge.mqtt_url, bridge.mqtt_username) == (addresses.mqtt_url, "strandline")
+    outside = StackAddresses.of(tmp_path, 100, {"mqtt": "mqtt://farm"}, passwords=passwords, auth=auth)
+    assert "mqtt" not in outside.secured()
 
 
 def test_kafka_takes_nobody_else_on_any_port(addresses: StackAddresses, tmp_path: Path) -> None:
@@ -216,8 +245,11 @@ def test_a_person_has_files_for_kafkas_tools_for_curl_and_for_further_processes(
     kafka = dict(line.split("=", 1) for line in (directory / "kafka.properties").read_text().splitlines())
     assert kafka["security.protocol"] == "SASL_PLAINTEXT" and kafka["sasl.mechanism"] == "PLAIN"
     assert f'username="strandline" password="{made["kafka"]}"' in kafka["sasl.jaas.config"]
-    netrc = (directory / "netrc").read_text().split()
-    assert netrc == ["machine", "127.0.0.1", "login", "strandline", "password", made["elasticsearch"]]
+    netrc = (directory / "netrc").read_text().splitlines()
+    login = f"login strandline password {made['elasticsearch']}"
+    assert netrc == [f"machine 127.0.0.1 {login}", f"machine localhost {login}"]
+    assert netrc_file(addresses) == directory / "netrc"
+    assert str(netrc_file(StackAddresses.of(Path(addresses.data_dir), 100))) == "/dev/null", "the same command works"
     lines = (directory / "strandline.env").read_text().splitlines()
     read = {name: shlex.split(value)[0] for name, _, value in (line.partition("=") for line in lines)}
     assert read == login_settings(addresses)
@@ -307,6 +339,10 @@ def test_the_doctor_says_who_else_can_get_in(addresses: StackAddresses) -> None:
     wrong, _ = found()
     assert wrong.state is State.WRONG and f"chmod go= {directory / 'netrc'}" in wrong.remedy
     data_dir.chmod(0o700)
+    (directory / "netrc").chmod(0o600)
     (one,) = check_passwords(StackAddresses.of(data_dir, 100))
     assert one.state is State.OK and "up --passwords" in one.sentence
-    assert list(check_passwords(StackAddresses.of(data_dir, 100, {"kafka": "a:1", "elasticsearch": "http://b"}))) == []
+    half_open = list(check_passwords(StackAddresses.of(data_dir, 100, auth="tokens")))
+    assert "Kafka, Elasticsearch of the stack" in half_open[0].sentence and half_open[1].state is State.OK
+    outside = {"kafka": "a:1", "elasticsearch": "http://b", "mqtt": "mqtt://c"}
+    assert list(check_passwords(StackAddresses.of(data_dir, 100, outside))) == []

@@ -29,6 +29,7 @@ EVENT_MS = 1_700_000_000_000
 PLACES = Places(
     api_docs="http://127.0.0.1:8080/openapi.json",
     search="curl 'x'",
+    login="user x",
     job_status="strandline job status",
     dead_letters="strandline dead-letters list",
     logs="/data/logs",

@@ -29,7 +29,8 @@ def documents(page: Path) -> dict[str, str]:
 def commands(page: Path) -> Iterator[list[str]]:
     """The words behind `strandline` of each command, as a shell reads them."""
     for line in "".join(blocks(page)).splitlines():
-        if found := re.match(r"(?:[A-Z_]+='\S*' )?\.venv/bin/strandline (.+)", line):
+        alone, within = r"(?:[A-Z_]+='\S*' )?\.venv/bin/strandline (.+)", r".*\$\(\.venv/bin/strandline ([^)]+)\)"
+        if found := re.match(alone, line) or re.match(within, line):
             yield shlex.split(found[1])
 
 

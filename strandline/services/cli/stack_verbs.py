@@ -39,7 +39,7 @@ def up(
         bool | None,
         typer.Option(
             "--passwords/--no-passwords",
-            help="Whether its own Kafka and Elasticsearch ask for a password; default: as at the last start.",
+            help="Its own Kafka, Elasticsearch and MQTT broker ask for a password; default: yes, then as at the last start.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -98,6 +98,21 @@ def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     stack.down(directory, progress_console(as_json))
     if as_json:
         print_json({"data_dir": str(directory), "stopped": True})
+
+
+@stack_app.command(epilog="Example: strandline netrc --data-dir /tmp/stack")
+def netrc(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Print the path of the file with which curl logs in to the Elasticsearch of the embedded stack.
+
+    Use it in: curl --netrc-file "$(strandline netrc)" URL. If Elasticsearch asks for no password, the path is /dev/null, so that
+    the same command works.
+    """
+    from strandline.core.settings import Settings
+    from strandline.services.embedded.addresses import read_stack
+    from strandline.services.embedded.passwords import netrc_file
+
+    path = netrc_file(read_stack(data_dir or Settings.read().data_dir))
+    show({"netrc": str(path)}, as_json, lambda: [str(path)])
 
 
 @stack_app.command(epilog="Example: strandline doctor --data-dir /tmp/stack")

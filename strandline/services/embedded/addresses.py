@@ -30,8 +30,10 @@ LOGIN_FIELDS: Mapping[str, Mapping[str, str]] = {
         "kafka_username": STACK_USER,
     },
     "elasticsearch": {"elasticsearch_username": STACK_USER},
+    "mqtt": {"mqtt_username": STACK_USER},
 }
-"""Those of the stack's own servers that may ask for a password -> the settings of a login there, but the password."""
+"""Own servers of the stack that can ask for a password -> the settings of a login there, without the password."""
+SERVER_NAMES = {"kafka": "Kafka", "elasticsearch": "Elasticsearch", "mqtt": "the MQTT broker"}
 
 Outside = Mapping[str, str]
 """The servers of a stack that are somebody else's: name -> address."""
@@ -85,7 +87,7 @@ class StackAddresses:
     outside: tuple[str, ...] = ()
     """Which of the servers are not the stack's own."""
     passwords: bool = False
-    """Whether its own Kafka and Elasticsearch ask for a password of the stack's."""
+    """True if its own Kafka, Elasticsearch and MQTT broker ask for a password of the stack. See `secured`."""
     auth: str = "none"
     """Whom its API and gateways let in: the setting `auth` of its processes."""
 
@@ -120,14 +122,18 @@ class StackAddresses:
         return {name: str(getattr(self, OUTSIDE_FIELDS[name])) for name in self.outside}
 
     def secured(self) -> tuple[str, ...]:
-        """Which of its own servers ask for a password of the stack's."""
-        return tuple(name for name in LOGIN_FIELDS if self.passwords and name not in self.outside)
+        """Return the names of its own servers that ask for a password of the stack.
+
+        The MQTT broker also asks if API and gateways ask for logins: the bridge appends its messages without another check.
+        """
+        asks = {"kafka": self.passwords, "elasticsearch": self.passwords, "mqtt": self.passwords or self.auth != "none"}
+        return tuple(name for name in LOGIN_FIELDS if asks[name] and name not in self.outside)
 
     def in_words(self) -> str:
         """Which servers it uses, whether its own ask for passwords, and whom it lets in."""
         outside = [f"{name} {address} of yours" for name, address in self.outside_servers().items()]
         words = [", ".join(outside) or "servers of its own"]
-        if self.secured():
+        if self.passwords and self.secured():
             words.append("passwords")
         if self.auth != "none":
             words.append(f"STRANDLINE_AUTH={self.auth}")
@@ -168,7 +174,10 @@ def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
     """The settings of every process of the stack: the user's, but for the addresses of the stack's own servers."""
     ports = Ports.moved(addresses.port_offset)
     logins: dict[str, Any] = {
-        name: value for server in addresses.secured() for name, value in LOGIN_FIELDS[server].items()
+        name: value
+        for server in addresses.secured()
+        for name, value in LOGIN_FIELDS[server].items()
+        if name in type(settings).model_fields  # the login at the broker is a setting of the MQTT bridge alone
     }
     return settings.model_copy(
         update={

@@ -1,7 +1,7 @@
-"""Passwords of a stack's own Kafka and Elasticsearch: made when the stack first starts with them, kept in `DIR/passwords`, which
-only its owner can enter, and used by every process of the stack through the settings that are there for servers of somebody
-else. So no password stands in an argument, a log, `stack.json` or an answer, and each process reads its own file
-(docs/decisions/0060).
+"""Passwords of a stack's own Kafka, Elasticsearch and MQTT broker: made when the stack first starts with them, kept in
+`DIR/passwords`, which only its owner can enter, and used by every process of the stack through the settings for external servers.
+No password appears in an argument, a log, `stack.json` or a response, and each process reads its own file (docs/decisions/0060,
+docs/decisions/0095).
 
 The other files there are for people: what Kafka's tools, curl and further processes of Strandline are given to log in.
 """
@@ -21,6 +21,7 @@ from strandline.services.doctor.finding import Finding, ok, warning, wrong
 from strandline.services.embedded.addresses import (
     LOGIN_FIELDS,
     OUTSIDE_FIELDS,
+    SERVER_NAMES,
     STACK_FILE,
     STACK_USER,
     StackAddresses,
@@ -33,18 +34,21 @@ PASSWORDS_DIR = "passwords"
 NETRC = "netrc"
 """The file there that curl reads."""
 _BYTES = 32
+_MQTT_CONNECTION = frozenset(f"STRANDLINE_MQTT_{name}" for name in ("URL", "USERNAME", "PASSWORD", "CA_FILE"))
 _USABLE = re.compile(r"[A-Za-z0-9_-]{20,200}")
 """What needs no quoting in any file that holds it."""
 
 
 def choose_passwords(given: bool | None, settings: Settings, data_dir: Path) -> bool:
-    """Whether a stack's own servers are to ask for passwords: what was given goes before the setting, and that before what
-    `stack.json` remembers. A new stack asks for none."""
+    """Return True if the stack's own servers must ask for passwords.
+
+    The option has precedence over the setting, and the setting over the value in `stack.json`. A new stack asks.
+    """
     if given is not None:
         return given
     if settings.embedded_passwords is not None:
         return settings.embedded_passwords
-    return (data_dir / STACK_FILE).exists() and read_stack(data_dir).passwords
+    return read_stack(data_dir).passwords if (data_dir / STACK_FILE).exists() else True
 
 
 def ensure_passwords(addresses: StackAddresses) -> None:
@@ -76,7 +80,7 @@ def read_password(addresses: StackAddresses, server: str) -> str | None:
     none."""
     if server not in addresses.secured():
         return None
-    file = _file(addresses, server)
+    file = password_file(addresses, server)
     remedy = f"delete it and start the stack again: strandline down, then up, --data-dir {addresses.data_dir}"
     try:
         password = file.read_text(encoding="ascii").strip()
@@ -99,10 +103,23 @@ def login_settings(addresses: StackAddresses) -> dict[str, str]:
         fields = {
             address: str(getattr(addresses, address)),
             **LOGIN_FIELDS[server],
-            f"{server}_password_file": str(_file(addresses, server)),
+            f"{server}_password_file": str(password_file(addresses, server)),
         }
         found |= {f"STRANDLINE_{name.upper()}": value for name, value in fields.items()}
     return found
+
+
+def netrc_file(addresses: StackAddresses) -> Path:
+    """Return the path of the file with which curl logs in to the stack's Elasticsearch; an empty file if it asks for no password.
+
+    Raises StackError if the file is missing.
+    """
+    if "elasticsearch" not in addresses.secured():
+        return Path(os.devnull)
+    path = Path(addresses.data_dir) / PASSWORDS_DIR / NETRC
+    if not path.exists():
+        raise StackError(f"{path} is missing; to write it again, run strandline up --data-dir {addresses.data_dir}")
+    return path
 
 
 def use_logins(addresses: StackAddresses, environment: os._Environ[str] | dict[str, str] = os.environ) -> None:
@@ -110,23 +127,30 @@ def use_logins(addresses: StackAddresses, environment: os._Environ[str] | dict[s
     another server of the kind is set aside. Raises StackError when a password is gone."""
     for server in addresses.secured():
         read_password(addresses, server)
-        for other in [name for name in environment if name.upper().startswith(f"STRANDLINE_{server.upper()}_")]:
+        for other in [name for name in environment if _sets_login(name.upper(), server)]:
             del environment[other]
     environment.update(login_settings(addresses))
+
+
+def _sets_login(variable: str, server: str) -> bool:
+    """Return True if the variable configures the connection to this kind of server. Most MQTT settings configure gateways."""
+    if server != "mqtt":
+        return variable.startswith(f"STRANDLINE_{server.upper()}_")
+    return variable.removesuffix("_FILE") in _MQTT_CONNECTION or variable in _MQTT_CONNECTION
 
 
 def check_passwords(addresses: StackAddresses) -> Iterator[Finding]:
     """The doctor's look at who else can use the stack's own servers."""
     subject = "passwords"
     data_dir = Path(addresses.data_dir)
-    own = [name for name in LOGIN_FIELDS if name not in addresses.outside]
-    if not own:
-        return
-    if not addresses.secured():
-        names = " and ".join(name.capitalize() for name in own)
+    if is_open := [name for name in LOGIN_FIELDS if name not in (*addresses.outside, *addresses.secured())]:
+        names = ", ".join(SERVER_NAMES[name] for name in is_open)
         yield ok(
-            subject, f"{names} of the stack take every process of this machine; `strandline up --passwords` closes them"
+            subject,
+            f"every process of this machine can use {names} of the stack, and web pages in its browsers can use Elasticsearch; "
+            "to close them, run strandline down, then strandline up --passwords",
         )
+    if not addresses.secured():
         return
     directory = data_dir / PASSWORDS_DIR
     readable = [path for path in (directory, *sorted(directory.glob("*"))) if path.stat().st_mode & 0o077]
@@ -140,7 +164,8 @@ def check_passwords(addresses: StackAddresses) -> Iterator[Finding]:
         yield warning(subject, f"other users can enter {data_dir}, where records and results lie in files", remedy)
 
 
-def _file(addresses: StackAddresses, server: str) -> Path:
+def password_file(addresses: StackAddresses, server: str) -> Path:
+    """Return the path of the file with the password of this server."""
     return Path(addresses.data_dir) / PASSWORDS_DIR / server
 
 
@@ -159,5 +184,6 @@ def _for_people(addresses: StackAddresses) -> dict[str, str]:
         files["kafka.properties"] = "".join(f"{name}={value}\n" for name, value in settings.items())
     elasticsearch = read_password(addresses, "elasticsearch")
     if elasticsearch is not None:
-        files[NETRC] = f"machine 127.0.0.1 login {STACK_USER} password {elasticsearch}\n"
+        hosts = ("127.0.0.1", "localhost")
+        files[NETRC] = "".join(f"machine {one} login {STACK_USER} password {elasticsearch}\n" for one in hosts)
     return files

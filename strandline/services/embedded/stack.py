@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sys
 import time
@@ -21,6 +22,7 @@ from strandline.services.embedded import preflight
 from strandline.services.embedded.addresses import (
     NOTHING_OUTSIDE,
     OUTSIDE_FIELDS,
+    SERVER_NAMES,
     STACK_USER,
     Outside,
     Ports,
@@ -36,9 +38,11 @@ from strandline.services.embedded.interruption import signals_raise_interrupt, s
 from strandline.services.embedded.kafka_server import kafka_program
 from strandline.services.embedded.outside_servers import require_outside
 from strandline.services.embedded.passwords import (
+    NETRC,
     PASSWORDS_DIR,
     ensure_passwords,
     login_settings,
+    password_file,
     read_password,
     use_logins,
 )
@@ -79,7 +83,7 @@ class Stack:
         *,
         passwords: bool = False,
     ) -> None:
-        """`outside`: servers that are there already, which the stack uses instead of its own. `passwords`: its own ask."""
+        """`outside`: external servers that the stack uses instead of its own. `passwords`: True if its own ask for passwords."""
         self.data_dir = data_dir.absolute()
         self.ports = Ports.moved(port_offset)
         self.addresses = StackAddresses.of(self.data_dir, port_offset, outside, passwords=passwords, auth=settings.auth)
@@ -193,7 +197,11 @@ class Stack:
         """Start the MQTT broker. Returns its URL."""
         with self._progress.step("starting the MQTT broker", f"the MQTT broker answers on {self.addresses.mqtt_url}"):
             module = "strandline.services.embedded.mqtt_broker"
-            self._start_module("mqtt", [module, str(self.ports.mqtt)], lambda: _speaks_mqtt(self.ports.mqtt))
+            password = read_password(self.addresses, "mqtt")
+            arguments = [] if password is None else [str(password_file(self.addresses, "mqtt"))]
+            self._start_module(
+                "mqtt", [module, str(self.ports.mqtt), *arguments], lambda: _speaks_mqtt(self.ports.mqtt, password)
+            )
         return self.addresses.mqtt_url
 
     def migrate_ledger(self) -> None:
@@ -455,8 +463,14 @@ def up(
         f"logs {stack.data_dir / 'logs'}",
     ]
     if where.secured():
-        names = " and ".join(name.capitalize() for name in where.secured())
-        lines.append(f"{names} take user {STACK_USER} alone, with the passwords in {stack.data_dir / PASSWORDS_DIR}")
+        names = ", ".join(SERVER_NAMES[name] for name in where.secured())
+        lines.append(
+            f"user {STACK_USER} with the passwords in {stack.data_dir / PASSWORDS_DIR} can log in to {names}; "
+            "strandline up --no-passwords starts a stack without passwords"
+        )
+    if "elasticsearch" in where.secured():
+        netrc = shlex.quote(str(stack.data_dir / PASSWORDS_DIR / NETRC))
+        lines.append(f"to query Elasticsearch: curl --netrc-file {netrc} '{where.elasticsearch_url}/_cat/indices?v'")
     if settings.auth != "none":
         lines.append(f"the admin's token, which local verbs use, is in {stack.data_dir / ADMIN_TOKEN_FILE}")
     if detach:
@@ -481,9 +495,13 @@ def down(data_dir: Path, console: Console) -> None:
         stop_all(directory, ProgressDisplay(console))
 
 
-def _speaks_mqtt(port: int) -> bool:
-    """Whether a broker answers a CONNECT (MQTT 3.1.1, clean session) with success."""
-    connect, disconnect = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x0a\x00\x05ready", b"\xe0\x00"
+def _speaks_mqtt(port: int, password: str | None) -> bool:
+    """Return True if a broker accepts a CONNECT (MQTT 3.1.1, clean session) with the login of the stack."""
+    logins = [] if password is None else [STACK_USER, password]
+    fields = b"".join(len(one).to_bytes(2, "big") + one.encode() for one in ("ready", *logins))
+    body = b"\x00\x04MQTT\x04" + (b"\x02" if password is None else b"\xc2") + b"\x00\x0a" + fields
+    head = b"\x10" + (bytes([len(body)]) if len(body) < 128 else bytes([len(body) % 128 | 128, len(body) // 128]))
+    connect, disconnect = head + body, b"\xe0\x00"
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
             connection.sendall(connect)
