@@ -88,7 +88,7 @@ def kill(stack: OutsideStack, *names: str) -> None:
     for name in names:
         os.kill(pids[name], signal.SIGKILL)
     wait_until(
-        lambda: all(stack.pids.alive().get(name) != pids[name] for name in names), f"dead: {', '.join(names)}", 30
+        lambda: all(stack.pids.alive().get(name) != pids[name] for name in names), bool, f"dead: {', '.join(names)}", 30
     )
 
 
@@ -144,7 +144,7 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
     kill(outside, "gateway-http", "mqtt")
     log = outside.data_dir / "logs" / "watcher.log"
     for name in ("gateway-http", "mqtt"):
-        wait_until(lambda name=name: f"{name} runs again" in log.read_text(), f"{name} is started again", 60)
+        wait_until(lambda name=name: f"{name} runs again" in log.read_text(), bool, f"{name} is started again", 60)
         assert f"{name} died; it is started again in 1 s" in log.read_text()
     assert set(outside.pids.alive()) == PROCESSES
     assert httpx.get(f"{outside.addresses.ingest_url}/healthz", trust_env=False).status_code == 200
@@ -161,7 +161,7 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
     assert set(after) == PROCESSES and after | before == after, "what ran still runs, under its number"
 
     kill(outside, "watcher", *PARTS)
-    wait_until(lambda: outside.pids.alive() == {}, "all are dead", 30)
+    wait_until(lambda: outside.pids.alive() == {}, bool, "all are dead", 30)
 
     second = outside.up()
     assert second.returncode == 0, second.stderr
@@ -220,12 +220,12 @@ def test_a_stack_in_the_foreground_tells_what_died_and_ends_when_it_is_stopped_f
     with (outside.data_dir / "up.out").open("wb") as output:
         up = subprocess.Popen(outside.up_command(), stdout=output, stderr=subprocess.STDOUT)
     told = outside.data_dir / "up.out"
-    wait_until(lambda: "Ctrl-C" in told.read_text() or up.poll() is not None, "the stack is up")
+    wait_until(lambda: "Ctrl-C" in told.read_text() or up.poll() is not None, bool, "the stack is up")
     assert up.poll() is None, told.read_text()
     kill(outside, "watcher")
-    wait_until(lambda: "watcher" in outside.pids.alive(), "the watcher is started again", 60)
+    wait_until(lambda: "watcher" in outside.pids.alive(), bool, "the watcher is started again", 60)
     kill(outside, "mqtt")
-    wait_until(lambda: "mqtt runs again" in told.read_text(), "mqtt is started again", 60)
+    wait_until(lambda: "mqtt runs again" in told.read_text(), bool, "mqtt is started again", 60)
     assert "mqtt died; it is started again in 1 s" in told.read_text()
     assert set(outside.pids.alive()) == PROCESSES
     assert outside.down().returncode == 0
@@ -247,14 +247,18 @@ def test_giving_up_while_it_starts_leaves_nothing(outside: OutsideStack, number:
     command = outside.up_command()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=heeds) as up:
         try:
-            wait_until(lambda: {"kafka", "elasticsearch"} <= set(outside.pids.alive()), "both servers are starting")
+            wait_until(
+                lambda: {"kafka", "elasticsearch"} <= set(outside.pids.alive()), bool, "both servers are starting"
+            )
             started = outside.pids.alive()
             up.send_signal(number)
             assert up.wait(timeout=stretched(120)) != 0
         finally:
             up.kill()
     assert outside.pids.all() == {}
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started.values()), "no process is left", 10)
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in started.values()), bool, "no process is left", 10
+    )
 
 
 def test_taken_port_is_one_sentence_before_anything_starts(outside: OutsideStack) -> None:
