@@ -170,7 +170,8 @@ def test_down_stops_an_elasticsearch_that_was_never_recorded(pids: PidFile, tmp_
     try:
         # A program that is just being started shows no arguments yet.
         wait_until(Path(f"/proc/{server.pid}/cmdline").read_bytes, bool, "the server shows its arguments")
-        (directory / "elasticsearch.pid").write_text(f"{server.pid}\n")
+        (directory / "tmp").mkdir()
+        (directory / "tmp" / "elasticsearch.pid").write_text(f"{server.pid}\n")
         down(tmp_path, Console(quiet=True))
         assert server.poll() is None if not is_ours else server.wait(timeout=stretched(10)) == -signal.SIGTERM
         assert pids.all() == {}

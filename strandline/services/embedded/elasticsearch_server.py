@@ -18,10 +18,18 @@ from strandline.services.certificates import make_dev_certificates
 from strandline.services.embedded import as_nobody
 from strandline.services.embedded.addresses import STACK_USER
 from strandline.services.processes.child_process import Program, emptied
+from strandline.services.processes.owned_files import (
+    give_tree,
+    read_small,
+    require_directory,
+    require_own_and_empty,
+    take_directory,
+)
 from strandline.services.processes.private_files import write_private
 from strandline.services.trust import certificates_for
 
-PID_FILE = "elasticsearch.pid"
+PID_FILE = "tmp/elasticsearch.pid"
+"""Below the data directory of Elasticsearch, in a directory that its user can change."""
 _NO_SECURITY: dict[str, object] = {"xpack.security.enabled": "false"}
 """No login and no TLS: the node listens on loopback only, like every server of the embedded stack."""
 _TRANSPORT = "transport"
@@ -69,22 +77,25 @@ def elasticsearch_program(
     With `password` it takes STACK_USER with it alone, who may do everything there; on its transport port, where other nodes would
     speak to it, nobody.
     """
-    config = data_dir / "config"
-    for directory in (config / "jvm.options.d", data_dir / "data", data_dir / "logs", log.parent):
-        directory.mkdir(parents=True, exist_ok=True)
+    take_directory(data_dir)
+    for directory in (data_dir / "data", data_dir / "logs"):
+        require_directory(directory)
     scratch = emptied(data_dir / "tmp")
+    # New at each start, and given to the server's user when it is complete: that user could put links into the last one.
+    config = emptied(data_dir / "config", 0o700)
+    require_own_and_empty(config)
+    (config / "jvm.options.d").mkdir()
+    log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()
     for name in ("roles.yml", "role_mapping.yml", "users", "users_roles"):
         shutil.copyfile(home / "config" / name, config / name)
     options = _JVM_OPTIONS.format(data_dir=data_dir, mark=_mark(data_dir))
     (config / "jvm.options").write_text(options, encoding="utf-8")
     (config / "log4j2.properties").write_text(_LOGGING.format(log=log), encoding="utf-8")
-    shutil.rmtree(config / _TRANSPORT, ignore_errors=True)
     security = _NO_SECURITY if password is None else _secured(config, password)
     settings = _settings(data_dir, port, transport_port) | security
     text = "".join(f"{name}: {value}\n" for name, value in settings.items())
     (config / "elasticsearch.yml").write_text(text, encoding="utf-8")
-    pid_file = data_dir / PID_FILE
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "ES_JAVA_HOME": str(java.parent.parent),
@@ -92,16 +103,17 @@ def elasticsearch_program(
         "ES_TMPDIR": str(scratch),
         "CLI_JAVA_OPTS": _launcher_options(scratch),
     }
-    arguments = ["/bin/bash", str(home / "bin" / "elasticsearch"), "-d", "-p", str(pid_file)]
+    arguments = ["/bin/bash", str(home / "bin" / "elasticsearch"), "-d", "-p", str(data_dir / PID_FILE)]
+    owned = [data_dir / "data", data_dir / "logs", scratch, config, log]
     return Program(
         name="elasticsearch",
-        arguments=[*_user_change([data_dir, log], [home, java.parent.parent]), *arguments],
+        arguments=[*_user_change(owned, data_dir, [home, java.parent.parent]), *arguments],
         log=log,
         is_ready=lambda: _answers(port, password),
         environment=environment,
         directory=data_dir,
         stop_timeout_s=30.0,
-        pid_file=pid_file,
+        find_server=lambda: find_server(data_dir),
     )
 
 
@@ -113,11 +125,14 @@ def _launcher_options(scratch: Path) -> str:
 
 
 def find_server(data_dir: Path) -> int | None:
-    """The pid of the server that runs on `data_dir`, by its pid file; None when that pid is gone or another program's."""
+    """Return the pid of the server that runs on `data_dir`, from its pid file. None if the process ended, or is another program.
+
+    The server's user can change the pid file, but not the arguments of a process of another user.
+    """
     try:
-        pid = int((data_dir / PID_FILE).read_text(encoding="ascii"))
+        pid = int(read_small(data_dir / PID_FILE))
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, ValueError):
+    except (OSError, ValueError):
         return None
     return pid if _mark(data_dir).encode() in arguments else None
 
@@ -168,17 +183,17 @@ def _settings(data_dir: Path, port: int, transport_port: int) -> dict[str, objec
     }
 
 
-def _user_change(owned: Sequence[Path], read: Sequence[Path]) -> list[str]:
-    """The prefix that starts a program as nobody when we are root (Elasticsearch refuses root); else nothing.
+def _user_change(owned: Sequence[Path], data_dir: Path, read: Sequence[Path]) -> list[str]:
+    """Return the prefix that starts a program as nobody if this is root (Elasticsearch refuses root); else nothing.
 
-    The directories and files `owned`, and only they, become nobody's; `read` is what it needs besides (`as_nobody`).
+    Only the directories and files `owned` become nobody's. The program also reads `data_dir` and `read` (`as_nobody`).
     """
     if os.geteuid() != 0:
         return []
     nobody = pwd.getpwnam("nobody")
-    for path in [one for top in owned for one in (top, *top.rglob("*"))]:
-        os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
-    paths = [str(path) for path in (*owned, *read)]
+    for top in owned:
+        give_tree(top, nobody.pw_uid, nobody.pw_gid)
+    paths = [str(path) for path in (data_dir, owned[-1], *read)]
     return [sys.executable, "-I", as_nobody.__file__, *paths, "--"]
 
 

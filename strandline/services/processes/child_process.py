@@ -21,13 +21,15 @@ KILL_TIMEOUT_S = 10.0
 LOG_TAIL_LINES = 15
 
 
-def emptied(directory: Path) -> Path:
-    """The directory, made if need be, without what a server that was killed has left in it. None may run on it.
+def emptied(directory: Path, mode: int = 0o755) -> Path:
+    """Return the directory without its old files; create it if it is missing. No server may run on it.
 
-    What can't be deleted stays, and keeps no server from starting.
+    Files that can't be deleted stay, and don't prevent a start. A link with the name of the directory is deleted, not followed.
     """
+    if directory.is_symlink():
+        directory.unlink()
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=mode, parents=True, exist_ok=True)
     return directory
 
 
@@ -45,8 +47,8 @@ class Program:
     directory: Path = Path("/")
     ready_timeout_s: float = 180.0
     stop_timeout_s: float = 20.0
-    pid_file: Path | None = None
-    """Where a program that starts the server in the background and ends writes the server's pid."""
+    find_server: Callable[[], int | None] | None = None
+    """For a program that starts the server in the background and ends: returns the server's pid, or None if no server runs."""
 
 
 class Child:
@@ -68,13 +70,16 @@ class Child:
 
         Raises StackError when the launcher failed.
         """
-        assert self.program.pid_file is not None
+        assert self.program.find_server is not None
         code = self._launcher.poll()
         if code is None:
             return False
         if code != 0:
             raise StackError(f"{self.program.name} did not start:\n{log_tail(self.program.log)}")
-        self.pid = int(self.program.pid_file.read_text(encoding="ascii").strip())
+        pid = self.program.find_server()
+        if pid is None:
+            raise StackError(f"{self.program.name} started no server, or it ended:\n{log_tail(self.program.log)}")
+        self.pid = pid
         return True
 
     def kill_tree(self) -> None:
@@ -91,8 +96,6 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
     When it ends early or isn't ready in time, stops it and raises StackError with the last lines of its log.
     """
     program.log.parent.mkdir(parents=True, exist_ok=True)
-    if program.pid_file is not None:
-        program.pid_file.unlink(missing_ok=True)
     with program.log.open("ab") as log:
         launcher = subprocess.Popen(
             program.arguments,
@@ -108,7 +111,7 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
     deadline = time.monotonic() + program.ready_timeout_s
     try:
         pids.add(program.name, child.pid)
-        if program.pid_file is not None:
+        if program.find_server is not None:
             while not child.has_handed_over():
                 _pause(program, deadline, check)
             pids.add(program.name, child.pid)
