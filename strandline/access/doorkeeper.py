@@ -6,7 +6,8 @@
   not asked for again before the next look, nor are more than UNKNOWN_MAX ids: guesses cost the ledger nothing.
 - A token that was revoked is refused after the next look (`look_s`); one that was looked up meanwhile, after the next but one.
 - While the ledger is away, tokens stay as they were last seen, for `kept_s` and no longer: records don't wait for the ledger, and
-  no token is right for ever because nobody can be asked. After that, and for a token that was never seen, the answer is that it
+  no token is right for ever because nobody can be asked. Tokens of an OIDC provider are forgotten when their signing key is
+  withdrawn, or when the keys are too old (`OidcIssuer`). After that, and for a token that was never seen, the answer is that it
   can't be told now (503), not that the token is wrong.
 """
 
@@ -59,8 +60,15 @@ class TokenBook(Protocol):
 class Issuer(Protocol):
     """Who else gives out tokens: an OIDC provider."""
 
-    def principal(self, text: bytes) -> tuple[Principal, float]:
-        """Whom a token stands for, and until when (seconds since 1970). Blocks. Raises Unauthenticated, TransientError."""
+    def principal(self, text: bytes) -> tuple[Principal, float, str]:
+        """Return the holder of a token, its expiry in seconds since 1970, and the mark of its signing key. Blocks. Raises
+        Unauthenticated, TransientError."""
+
+    def trusts(self, mark: str) -> bool:
+        """Return True if tokens of the key with this mark are still valid. Doesn't block."""
+
+    def refresh(self) -> None:
+        """Read the keys again if they are due. Blocks."""
 
 
 class _Known(NamedTuple):
@@ -70,6 +78,8 @@ class _Known(NamedTuple):
     until_s: float
     """Seconds since 1970."""
     since_s: float
+    key: str | None = None
+    """Mark of the key that signed the token. None for a token of Strandline."""
 
 
 class Signer(NamedTuple):
@@ -112,7 +122,7 @@ class Doorkeeper:
         self._is_reached = True
         self._asking = 0
         """Questions to the issuer that wait or are under way."""
-        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokens")
+        self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="tokens")
 
     def known(self, header: bytes) -> Principal | None:
         """Who sent this header, if it was right before. One look-up."""
@@ -142,10 +152,10 @@ class Doorkeeper:
                 raise TokensUnavailable("too many tokens wait to be checked; send it again a little later")
             self._asking += 1
             try:
-                principal, until_s = await self._in_thread(partial(self._issuer.principal, text))
+                principal, until_s, key = await self._in_thread(partial(self._issuer.principal, text))
             finally:
                 self._asking -= 1
-            return self._remember(header, principal, None, until_s)
+            return self._remember(header, principal, None, until_s, key)
         raise Unauthenticated(f"this is no token of Strandline's; {SEND_ONE}")
 
     def recall(self, header: bytes) -> Principal | None:
@@ -181,12 +191,15 @@ class Doorkeeper:
     async def follow(self) -> None:
         """Keep the tokens up to date until cancelled."""
         ticking = asyncio.create_task(self._tick())
+        refreshing = asyncio.create_task(self._refresh_issuer(self._issuer)) if self._issuer is not None else None
         try:
             while True:
                 await self.look()
                 await asyncio.sleep(self._look_s)
         finally:
             ticking.cancel()
+            if refreshing is not None:
+                refreshing.cancel()
 
     async def look(self) -> None:
         """Read the tokens if they have changed, forget those that are not valid any more, note which were used."""
@@ -225,7 +238,9 @@ class Doorkeeper:
         self._known = {
             header: one
             for header, one in self._known.items()
-            if now_s < one.until_s and (one.row is None or self._is_still(one.row, clock_s - one.since_s))
+            if now_s < one.until_s
+            and (one.row is None or self._is_still(one.row, clock_s - one.since_s))
+            and (one.key is None or (self._issuer is not None and self._issuer.trusts(one.key)))
         }
         if len(self._signers) > len(self._rows):
             self._signers = {token_id: one for token_id, one in self._signers.items() if token_id in self._rows}
@@ -233,6 +248,16 @@ class Doorkeeper:
     def close(self) -> None:
         """Ask the ledger nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _refresh_issuer(self, issuer: Issuer) -> None:
+        """Keep the keys of the provider up to date: a token whose key was withdrawn is forgotten."""
+        while True:
+            try:
+                await self._in_thread(issuer.refresh)
+            except Exception as error:  # the edge: an error must not end the refreshing, or old keys would stay valid
+                logger.error("the OIDC provider's keys can't be read", action="oidc_keys_lost", exc_info=error)
+            self.forget_old()
+            await asyncio.sleep(self._look_s)
 
     async def _tick(self) -> None:
         """A look that hangs must not keep old tokens alive."""
@@ -252,10 +277,12 @@ class Doorkeeper:
         until_s = float("inf") if row.expires_ms is None else row.expires_ms / 1_000
         return self._remember(header, principal_of(row), row, until_s)
 
-    def _remember(self, header: bytes, principal: Principal, row: TokenRow | None, until_s: float) -> Principal:
+    def _remember(
+        self, header: bytes, principal: Principal, row: TokenRow | None, until_s: float, key: str | None = None
+    ) -> Principal:
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
-        self._known[header] = _Known(principal, row, until_s, self._clock_s())
+        self._known[header] = _Known(principal, row, until_s, self._clock_s(), key)
         return principal
 
     async def _row(self, token_id: str) -> TokenRow | None:

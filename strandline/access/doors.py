@@ -23,6 +23,8 @@ def open_doorkeeper(settings: Settings, ledger: Ledger) -> Doorkeeper | None:
             settings.oidc_audience or "",
             rights=settings.oidc_rights,
             claim=settings.oidc_claim,
+            look_s=settings.oidc_keys_look_s,
+            kept_s=settings.oidc_keys_kept_s,
         )
     return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s, issuer=issuer)
 

@@ -5,8 +5,9 @@ What a token must be: signed by a key of the provider with an algorithm of `ALGO
 secret: a public key would be one), from this issuer, for this audience, not expired and not from the future. Who holds it is
 `oidc:SUB`; its rights follow from one claim, by the map in the settings.
 
-The keys are kept: read again when they are KEYS_KEPT_S old, or when a token names a key that is not among them, but not more
-often than every READ_AGAIN_S. While the provider is away they are believed until they are KEYS_BELIEVED_S old.
+The keys are kept. They are read again every `look_s`, and when a token names a key that isn't among them, but at most once in
+READ_AGAIN_S. Tokens of a key that the provider has withdrawn are refused from then on. During an outage of the provider, its keys
+stay valid until they are `kept_s` old, so that an outage logs nobody out.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ from strandline.ledger.states import Role
 logger = structlog.get_logger()
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
-KEYS_KEPT_S = 3_600.0
-KEYS_BELIEVED_S = 86_400.0
+KEYS_LOOK_S = 300.0
+"""Default seconds between two reads of the keys."""
+KEYS_KEPT_S = 86_400.0
+"""Default seconds for which keys stay valid if they can't be read again."""
 READ_AGAIN_S = 30.0
 LEEWAY_S = 60
 """How far the provider's clock and ours may be apart."""
@@ -61,6 +64,8 @@ class OidcIssuer:
         *,
         rights: Mapping[str, str],
         claim: str = "roles",
+        look_s: float = KEYS_LOOK_S,
+        kept_s: float = KEYS_KEPT_S,
         fetch: Fetch | None = None,
         now_s: Callable[[], float] = time.time,
         clock_s: Callable[[], float] = time.monotonic,
@@ -79,21 +84,31 @@ class OidcIssuer:
         self._issuer = issuer
         self._audience = audience
         self._claim = claim.split(".")
+        self._look_s = look_s
+        self._kept_s = kept_s
         self._roles, self._writes = _rights(rights)
         self._fetch = fetch or fetch_json
         self._now_s = now_s
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._keys: dict[str, RSAKey | ECKey | OKPKey] = {}
+        self._marks: frozenset[str] = frozenset()
+        """Thumbprints of the keys (RFC 7638)."""
         self._read_s = self._tried_s = -float("inf")
 
-    def principal(self, text: bytes) -> tuple[Principal, float]:
-        """Whom a token stands for, and until when (seconds since 1970). Raises Unauthenticated, and TokensUnavailable while the
-        provider's keys can't be had."""
+    def principal(self, text: bytes) -> tuple[Principal, float, str]:
+        """Return the holder of a token, its expiry in seconds since 1970, and the mark of its signing key. Raises
+        Unauthenticated, and TokensUnavailable while the provider's keys can't be read."""
         if text.count(b".") != 2 or len(text) > TOKEN_BYTES_MAX:
             raise Unauthenticated("this is no token of Strandline's, and none of the OIDC provider's")
+        keys: list[RSAKey | ECKey | OKPKey] = []
+
+        def key_of(guest: Any) -> RSAKey | ECKey | OKPKey:
+            keys.append(self._key_of(guest))
+            return keys[-1]
+
         try:
-            claims = jwt.decode(text, self._key_of, algorithms=ALGORITHMS).claims
+            claims = jwt.decode(text, key_of, algorithms=ALGORITHMS).claims
         except (JoseError, ValueError, TypeError, KeyError) as error:
             raise Unauthenticated("the token is not signed by the OIDC provider as it must be; log in again") from error
         until_s = self._check(claims)
@@ -103,7 +118,26 @@ class OidcIssuer:
         values = self._values(claims)
         roles = [self._roles[value] for value in values if value in self._roles]
         writes = frozenset(self._writes[value] for value in values if value in self._writes)
-        return Principal(f"oidc:{name}", max(roles, key=_ROLES.index, default=None), writes), until_s
+        return (
+            Principal(f"oidc:{name}", max(roles, key=_ROLES.index, default=None), writes),
+            until_s,
+            keys[-1].thumbprint(),
+        )
+
+    def trusts(self, mark: str) -> bool:
+        """Return True if tokens of the key with this mark are still valid, as far as the keys that were read last show. Doesn't
+        block."""
+        return mark in self._marks and self._clock_s() - self._read_s <= self._kept_s
+
+    def refresh(self) -> None:
+        """Read the keys again if they are older than `look_s`. Blocks."""
+        with self._lock:
+            now_s = self._clock_s()
+            is_due = now_s - self._read_s >= self._look_s and now_s - self._tried_s >= min(READ_AGAIN_S, self._look_s)
+            if is_due:
+                self._tried_s = now_s
+        if is_due:
+            self._read_keys(now_s)  # without the lock: tokens of known keys are checked in the meantime
 
     def _check(self, claims: Mapping[str, Any]) -> float:
         """Raises Unauthenticated; returns when the token expires."""
@@ -136,11 +170,11 @@ class OidcIssuer:
             raise Unauthenticated("the token does not name its key (`kid`)")
         with self._lock:
             now_s = self._clock_s()
-            is_old = now_s - self._read_s > KEYS_KEPT_S
+            is_old = now_s - self._read_s > self._look_s
             if (is_old or name not in self._keys) and now_s - self._tried_s > READ_AGAIN_S:
                 self._tried_s = now_s
                 self._read_keys(now_s)
-            if now_s - self._read_s > KEYS_BELIEVED_S:
+            if now_s - self._read_s > self._kept_s:
                 raise TokensUnavailable(
                     "the OIDC provider's keys can't be had now, so its tokens can't be checked; try again"
                 )
@@ -157,7 +191,12 @@ class OidcIssuer:
             place = urlsplit(about["jwks_uri"])
             if place.scheme != urlsplit(self._issuer).scheme:
                 raise ValueError("its keys are to be fetched in another way than it is itself")
-            self._keys = _public_keys(self._fetch(about["jwks_uri"]))
+            keys = _public_keys(self._fetch(about["jwks_uri"]))
+            if withdrawn := self._keys.keys() - keys.keys():
+                logger.info(
+                    "the OIDC provider has withdrawn keys", action="oidc_keys_withdrawn", keys=sorted(withdrawn)
+                )
+            self._keys, self._marks = keys, frozenset(key.thumbprint() for key in keys.values())
             self._read_s = now_s
         except (OSError, httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("the OIDC provider's keys can't be read", action="oidc_keys_lost", reason=repr(error)[:300])

@@ -175,6 +175,10 @@ class Settings(BaseSettings):
     """The claim that rights follow from; `realm_access.roles` is a claim within a claim."""
     oidc_rights: dict[str, str] = {}
     """Value of that claim -> `viewer`, `operator`, `admin` or `write:STREAM`, as a JSON object."""
+    oidc_keys_look_s: float = Field(default=300.0, gt=0)
+    """Seconds between two reads of the provider's keys: a token whose signing key was withdrawn is refused within this time."""
+    oidc_keys_kept_s: float = Field(default=86_400.0, ge=0)
+    """Seconds for which the provider's keys stay valid while they can't be read."""
     allow_open: bool = False
     """Listen off loopback even without logins, because the network keeps strangers out."""
     tokens_look_s: float = Field(default=2.0, gt=0)

@@ -239,3 +239,47 @@ def test_lines_that_mosquitto_did_not_write_are_named(line: str, tmp_path: Path)
     path.write_text(f"lundy:{line}\n")
     with pytest.raises(InvalidSettings, match="passwords:1 is not"):
         read_passwords(path)
+
+
+@pytest.mark.parametrize("change", ["another password", "removed", "other users only"])
+def test_a_user_of_the_password_file_stays_only_as_long_as_its_password(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    write_password(path, "sensor", b"first")
+    write_password(path, "other", b"second")
+
+    async def run() -> None:
+        passwords = Passwords(path)
+        logins = Logins(passwords, None, None)
+        login = await logins.check("sensor", b"first")
+        assert login is not None and logins.is_valid(login)
+        if change == "another password":
+            write_password(path, "sensor", b"third")
+        elif change == "removed":
+            path.write_text("".join(line for line in path.read_text().splitlines(True) if line.startswith("other")))
+        else:
+            write_password(path, "other", b"third")
+        logins.reload()
+        assert logins.is_valid(login) is (change == "other users only")
+        passwords.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_with_a_token_ends_when_its_rights_change() -> None:
+    secret = TOKEN.removeprefix(b"Bearer ")
+
+    async def run() -> None:
+        book = ToldBook()
+        door = Doorkeeper(book, look_s=1, kept_s=10)
+        book.add(ROW)
+        await door.look()
+        logins = Logins(None, door, None)
+        login = await logins.check("sensor", secret)
+        assert logins.is_valid(login)
+        book.add(replace(ROW, writes=("others",)))
+        book.revoked += 1
+        await door.look()
+        assert not logins.is_valid(login)
+        door.close()
+
+    asyncio.run(run())

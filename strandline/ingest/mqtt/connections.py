@@ -111,7 +111,7 @@ class MqttConnections:
         logger.info("the streams have changed", action="mqtt_streams", streams=[spec.stream for spec in specs])
 
     async def watch(self) -> None:
-        """Once a second until cancelled: close connections that are too slow or silent, or whose token is not valid any more;
+        """Once a second until cancelled: close connections that are too slow or silent, or whose login is no longer valid;
         read changed files of passwords and rights."""
         while True:
             await asyncio.sleep(1.0)
@@ -119,7 +119,7 @@ class MqttConnections:
             for connection in list(self._connections):
                 connection.check_time(now_s)
                 if not self._logins.is_valid(connection.login):
-                    connection.close(Reason.NOT_AUTHORIZED, "the token is not valid any more, or can't be checked")
+                    connection.close(Reason.NOT_AUTHORIZED, "the login is no longer valid, or can't be checked")
             await asyncio.to_thread(self._logins.reload)
 
     async def stop(self) -> None:
@@ -308,7 +308,7 @@ class MqttConnections:
             self._refuse_message("forbidden")
             self._note(
                 "forbidden",
-                "its will is not published: its token is not valid any more, or can't be checked",
+                "its will is not published: its login is no longer valid, or can't be checked",
                 departed,
             )
             return

@@ -55,12 +55,19 @@ class RightsFile:
 class Login:
     """One user who is connected."""
 
-    __slots__ = ("_remembered", "_rights", "_rights_of_now", "header", "principal", "user")
+    __slots__ = ("_remembered", "_rights", "_rights_of_now", "entry", "header", "principal", "user")
 
     def __init__(
-        self, user: str, principal: Principal | None, header: bytes, rights_of_now: Callable[[], TopicRights | None]
+        self,
+        user: str,
+        principal: Principal | None,
+        header: bytes,
+        rights_of_now: Callable[[], TopicRights | None],
+        entry: object = None,
     ) -> None:
         self.user = user
+        self.entry = entry
+        """Entry of the password file when the user connected. None for a holder of a token."""
         self.principal = principal
         """Whom the token stands for; None for a user of the password file."""
         self.header = header
@@ -126,10 +133,13 @@ class Logins:
         return None
 
     def is_valid(self, login: Login | None) -> bool:
-        """Whether who connected may stay. A removed user of the password file may, until its connection ends."""
-        if login is None or login.principal is None or self._doorkeeper is None:
+        """Return True if the user may stay connected: its password is still in the file, or its token is still valid and has
+        the same rights."""
+        if login is None:
             return True
-        return self._doorkeeper.recall(login.header) is not None
+        if login.principal is None:
+            return self._passwords is None or self._passwords.entry(login.user) == login.entry
+        return self._doorkeeper is None or self._doorkeeper.recall(login.header) == login.principal
 
     def reload(self) -> None:
         """Read files that have changed. Blocks."""
@@ -139,7 +149,8 @@ class Logins:
             self._rights.reload()
 
     def _login(self, user: str, principal: Principal | None, header: bytes) -> Login:
-        return Login(user, principal, header, self._present_rights)
+        entry = self._passwords.entry(user) if self._passwords is not None and principal is None else None
+        return Login(user, principal, header, self._present_rights, entry)
 
     def _present_rights(self) -> TopicRights | None:
         return self._rights.rights if self._rights is not None else None

@@ -154,14 +154,19 @@ class Passwords:
             digest = await asyncio.get_running_loop().run_in_executor(self._threads, asked.hash, password)
         finally:
             self._waiting -= 1
-        is_right = hmac.compare_digest(digest, asked.digest) and entry is not None
-        if is_right and self._entries.get(user) is entry:
+        is_current = entry is not None and self._entries.get(user) == entry  # the file may have changed in the meantime
+        is_right = hmac.compare_digest(digest, asked.digest) and is_current
+        if is_right:
             self._right[user] = self._quick(password)
         return is_right
 
     def is_known(self, user: str, password: bytes) -> bool:
         """Whether it was right before: that costs no hashing."""
         return user in self._entries and hmac.compare_digest(self._right.get(user, b""), self._quick(password))
+
+    def entry(self, user: str) -> Entry | MosquittoEntry | None:
+        """Return the entry of a user. None if the file has no such user."""
+        return self._entries.get(user)
 
     def _quick(self, password: bytes) -> bytes:
         return hmac.digest(self._key, password, "sha256")
