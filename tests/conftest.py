@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.support.workers",
+    "tests.support.hang_limits",
     "tests.support.ledgers",
     "tests.support.servers",
     "tests.support.gateways",

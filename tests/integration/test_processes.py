@@ -76,7 +76,7 @@ def test_child_that_ends_early_is_told_with_the_end_of_its_log(pids: PidFile, tm
 
 def test_child_that_is_never_ready_is_told_and_stopped(pids: PidFile, tmp_path: Path) -> None:
     program = python_program(tmp_path, "import time; time.sleep(600)", never_ready, ready_timeout_s=0.5)
-    with pytest.raises(StackError, match=r"mqtt was not ready after 0 s|mqtt was not ready after 1 s"):
+    with pytest.raises(StackError, match=r"mqtt was not ready after \d+ s"):
         start(program, pids, lambda: None)
     assert pids.all() == {}
 

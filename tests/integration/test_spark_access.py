@@ -21,7 +21,7 @@ from py4j.java_gateway import JavaGateway
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 _RPC_REQUEST, _RPC_RESPONSE, _RPC_FAILURE = 3, 4, 5
 """Types of frames of `org.apache.spark.network.protocol.Message`."""
@@ -125,7 +125,7 @@ except InvalidSettings as error:
     print("refused:", error)
 """
         ended = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=stretched(120), check=False
         )
     assert "refused: job power can't start on spark://" in ended.stdout, ended.stderr
     assert "Spark has no secret for spark.authenticate; write the secret of the cluster as" in ended.stdout

@@ -231,4 +231,4 @@ def delete_all(kafka, topic, partitions):
     admin = AdminClient({"bootstrap.servers": kafka})
     everything = [TopicPartition(topic, number, OFFSET_END) for number in partitions]
     for answer in admin.delete_records(everything).values():
-        answer.result(DEADLINE_S)
+        answer.result(stretched(DEADLINE_S))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from strandline.core.settings import Settings
 from strandline.processing.spark import class_archive_maker
 from strandline.processing.spark.class_archive import find_archive
 from strandline.services.embedded.stack import Stack
+from strandline.services.processes.child_process import Program
 from tests.support.kafka_storage import provide_storage
 from tests.support.messages import RegistryServer
 from tests.support.ports import free_port_offset
+from tests.support.waiting import stretched
 
 
 @pytest.fixture(scope="session")
@@ -29,12 +32,19 @@ def schema_registry() -> Iterator[RegistryServer]:
     server.close()
 
 
+class PatientStack(Stack):
+    """A stack whose servers may take longer to start on a machine that has other work."""
+
+    def _start(self, program: Program) -> None:
+        super()._start(replace(program, ready_timeout_s=stretched(program.ready_timeout_s)))
+
+
 @pytest.fixture(scope="session")
 def servers(schema_registry: RegistryServer) -> Iterator[Stack]:
     """A stack whose servers are not started yet. Those that tests start are stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="strandline-test-") as directory:
         settings = Settings(standbys=0, schema_registry_url=schema_registry.url)
-        stack = Stack(settings, Path(directory), free_port_offset(), Console())
+        stack = PatientStack(settings, Path(directory), free_port_offset(), Console())
         try:
             yield stack
         finally:

@@ -347,8 +347,8 @@ def test_an_attempt_that_the_log_no_longer_shows_waits_for_the_operator_and_hold
             assert sorted(logged(log)) == sent
             assert spool.bytes == 0
 
-    asyncio.run(asyncio.wait_for(wait_for_question(), DEADLINE_S))
-    asyncio.run(asyncio.wait_for(wait_for_end(), DEADLINE_S))
+    asyncio.run(asyncio.wait_for(wait_for_question(), stretched(DEADLINE_S)))
+    asyncio.run(asyncio.wait_for(wait_for_end(), stretched(DEADLINE_S)))
 
 
 def test_records_that_are_resent_and_lost_from_sight_again_are_asked_about_again(tmp_path, monkeypatch):
@@ -372,7 +372,7 @@ def test_records_that_are_resent_and_lost_from_sight_again_are_asked_about_again
             assert spool.doubts[1].scan_from is None and Questions(tmp_path).answer_of(1) is None
             assert sorted(logged(log)) == [b"3", b"4"]
 
-    asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
+    asyncio.run(asyncio.wait_for(story(), stretched(DEADLINE_S)))
 
 
 def test_what_was_only_slow_is_written_directly_again(tmp_path):

@@ -18,6 +18,7 @@ from strandline.services.processes.pids import PidFile
 
 POLL_INTERVAL_S = 0.05
 KILL_TIMEOUT_S = 10.0
+_EXTENSIONS_MAX = 5
 LOG_TAIL_LINES = 15
 
 
@@ -46,6 +47,7 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     directory: Path = Path("/")
     ready_timeout_s: float = 180.0
+    """Maximum time in seconds without a new log line until the program is ready. See `StartLimit`."""
     stop_timeout_s: float = 20.0
     find_server: Callable[[], int | None] | None = None
     """For a program that starts the server in the background and ends: returns the server's pid, or None if no server runs."""
@@ -108,17 +110,17 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
             start_new_session=True,
         )
     child = Child(program, launcher)
-    deadline = time.monotonic() + program.ready_timeout_s
+    limit = StartLimit(program.ready_timeout_s, time.monotonic())
     try:
         pids.add(program.name, child.pid)
         if program.find_server is not None:
             while not child.has_handed_over():
-                _pause(program, deadline, check)
+                _pause(program, limit, check)
             pids.add(program.name, child.pid)
         while not program.is_ready():
             if not child.is_alive():
                 raise StackError(f"{program.name} ended while starting:\n{log_tail(program.log)}")
-            _pause(program, deadline, check)
+            _pause(program, limit, check)
     except BaseException:
         try:
             stop(program.name, child.pid, pids, timeout_s=program.stop_timeout_s)
@@ -128,12 +130,32 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
     return child
 
 
-def _pause(program: Program, deadline: float, check: Callable[[], None]) -> None:
+class StartLimit:
+    """Time limit for the start of a program. It starts again with each line in the log of the program: on a busy machine, a start
+    that takes ten times as long isn't stopped while it gets on. A start ends after `_EXTENSIONS_MAX` times the limit at the
+    latest."""
+
+    def __init__(self, limit_s: float, now_s: float) -> None:
+        self._limit_s = limit_s
+        self._began_s = self._grown_s = now_s
+        self._log_bytes = 0
+
+    def is_over(self, now_s: float, log_bytes: int) -> bool:
+        """Return True if the program must be stopped. `log_bytes` is the current size of its log."""
+        if log_bytes != self._log_bytes:
+            self._log_bytes, self._grown_s = log_bytes, now_s
+        return now_s - self._grown_s > self._limit_s or now_s - self._began_s > _EXTENSIONS_MAX * self._limit_s
+
+    def waited_s(self, now_s: float) -> float:
+        """Time in seconds since the start."""
+        return now_s - self._began_s
+
+
+def _pause(program: Program, limit: StartLimit, check: Callable[[], None]) -> None:
     check()
-    if time.monotonic() > deadline:
-        raise StackError(
-            f"{program.name} was not ready after {program.ready_timeout_s:.0f} s:\n{log_tail(program.log)}"
-        )
+    now_s = time.monotonic()
+    if limit.is_over(now_s, program.log.stat().st_size if program.log.exists() else 0):
+        raise StackError(f"{program.name} was not ready after {limit.waited_s(now_s):.0f} s:\n{log_tail(program.log)}")
     time.sleep(POLL_INTERVAL_S)
 
 
