@@ -44,6 +44,7 @@ from strandline.services.embedded.passwords import (
 )
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.embedded.stack import Stack, up
+from strandline.services.processes.pids import PidFile
 from strandline.services.trust import certificates_for
 
 DOCUMENTS = "turbines.yaml"
@@ -109,6 +110,7 @@ def run_example(
     interrupted before the stack was up; in every case nothing runs any more.
     """
     _require_own_servers(data_dir)
+    _require_no_running_stack(data_dir)
     with stop_signals() as stop:
         passwords = choose_passwords(None, settings, data_dir)
         stack = up(settings, data_dir, port_offset, False, console, passwords=passwords)
@@ -149,6 +151,15 @@ def _require_own_servers(data_dir: Path) -> None:
     """The example fills servers with made-up records: never those of somebody else. Raises StackError."""
     if (data_dir / STACK_FILE).exists() and read_stack(data_dir).outside:
         raise StackError(f"the stack in {data_dir} uses servers of yours; give the example another --data-dir")
+
+
+def _require_no_running_stack(data_dir: Path) -> None:
+    """The example stops its stack at the end: never a stack that another command started. Raises StackError."""
+    if "watcher" in PidFile(data_dir).alive():
+        raise StackError(
+            f"a stack already runs in {data_dir}, and the example stops its stack at the end; run strandline down --data-dir "
+            f"{data_dir} first, or pass another --data-dir and --port-offset to the example"
+        )
 
 
 def _require_running(stack: Stack) -> None:

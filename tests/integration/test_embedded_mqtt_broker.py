@@ -17,7 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from strandline.services.embedded.addresses import STACK_USER
 from strandline.services.embedded.stack import _speaks_mqtt
 from tests.support.gateways import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 PASSWORD = "a-password-of-the-stack-0123456789"
 
@@ -33,7 +33,7 @@ def broker(*password_file: Path) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(stretched(30))
 
 
 def accepts_connections(port: int) -> bool:
@@ -69,7 +69,7 @@ class Client:
         self.paho.on_message = self._message
         self.paho.connect("127.0.0.1", port)
         self.paho.loop_start()
-        assert self.answered.wait(30), "the broker answers each CONNECT"
+        assert self.answered.wait(stretched(30)), "the broker answers each CONNECT"
 
     def close(self) -> None:
         self.paho.disconnect()
@@ -107,9 +107,9 @@ def test_a_client_with_the_login_publishes_and_subscribes(closed: int) -> None:
     subscribed = threading.Event()
     reader.paho.on_subscribe = lambda *_: subscribed.set()
     reader.paho.subscribe("farm/#", 1)
-    assert subscribed.wait(30)
-    writer.paho.publish("farm/one", b"23.5", 1).wait_for_publish(30)
-    assert reader.received.wait(30) and reader.messages == [b"23.5"]
+    assert subscribed.wait(stretched(30))
+    writer.paho.publish("farm/one", b"23.5", 1).wait_for_publish(stretched(30))
+    assert reader.received.wait(stretched(30)) and reader.messages == [b"23.5"]
     reader.close()
     writer.close()
 
@@ -120,11 +120,11 @@ def test_a_refused_client_takes_no_session_and_no_connection_of_its_client_ident
     subscribed = threading.Event()
     bridge.paho.on_subscribe = lambda *_: subscribed.set()
     bridge.paho.subscribe("farm/#", 1)
-    assert subscribed.wait(30)
+    assert subscribed.wait(stretched(30))
     assert Client(closed, "bridge", None).refused is True
     writer = Client(closed, "writer", (STACK_USER, PASSWORD))
-    writer.paho.publish("farm/one", b"first", 1).wait_for_publish(30)
-    assert bridge.received.wait(30) and bridge.disconnections == 0
+    writer.paho.publish("farm/one", b"first", 1).wait_for_publish(stretched(30))
+    assert bridge.received.wait(stretched(30)) and bridge.disconnections == 0
     bridge.close()
     assert Client(closed, "bridge", None).refused is True
     assert Client(closed, "bridge", (STACK_USER, "wrong"), clean=False).refused is True

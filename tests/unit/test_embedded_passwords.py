@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shlex
 import stat
 from pathlib import Path
@@ -275,8 +276,11 @@ def test_up_takes_its_own_logins_from_the_environment_and_no_others(addresses: S
 def test_a_running_stack_keeps_its_way(addresses: StackAddresses) -> None:
     PidFile(Path(addresses.data_dir)).add("control", os.getpid())
     stack = Stack(Settings(), Path(addresses.data_dir), 100, Console(quiet=True))
-    said = r"runs with servers of its own and passwords, and is asked for with servers of its own; stop it"
-    with pytest.raises(StackError, match=said):
+    said = (
+        f"already runs with other options: it runs with --passwords, --no-passwords is requested. To use it as it is, run "
+        f"strandline up --data-dir {addresses.data_dir} without these options and variables. To change it, run strandline down "
+    )
+    with pytest.raises(StackError, match=re.escape(said)):
         stack._running_parts()
 
 
@@ -286,11 +290,11 @@ def test_a_running_stack_keeps_whom_it_lets_in(tmp_path: Path) -> None:
     asks, asks_not = (Stack(Settings(auth=auth), tmp_path, 0, Console(quiet=True)) for auth in ("tokens", "none"))
     asks.addresses.write()
     assert asks._running_parts() == {"control"}
-    said = "runs with servers of its own and STRANDLINE_AUTH=tokens, and is asked for with servers of its own; stop it"
+    said = "it runs with STRANDLINE_AUTH=tokens, none is requested"
     with pytest.raises(StackError, match=said):
         asks_not._running_parts()
     asks_not.addresses.write()
-    with pytest.raises(StackError, match="is asked for with servers of its own and STRANDLINE_AUTH=tokens; stop it"):
+    with pytest.raises(StackError, match="it runs with STRANDLINE_AUTH=none, tokens is requested"):
         asks._running_parts()
 
 

@@ -29,7 +29,9 @@ _SIGNS = {"ok": "[green]✓[/]", "warning": "[yellow]![/]", "wrong": "[red]✗[/
 @stack_app.command(epilog="Example: strandline up --detach --data-dir /tmp/stack --port-offset 100")
 def up(
     data_dir: DataDir = None,
-    port_offset: Annotated[int, typer.Option(help="Added to every port.")] = 0,
+    port_offset: Annotated[
+        int | None, typer.Option(help="Added to every port; default: that of the running stack, else 0.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")] = False,
     kafka: Annotated[str | None, typer.Option(help="Use this Kafka, HOST:PORT[,...], and embed none.")] = None,
     elasticsearch: Annotated[str | None, typer.Option(help="Use the Elasticsearch at this URL.")] = None,
@@ -45,13 +47,15 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start the embedded stack, or what is missing of it: Kafka, Elasticsearch, MQTT broker, control service, gateways. Ctrl-C
-    stops it. Servers of yours take the place of its own; `embedded` for an address takes its own again."""
+    stops it. If all of it runs already, print what runs and end with 0. Servers of yours take the place of its own; `embedded`
+    for an address takes its own again."""
     from strandline.core.settings import Settings
     from strandline.services.embedded import stack
     from strandline.services.embedded.outside_servers import choose_outside, take_over
     from strandline.services.embedded.passwords import choose_passwords
 
     directory = data_dir or Settings.read().data_dir
+    port_offset = stack.running_port_offset(directory) if port_offset is None else port_offset
     given = {"kafka": kafka, "elasticsearch": elasticsearch, "mqtt": mqtt, "ledger": ledger}
     outside = choose_outside(given, directory, port_offset)
     take_over(outside)
@@ -60,8 +64,9 @@ def up(
     asks = choose_passwords(passwords, settings, directory)
     started = stack.up(settings, directory, port_offset, detach, console, outside, passwords=asks)
     if as_json:
-        print_json(asdict(started.addresses))
-    if detach:
+        state = {"already_ran": started.was_running, "repaired": started.repaired, "running": started.running}
+        print_json({**asdict(started.addresses), **state})
+    if detach or (started.was_running and not started.repaired):
         return
     console.print("Ctrl-C stops it.")
     try:

@@ -129,15 +129,25 @@ class StackAddresses:
         asks = {"kafka": self.passwords, "elasticsearch": self.passwords, "mqtt": self.passwords or self.auth != "none"}
         return tuple(name for name in LOGIN_FIELDS if asks[name] and name not in self.outside)
 
-    def in_words(self) -> str:
-        """Which servers it uses, whether its own ask for passwords, and whom it lets in."""
-        outside = [f"{name} {address} of yours" for name, address in self.outside_servers().items()]
-        words = [", ".join(outside) or "servers of its own"]
-        if self.passwords and self.secured():
-            words.append("passwords")
-        if self.auth != "none":
-            words.append(f"STRANDLINE_AUTH={self.auth}")
-        return " and ".join(words)
+    def differences(self, running: StackAddresses) -> list[str]:
+        """Return the options in which the running stack differs from these: what it uses, and what is requested."""
+        found = []
+        if running.port_offset != self.port_offset:
+            found.append(f"it runs with --port-offset {running.port_offset}, {self.port_offset} is requested")
+        for name, field in OUTSIDE_FIELDS.items():
+            is_own = name not in running.outside and name not in self.outside
+            there, asked = (
+                f"{getattr(one, field)} of yours" if name in one.outside else "its own" for one in (running, self)
+            )
+            if not is_own and there != asked:
+                found.append(f"it runs with {name} {there}, {name} {asked} is requested")
+        could_ask = {name for name in LOGIN_FIELDS if name not in self.outside}
+        if running.passwords != self.passwords and could_ask:
+            there, asked = ("--passwords" if one.passwords else "--no-passwords" for one in (running, self))
+            found.append(f"it runs with {there}, {asked} is requested")
+        if running.auth != self.auth:
+            found.append(f"it runs with STRANDLINE_AUTH={running.auth}, {self.auth} is requested")
+        return found
 
     def write(self) -> None:
         """Write `stack.json`, replacing it whole."""

@@ -23,6 +23,7 @@ from strandline.services.embedded.addresses import (
     NOTHING_OUTSIDE,
     OUTSIDE_FIELDS,
     SERVER_NAMES,
+    STACK_FILE,
     STACK_USER,
     Outside,
     Ports,
@@ -95,6 +96,10 @@ class Stack:
         self._java: Path | None = None
         self._children: dict[str, Child] = {}
         self._watcher_log_offset = 0
+        self.was_running = False
+        """True if parts of the stack already ran when `start` was called."""
+        self.repaired: tuple[str, ...] = ()
+        """Names in `pids.json` of the processes that `start` added to a stack that already ran."""
 
     @property
     def servers(self) -> dict[str, Callable[[], object]]:
@@ -115,13 +120,18 @@ class Stack:
             "gateway-poll": self.start_poll_gateway,
         }
 
+    @property
+    def running(self) -> dict[str, int]:
+        """The processes of the stack that run now, runners included: name -> pid."""
+        return self._pids.alive()
+
     def start(self) -> None:
-        """Start what is missing of the stack, so that on return every part answers and is watched.
+        """Start what is missing of the stack, so that on return every part answers and is watched. If all runs, change nothing.
 
         1. Check the settings, Java, the directory and free space, refuse when another `up` starts this stack now, or `down` stops
            it, and check the servers that are not the stack's own.
-        2. Look what runs already; refuse when nothing is missing. Where its own servers ask for passwords, have them, and have
-           this process log in with them. Stop the watcher, so that no part is started twice.
+        2. Look what runs already; refuse if it runs with other options, and return if nothing is missing. If its own servers ask
+           for passwords, make them, and let this process log in with them. Stop the watcher, so that no part is started twice.
         3. Check that the ports of the missing parts are free.
         4. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
            date: all at once.
@@ -136,6 +146,14 @@ class Stack:
         # Two would start the same parts, and the one that fails would stop what the other needs.
         with held_alone(self.data_dir / LOCK_FILE, refusal):
             running = self._running_parts()
+            self.was_running, alive = bool(running), self._pids.alive()
+            absent = tuple(name for name in (*self.parts, WATCHER) if name not in alive)
+            if running and not absent:
+                return
+            if running:
+                self._progress.say(
+                    f"a stack runs in {escape(str(self.data_dir))}; starting what is missing: {', '.join(absent)}"
+                )
             self._require_outside()
             ensure_passwords(self.addresses)
             use_logins(self.addresses)
@@ -152,6 +170,7 @@ class Stack:
                     self._at_once(*first, *([self.migrate_ledger] if "control" in missing else []))
                     self._at_once(*(start for name, start in missing.items() if name not in self.servers))
                     self.start_watcher()
+                self.repaired = absent if running else ()
             except BaseException:
                 if running:
                     with signals_wait():
@@ -346,38 +365,19 @@ class Stack:
         self._children.clear()
 
     def _running_parts(self) -> set[str]:
-        """The parts that run already. Raises StackError when nothing is missing, or when they use other ports."""
+        """Return the names of the parts that run already. Raises StackError if they run with other options."""
         record_orphan(self.data_dir, self._pids)
         alive = self._pids.alive()
         running = {name: pid for name, pid in alive.items() if name in self.parts}
         if not running:
             return set()
         there = read_stack(self.data_dir)
-        if there.port_offset != self.addresses.port_offset:
+        if differences := self.addresses.differences(there):
+            where = f"--data-dir {self.data_dir}"
             raise StackError(
-                f"the stack in {self.data_dir} runs with --port-offset {there.port_offset}; give the same to start what is "
-                f"missing, or stop it with: strandline down --data-dir {self.data_dir}"
+                f"the stack in {self.data_dir} already runs with other options: {'; '.join(differences)}. To use it as it is, "
+                f"run strandline up {where} without these options and variables. To change it, run strandline down {where} first"
             )
-        asked = self.addresses
-        if (there.outside_servers(), there.secured(), there.auth) != (
-            asked.outside_servers(),
-            asked.secured(),
-            asked.auth,
-        ):
-            raise StackError(
-                f"the stack in {self.data_dir} runs with {there.in_words()}, and is asked for with "
-                f"{asked.in_words()}; stop it first with: strandline down --data-dir {self.data_dir}"
-            )
-        if running.keys() == self.parts.keys() and WATCHER in alive:
-            names = ", ".join(f"{name} ({pid})" for name, pid in running.items())
-            raise StackError(
-                f"a stack already runs in {self.data_dir}: {names}; "
-                f"stop it with: strandline down --data-dir {self.data_dir}"
-            )
-        missing = [name for name in (*self.parts, WATCHER) if name not in alive]
-        self._progress.say(
-            f"a stack runs in {escape(str(self.data_dir))}; starting what is missing: {', '.join(missing)}"
-        )
         return set(running)
 
     def _is_watched(self) -> bool:
@@ -447,6 +447,8 @@ def up(
 
     `outside`: servers that are there already, as `choose_outside` found them. `passwords`: as `choose_passwords` found it.
 
+    If the stack already runs, start only missing processes, and print what runs and what was repaired.
+
     Its processes outlive this one. Without `detach` the caller goes on with `Stack.wait` and `Stack.stop`.
     Raises StackError when it can't be started, KeyboardInterrupt when the user gave up; nothing that it started runs then.
     """
@@ -455,6 +457,7 @@ def up(
     where = stack.addresses
     yours = {name: " (yours)" if name in where.outside else "" for name in OUTSIDE_FIELDS}
     lines = [
+        *_state_lines(stack),
         f"API {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}{yours['elasticsearch']}",
         f"Kafka {where.kafka_bootstrap}{yours['kafka']}   MQTT broker {where.mqtt_url}{yours['mqtt']}   "
         f"MQTT server {where.mqtt_listener_url}",
@@ -477,6 +480,22 @@ def up(
         lines.append(f"stop it with: strandline down --data-dir {stack.data_dir}")
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     return stack
+
+
+def running_port_offset(data_dir: Path) -> int:
+    """Return the port offset of the stack that runs in `data_dir`; 0 if none runs."""
+    if not (data_dir / STACK_FILE).exists() or not PidFile(data_dir).alive():
+        return 0
+    return read_stack(data_dir).port_offset
+
+
+def _state_lines(stack: Stack) -> list[str]:
+    """Return what `up` found and did, if the stack already ran."""
+    if not stack.was_running:
+        return []
+    running = ", ".join(f"{name} ({pid})" for name, pid in stack.running.items())
+    repaired = f"repaired: {', '.join(stack.repaired)}" if stack.repaired else "nothing had to be repaired"
+    return [f"the stack in {stack.data_dir} already ran; {repaired}", f"processes: {running}"]
 
 
 def down(data_dir: Path, console: Console) -> None:
