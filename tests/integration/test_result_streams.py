@@ -26,6 +26,7 @@ from strandline.log.index import LogIndex
 from strandline.log.topics import Topics
 from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
 from strandline.processing.emission.result_stream_writer import result_header
+from strandline.processing.pipelines.result_streams import lagging_readers
 from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 from tests.support.topic_reader import read_messages
@@ -72,13 +73,13 @@ class Cascade:
         self.sent = 0
         self.runners: dict[str, subprocess.Popen[bytes]] = {}
 
-    def apply(self) -> None:
+    def apply(self, documents: str = DOCUMENTS) -> None:
         Applier(
             self.ledger,
             Topics(self.settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000),
             lambda pipeline: ensure_templates(self.settings.elasticsearch_url, pipeline),
             LogIndex(self.settings.kafka_bootstrap).starts,
-        ).apply(DOCUMENTS.encode(), "cascade.yaml")
+        ).apply(documents.encode(), "cascade.yaml")
 
     def send(self, count: int) -> None:
         """In order but for 2 s; of each hundred, five are late. In many log times, so that slices can be cut between."""
@@ -97,14 +98,14 @@ class Cascade:
         assert self.producer.flush(30) == 0
         self.sent += count
 
-    def start(self, job: str) -> None:
+    def start(self, job: str, slice_rows_max: int = 500) -> None:
         mark = tree_mark(self.directory, job)
         environment = os.environ | {
             "STRANDLINE_DATA_DIR": str(self.directory / job),
             "STRANDLINE_KAFKA_BOOTSTRAP": self.settings.kafka_bootstrap,
             "STRANDLINE_ELASTICSEARCH_URL": self.settings.elasticsearch_url,
             "STRANDLINE_LEDGER_URL": self.settings.ledger_url,
-            "STRANDLINE_SLICE_ROWS_MAX": "500",
+            "STRANDLINE_SLICE_ROWS_MAX": str(slice_rows_max),
             "STRANDLINE_SPARK_DRIVER_MEMORY": "600m",
             "STRANDLINE_FAILPOINTS": f"@{self.failpoints(job)}",
             MARK_VARIABLE: mark,
@@ -220,6 +221,31 @@ def test_both_jobs_killed_the_stream_holds_each_result_once_and_its_reader_misse
     totals = cascade.ledger.totals(MINUTES)
     assert (totals.records, totals.accepted, totals.rejected) == (len(tens), len(tens), {})
     assert len(cascade.ledger.runs(TENS)) == len(cascade.ledger.runs(MINUTES)) == 2
+
+
+@pytest.mark.long
+def test_a_reader_that_lags_when_its_emitter_leaves_the_stream_out_misses_no_result(cascade: Cascade) -> None:
+    """The emitter has committed all its slices, and its new version emits to the index only, before the reader begins."""
+    cascade.apply()
+    cascade.start(TENS)
+    for _ in range(4):  # several emissions
+        cascade.send(PIECE_RECORDS)
+        committed = cascade.ledger.slice_count(TENS)
+        cascade.wait_for(lambda least=committed: cascade.ledger.slice_count(TENS) > least, "a slice of the emitter")
+    cascade.drain(TENS)
+    results = len(cascade.messages(TENS, 4))
+    last = cascade.ledger.last_checkpoint(TENS)
+    assert last is not None and last.slice > 3
+    cascade.apply(DOCUMENTS.replace(f"{{stream: {TENS}}}, ", ""))
+    assert lagging_readers(cascade.ledger, TENS) == {TENS: [MINUTES]}
+    cascade.start(MINUTES, slice_rows_max=10)
+    cascade.drain(MINUTES)
+    totals = cascade.ledger.totals(MINUTES)
+    assert (totals.records, totals.accepted, totals.rejected) == (results, results, {})
+    ends = {tuple(sorted(row.result_offsets.get(TENS, {}).items())) for row in cascade.ledger.checkpoints(TENS)}
+    slices = cascade.ledger.slices(MINUTES, 1, cascade.ledger.slice_count(MINUTES))
+    cuts = {tuple(sorted(row.offsets[TENS].items())) for row in slices if row.offsets != row.offsets_first}
+    assert len(cuts) > 2 and cuts <= ends
 
 
 def millis(timestamp: str) -> int:

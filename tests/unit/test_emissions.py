@@ -21,6 +21,7 @@ from strandline.processing.pipelines.event_time import (
     SessionShape,
     WindowShape,
 )
+from strandline.processing.pipelines.result_streams import former_emitter_of, lagging_readers
 from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
@@ -38,6 +39,17 @@ EMITTER = {
         {
             "window": {"name": "w", "tumbling": "10s", "by": ["k"], "aggregate": {"n": "count(*)"}},
             "emit": [{"stream": "results"}],
+        }
+    ],
+}
+READER = {
+    "pipeline": "j",
+    "input": {"stream": "results"},
+    "event_time": {"field": "window_start", "delay": "0s"},
+    "steps": [
+        {
+            "window": {"name": "w", "tumbling": "10s", "by": ["k"], "aggregate": {"n": "sum(n)"}},
+            "emit": [{"elasticsearch": "sums"}],
         }
     ],
 }
@@ -88,9 +100,9 @@ class Lab:
         for name in ("raw", "results"):
             self.ledger.put_stream(name, {**STREAM, "stream": name})
         self.ledger.submit_job("tens", "", EMITTER)
-        self.ledger.submit_job("j", "", {"pipeline": "j"})
+        self.ledger.submit_job("j", "", READER)
         self.emitter, self.run = self.ledger.begin_run("tens", 1), self.ledger.begin_run("j", 1)
-        self.log, self.number, self.field = TwoLogs(), 0, field
+        self.log, self.number, self.field, self.rows_max = TwoLogs(), 0, field, rows_max
         settings = PlannerSettings(
             job="j", version=1, epoch=self.run.epoch, stream="raw", start="earliest", rows_max=rows_max, rule=RULE,
             windows=(SHAPE,), emitters=(Emitter("results", "tens", field),), further=(FurtherStream("results", "earliest"),),
@@ -139,7 +151,8 @@ class Lab:
             yield row
             late = []
             reached = {stream: dict(one) for stream, one in row.reached.items()}
-            for stream, records in self.log.records.items():
+            for stream in row.offsets:
+                records = self.log.records[stream]
                 first, end = row.offsets_first[stream].get(0, 0), row.offsets[stream][0]
                 events = [event_ms for _, event_ms in records[first:end]]
                 late += [(stream, one) for one in events if row.watermark_ms is not None and one < row.watermark_ms]
@@ -209,6 +222,76 @@ def test_far_behind_slices_take_whole_emissions_as_far_as_log_time(tmp_path: Pat
         last = lab.ledger.last_slice("j")
         assert last is not None and last.offsets == {one: {0: len(lab.log.records[one])} for one in ("raw", "results")}
         lab.ledger.close()
+
+
+WITHOUT_STREAM = {**EMITTER, "steps": [{**EMITTER["steps"][0], "emit": [{"elasticsearch": "tens"}]}]}  # type: ignore[index]
+
+
+class LaggingLab(Lab):
+    """A job that reads only the stream of results. It has read nothing when the emitter's new version leaves the stream out."""
+
+    def __init__(self, path: Path, rows_max: int) -> None:
+        super().__init__(path, "window_start", rows_max)
+
+    def reader(self) -> SlicePlanner:
+        """As a run of the reader plans that begins now."""
+        job = former_emitter_of(self.ledger, "results")
+        emitters = () if job is None else (Emitter("results", job, "window_start", is_former=True),)
+        settings = PlannerSettings(
+            job="j", version=1, epoch=self.run.epoch, stream="results", start="earliest", rows_max=self.rows_max,
+            rule=EventTimeRule(0, None), windows=(SHAPE,), emitters=emitters,
+        )  # fmt: skip
+        index: Any = self.log
+        return SlicePlanner(settings, self.ledger, index, silence=SilenceMeter(), filling_ms=0)
+
+
+@pytest.mark.parametrize("rows_max", [1, 3, 1_000])
+def test_results_of_a_former_emitter_are_read_by_whole_emissions_and_none_is_late(
+    tmp_path: Path, rows_max: int
+) -> None:
+    """Windows of an emission come in any order, so that a cut within it would make the earlier windows late."""
+    lab = LaggingLab(tmp_path, rows_max)
+    ends = []
+    for emission in range(1, 6):
+        at_ms = emission * 30_000
+        lab.emit(at_ms, at_ms, at_ms, at_ms - 10_000, at_ms - 20_000)
+        ends.append(3 * emission)
+    lab.ledger.submit_job("tens", "", WITHOUT_STREAM)
+    lab.confirm(180_000)
+    assert former_emitter_of(lab.ledger, "results") == "tens"
+    assert lagging_readers(lab.ledger, "tens") == {"results": ["j"]}
+    lab.planner = lab.reader()
+    cuts = [row.offsets["results"][0] for row in lab.slices() if row.kind is not SliceKind.IDLE]
+    assert cuts == (ends if rows_max <= 3 else [15])
+    assert lagging_readers(lab.ledger, "tens") == {}
+    lab.log.records["results"] += [(200_000 + at, 200_000 + at) for at in range(5)]  # another sender's
+    others = [row.offsets["results"][0] for row in lab.slices()]
+    assert others and others[-1] == 20
+
+
+def test_a_former_emitter_that_has_a_slice_to_finish_is_waited_for(tmp_path: Path) -> None:
+    """The version that emits to the stream finishes its slice, so a part of the emission may be in the stream."""
+    lab = LaggingLab(tmp_path, 1_000)
+    lab.emit(10_000, 10_000, 10_000)
+    lab.ledger.plan_slice(a_slice(2, lab.emitter.epoch, "tens", offsets_first={"raw": {0: 1}}, offsets={"raw": {0: 2}}))
+    lab.ledger.submit_job("tens", "", WITHOUT_STREAM)
+    lab.emit(20_000, 30_000, 30_000, confirmed=False)
+    lab.planner = lab.reader()
+    assert [row.offsets["results"][0] for row in lab.slices()] == [1]
+    lab.emit(20_001, 30_000, 20_000, confirmed=False)
+    lab.ledger.commit_checkpoint(
+        a_checkpoint(
+            2, lab.emitter.epoch, "tens", result_offsets={"results": {0: 3}}, emitted={"w": 30_000}, closes_ms=30_000
+        )
+    )
+    assert [row.offsets["results"][0] for row in lab.slices()] == [3]
+
+
+def test_a_stream_that_a_job_emits_to_has_no_former_emitter(lab: Lab) -> None:
+    lab.emit(1, 10_000, 10_000)
+    assert former_emitter_of(lab.ledger, "results") is None
+    assert former_emitter_of(lab.ledger, "raw") is None
+    assert lagging_readers(lab.ledger, "tens") == {}
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,38 @@ def test_what_depends_on_a_job_is_named(api: Api) -> None:
     assert api.apply(TO_STREAM).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("DELETE", "/v1/jobs/power"), ("POST", "/v1/jobs/power/reset?to=earliest")]
+)
+def test_a_job_keeps_its_checkpoints_until_the_readers_of_its_former_stream_have_read_it(
+    api: Api, method: str, path: str
+) -> None:
+    """The present version of job power leaves the stream out, and its reader has read nothing yet."""
+    api.apply(f"{TO_STREAM}---\n{READER}")
+    ledger = api.ledger
+    epoch = ledger.begin_run("power", 1).epoch
+    ledger.plan_slice(a_slice(1, epoch))
+    ledger.commit_checkpoint(a_checkpoint(1, epoch, result_offsets={"turbine-minutes": {0: 7}}))
+    ledger.end_run("power", epoch, "died")
+    ledger.set_desired("power", Desired.STOPPED)
+    ledger.move_job("power", JobState.STOPPED)
+    api.log.ranges["turbines"] = LogRange({0: 0, 1: 0}, {0: 30, 1: 60})
+    left_out = api.apply(BOTH)
+    assert left_out.status_code == 200, left_out.text
+
+    def ask() -> tuple[int, str]:
+        answer = api.ask(method, path)
+        return answer.status_code, answer.text
+
+    status, text = ask()
+    assert (
+        status == 409 and "job daily hasn't read all results yet that power emitted to stream turbine-minutes" in text
+    )
+    ledger.begin_run("daily", 1)
+    ledger.plan_slice(a_slice(1, job="daily", offsets_first={}, offsets={"turbine-minutes": {0: 7}}))
+    assert ask()[0] == 200
+
+
 def test_a_stream_that_was_deleted_with_a_jobs_results_is_not_emitted_to_again(api: Api) -> None:
     """Its topic is another one. The job went on from offsets that this one does not have, and failed at each start."""
     to_stream = BOTH.replace("elasticsearch: turbine-minute", "stream: turbine-minute")

@@ -29,6 +29,14 @@ SLICES = 40
 DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 NOW_MS = SLICES * HOUR_MS
 """When the last slice was committed."""
+READER = """\
+pipeline: daily
+input: {stream: turbine-minute}
+event_time: {field: window_start, delay: 0s}
+steps:
+  - window: {name: per_day, tumbling: 1d, by: [turbine], aggregate: {n: sum(n)}}
+    emit: [{elasticsearch: turbine-day}]
+"""
 ALL, NONE = {0: 0, 1: 0}, {0: 10 * SLICES, 1: 20 * SLICES}
 """Where the log starts: all is held, nothing is."""
 
@@ -99,6 +107,18 @@ def test_what_a_reader_of_a_stream_of_results_is_cut_at_stays_however_old_it_is(
     assert lab.floor(0, 1) == 4
     lab.result_starts = {0: 7 * SLICES, 1: 3 * SLICES}
     assert lab.floor(0, 1) == 15, "audits need no more than so many days"
+
+
+def test_what_a_lagging_reader_of_a_former_emitter_is_cut_at_stays_however_old_it_is(lab: Lab) -> None:
+    """The emitter's present version leaves the stream out; the reader has read up to the end of emission 5."""
+    streamed = BOTH.replace("turbine-minute}]", "turbine-minute}, {stream: turbine-minute}]")
+    assert lab.api.apply(f"{streamed}---\n{READER}").status_code == 200
+    assert lab.api.apply(BOTH).status_code == 200
+    unread = lab.floor(0, 1)
+    lab.ledger.begin_run("daily", pid=1)
+    read = {"turbine-minute": {0: 7 * SLICES, 1: 3 * SLICES}}
+    lab.ledger.plan_slice(a_slice(1, job="daily", offsets_first={}, offsets=read))
+    assert (unread, lab.floor(0, 1)) == (0, 15), "audits need no more than so many days"
 
 
 def test_a_job_without_a_checkpoint_has_nothing_to_clear(lab: Lab) -> None:

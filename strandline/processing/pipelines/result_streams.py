@@ -53,6 +53,44 @@ def emitters_of_inputs(ledger: Ledger, pipeline: CheckedPipeline) -> dict[str, s
     return {stream: emitter for stream, emitter in found.items() if emitter is not None}
 
 
+def former_emitter_of(ledger: Ledger, stream: str) -> str | None:
+    """Return the job that emitted to the stream last, if no job does now. None if no job of the ledger ever did.
+
+    The checkpoints of that job still contain where each of its emissions ends.
+    """
+    if emitter_of(ledger, stream) is not None:
+        return None
+    ends = {
+        job.name: sum(last.result_offsets[stream].values())
+        for job in ledger.jobs()
+        if (last := ledger.last_checkpoint(job.name)) is not None and last.result_offsets.get(stream)
+    }
+    return max(ends, key=lambda job: ends[job], default=None)
+
+
+def lagging_readers(ledger: Ledger, job: str) -> dict[str, list[str]]:
+    """Return the jobs that still need the checkpoints of `job` for a stream to which it no longer emits: stream -> jobs.
+
+    Such a job reads the stream and has no slice yet that reaches the end of the last emission.
+    """
+    last = ledger.last_checkpoint(job)
+    if last is None or not last.result_offsets:
+        return {}
+    pipelines = present_pipelines(ledger)
+    emitted = {stream for spec in pipelines.values() for _, stream in emissions_to_streams(spec)}
+    former = {stream: ends for stream, ends in last.result_offsets.items() if ends and stream not in emitted}
+    found: dict[str, list[str]] = {}
+    for reader, spec in pipelines.items():
+        if ledger.job(reader).has_completed:
+            continue
+        for stream in former.keys() & set(spec.streams):
+            read = ledger.last_slice(reader)
+            offsets = read.offsets.get(stream, {}) if read is not None else {}
+            if any(offsets.get(partition, 0) < end for partition, end in former[stream].items()):
+                found.setdefault(stream, []).append(reader)
+    return found
+
+
 def results_beside_streams(spec: PipelineSpec, document: YamlDocument, emitted: Container[str]) -> Iterator[Problem]:
     """What is wrong with the event times of a pipeline that reads results of windows. `emitted`: the streams of these. Beside
     other streams they go by emissions, which say of results that are still to come when their windows begin and end."""

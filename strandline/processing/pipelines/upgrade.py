@@ -251,7 +251,10 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
     old_places = {emit: stage for stage in before.all_stages for emit in stage.emits}
     new_places = {emit: stage for stage in after.all_stages for emit in stage.emits}
     for emit in old_places.keys() - new_places.keys():
-        yield Change(f"no more results to {emit.kind} {emit.name}", Effect.SAFE, "what is there stays")
+        reason = "what is there stays"
+        if emit.kind == "stream":
+            reason += ", and jobs that read it still read it by whole emissions, up to the last one"
+        yield Change(f"no more results to {emit.kind} {emit.name}", Effect.SAFE, reason)
     for emit in new_places.keys() - old_places.keys():
         yield Change(f"results to {emit.kind} {emit.name}", Effect.SAFE, _begins_with(new_places[emit]))
     for emit in old_places.keys() & new_places.keys():

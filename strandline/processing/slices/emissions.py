@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.ledger.states import CheckpointRow, EventTimeRule, offset_count
+from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceStatus, offset_count
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.input_log import InputLog
 from strandline.processing.slices.silence import Vector
@@ -30,6 +30,8 @@ class Emitter:
     job: str
     event_time_field: str | None = None
     """By which the results are read. None: log time."""
+    is_former: bool = False
+    """True if the job's current version doesn't emit to the stream. Then its emissions count until all of them are read."""
 
 
 class Emissions:
@@ -48,19 +50,55 @@ class Emissions:
         """Whether the partition is one of a stream of results."""
         return self._log.stream_of(label) in self._emitters
 
-    def readable(self, ends: Vector) -> Vector:
-        """How far the streams may be read now: to their ends, and those of results to the end of the last committed emission."""
+    def cuts(self, firsts: Vector) -> bool:
+        """True if a slice that begins at `firsts` is cut at emissions in at least one stream."""
+        return bool(self._effective(firsts))
+
+    def _effective(self, firsts: Vector | None) -> dict[str, Emitter]:
+        """Return the emitters whose emissions are still to be read from `firsts` on. None: from an unknown position on.
+
+        Records that come after the last emission of a former emitter are other senders', and are read like those of any stream.
+        """
+        return {
+            stream: one
+            for stream, one in self._emitters.items()
+            if not (one.is_former and self._has_ended(one) and self._is_read(one, firsts))
+        }
+
+    def _has_ended(self, emitter: Emitter) -> bool:
+        """True if the former emitter emits nothing to the stream any more: the slices of its older versions are committed."""
+        last = self._ledger.last_slice(emitter.job)
+        if last is None or last.status is not SliceStatus.PLANNED:
+            return True
+        from strandline.processing.pipelines.result_streams import emissions_to_streams
+        from strandline.processing.pipelines.stored import spec_of_version
+
+        spec = spec_of_version(self._ledger, emitter.job, last.version)
+        return all(stream != emitter.stream for _, stream in emissions_to_streams(spec))
+
+    def _is_read(self, emitter: Emitter, firsts: Vector | None) -> bool:
+        """True if all emissions of the former emitter are before `firsts`."""
+        last = self._ledger.last_checkpoint(emitter.job)
+        if firsts is None or last is None:
+            return True
+        emitted = self._log.labelled({emitter.stream: last.result_offsets.get(emitter.stream, {})})
+        return all(firsts.get(label, 0) >= end for label, end in emitted.items())
+
+    def readable(self, ends: Vector, firsts: Vector | None = None) -> Vector:
+        """How far the streams may be read now: to their ends, and those of results to the end of the last committed emission.
+        `firsts`: where the next slice begins. None: the ends are where a job begins, or a batch ends."""
         self._checkpoints.clear()
-        if not self._emitters:
+        effective = self._effective(firsts)
+        if not effective:
             return ends
-        last = {stream: self._ledger.last_checkpoint(one.job) for stream, one in self._emitters.items()}
+        last = {stream: self._ledger.last_checkpoint(one.job) for stream, one in effective.items()}
         begun = {stream for stream, row in last.items() if row is not None and stream in row.result_offsets}
         starts = {} if begun == last.keys() else self._log.starts()
         emitted = self._log.labelled(
             {stream: row.result_offsets[stream] for stream, row in last.items() if row is not None and stream in begun}
         )
         found = dict(ends)
-        for label in filter(self.holds, ends):
+        for label in (one for one in ends if self._log.stream_of(one) in effective):
             has_begun = self._log.stream_of(label) in begun
             found[label] = min(ends[label], emitted.get(label, 0)) if has_begun else starts[label]
         return found
@@ -87,7 +125,7 @@ class Emissions:
     def whole(self, cut: Vector, firsts: Vector, ends: Vector) -> Vector:
         """The same cut, but of each stream of results no more than whole emissions."""
         found = dict(cut)
-        for emitter in self._emitters.values():
+        for emitter in self._effective(firsts).values():
             found |= self._whole_of(emitter, cut, firsts, ends)
         return found
 

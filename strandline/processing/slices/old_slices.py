@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from strandline.ledger.states import CheckpointRow
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.result_streams import lagging_readers
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.rewind import whole_plan_of_job
 
@@ -67,9 +68,13 @@ def _first_emission(
 ) -> int:
     """The first slice whose emission to a stream is still there. Without such streams, the slice after the last."""
     streams = {stream for pipeline in pipelines for stage in pipeline.all_stages for stream in stage.streams}
-    if not streams:
+    former = lagging_readers(ledger, last.job).keys() - streams  # to which an older version emitted
+    starts = {stream: log_starts(stream) for stream in streams | former}
+    for stream in former:
+        if all(end <= starts[stream].get(partition, 0) for partition, end in last.result_offsets[stream].items()):
+            del starts[stream]  # no result is left to read
+    if not starts:
         return last.slice + 1
-    starts = {stream: log_starts(stream) for stream in streams}
 
     def is_held(row: CheckpointRow) -> bool:
         return all(

@@ -279,7 +279,7 @@ class SlicePlanner:
         ends, silence_ms = self._look(done)
         if not self._continuity.reaches(ends, firsts):
             return None
-        ends = self._emissions.readable(ends)
+        ends = self._emissions.readable(ends, firsts)
         if ends_of_batch is not None:
             self._drain_ends = self._log.labelled(ends_of_batch)
             ends = {partition: min(ends.get(partition, 0), end) for partition, end in self._drain_ends.items()}
@@ -301,7 +301,7 @@ class SlicePlanner:
         if rows and is_first and not draining and self._is_filling(firsts, ends):
             return None
         if rows > self._settings.rows_max:
-            if self._settings.emitters and len(self._log.streams) == 1:
+            if len(self._log.streams) == 1 and self._emissions.cuts(firsts):
                 offsets, cut_time_ms = self._emissions.cut(firsts, ends, self._settings.rows_max)
             else:
                 newcomers = self._newcomers(row, ends)

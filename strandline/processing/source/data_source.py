@@ -82,10 +82,19 @@ def source_of_run(
 
 
 def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSettings:
-    """How this run cuts the log. `emitters`: of each stream of results the job that emits to it."""
+    """How this run cuts the log. `emitters`: of each stream of results the job that emits to it.
+
+    A stream to which no job emits any more is cut at the emissions of the job that did, as long as the run hasn't read them all.
+    """
     from strandline.log.topics import has_senders_times
+    from strandline.processing.pipelines.result_streams import former_emitter_of
 
     pipeline = run.pipeline
+    former = {
+        stream: job
+        for stream in pipeline.streams
+        if stream not in emitters and (job := former_emitter_of(run.ledger, stream)) is not None
+    }
     checkpoint = pipeline.spec.checkpoint
     first, *further = [
         FurtherStream(
@@ -108,9 +117,9 @@ def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSetting
         rule=pipeline.event_time_rule,
         windows=pipeline.windows,
         emitters=tuple(
-            Emitter(read.stream, emitters[read.stream], read.event_time.field)
+            Emitter(read.stream, job, read.event_time.field, is_former=read.stream in former)
             for read in pipeline.spec.reads
-            if read.stream in emitters
+            if (job := emitters.get(read.stream) or former.get(read.stream)) is not None
         ),
         topic_id=first.topic_id,
         has_senders_times=first.has_senders_times,

@@ -23,7 +23,12 @@ from strandline.ledger.states import JobRow, Offsets, RunRow
 from strandline.log.admin import KafkaAdmin
 from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.result_streams import emissions_to_streams, emitter_of, present_pipelines
+from strandline.processing.pipelines.result_streams import (
+    emissions_to_streams,
+    emitter_of,
+    lagging_readers,
+    present_pipelines,
+)
 from strandline.processing.pipelines.stored import followers_of, spec_of_version
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.generations import hide_older
@@ -84,6 +89,7 @@ class JobLives:
                 "there. Apply the pipeline under another name, with other places; or take the place out of the pipeline first, "
                 "for good: after the reset the job can't emit to it again"
             )
+        self._refuse_lagging(job, "reset")
         origin = self.origin(spec, to)
         fence = self._end_runs(job, "reset")
         try:
@@ -106,6 +112,7 @@ class JobLives:
         if not self._ledger.deleted_job(job):
             spec = spec_of_version(self._ledger, job, self._ledger.job(job).version)
             self._refuse_readers(job, spec)
+            self._refuse_lagging(job, "deleted")
             fence = self._end_runs(job, "deleted")
             try:
                 self._ledger.delete_job(fence, self._letters_end(job))
@@ -225,6 +232,16 @@ class JobLives:
                     f"job {job} can't be deleted, because job {other} reads its results from stream {min(read)}; "
                     f"delete that first: strandline job delete {other}"
                 )
+
+    def _refuse_lagging(self, job: str, done: str) -> None:
+        """Refuse to delete the checkpoints of a job that emitted to a stream in an older version, while a reader of the stream is
+        still cut at them. Raises Conflict."""
+        for stream, readers in sorted(lagging_readers(self._ledger, job).items()):
+            raise Conflict(
+                f"job {job} can't be {done}: job {', '.join(readers)} hasn't read all results yet that {job} emitted to stream "
+                f"{stream}, and its slices are cut where these emissions end; start job {readers[0]} and wait until it has read "
+                f"them (strandline job status {readers[0]}), or delete it: strandline job delete {readers[0]}"
+            )
 
     def _hide(self, spec: PipelineSpec, row: JobRow) -> None:
         try:
