@@ -14,11 +14,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
 
 import structlog
 import uvicorn
+from pydantic import field_validator
+from starlette.types import ASGIApp
 
 from strandline.access.doors import open_doorkeeper
 from strandline.access.exposure import require_closed
@@ -65,6 +68,16 @@ class ControlSettings(Settings):
 
     control_names: tuple[str, ...] = ()
     """Host names under which the REST API and its `/metrics` answer, beside loopback's and `control_host`; a JSON list."""
+    control_trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies in front of the REST API; a JSON list. The `X-Forwarded-For` of other clients is
+    ignored."""
+
+    @field_validator("control_trusted_proxies")
+    @classmethod
+    def _are_networks(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in entries:
+            ip_network(entry)
+        return entries
 
 
 def serve(settings: ControlSettings) -> None:
@@ -83,16 +96,7 @@ def serve(settings: ControlSettings) -> None:
         try:
             names = (settings.control_host, *settings.control_names)
             app = create_app(_dependencies(settings, ledger, name), names, doorkeeper, settings.record_bytes_max)
-            config = uvicorn.Config(
-                app,
-                http=_protocols(settings),
-                loop="uvloop",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=REQUESTS_END_S,
-            )
-            server = uvicorn.Server(config)
+            server = uvicorn.Server(_server_config(app, settings))
             app.state.is_ending = lambda: server.should_exit
             logger.info(
                 "control service",
@@ -107,6 +111,26 @@ def serve(settings: ControlSettings) -> None:
             if doorkeeper is not None:
                 doorkeeper.close()
             ledger.close()
+
+
+def _server_config(app: ASGIApp, settings: ControlSettings) -> uvicorn.Config:
+    """Return the configuration of the HTTP server. Raises InvalidSettings.
+
+    A client can send any `X-Forwarded-For`. uvicorn uses this header by default if the client connects from loopback, or if
+    FORWARDED_ALLOW_IPS is set. Here it counts only from the proxies in the settings.
+    """
+    proxies = list(settings.control_trusted_proxies)
+    return uvicorn.Config(
+        app,
+        http=_protocols(settings),
+        loop="uvloop",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        timeout_graceful_shutdown=REQUESTS_END_S,
+    )
 
 
 def _protocols(settings: ControlSettings) -> type[asyncio.Protocol]:

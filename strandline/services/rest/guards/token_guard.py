@@ -4,7 +4,8 @@ It stands before everything else, so that a request without the right costs no b
 operation needs stands in access/rights.py. An operation that stands in no table is refused to everybody.
 
 The audit log is a line `action=audit` for each request that may change something and for each that was refused for who asked: the
-principal, the operation, what it was about, the status. Requests without a valid token are told at most every few seconds.
+principal, the operation, what it was about, the address of the client, the status. Requests without a valid token are logged at
+most every few seconds.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class TokenGuard:
                 try:
                     require(principal, operation.need, operation.name)
                 except Forbidden as error:
-                    _audit(principal, operation, about, 403)
+                    _audit(scope, principal, operation, about, 403)
                     await _refuse(scope, receive, send, 403, error, {})
                     return
         elif self._doorkeeper is not None and operation is not None:
@@ -89,7 +90,7 @@ class TokenGuard:
 
         async def send_and_say(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _audit(principal, operation, about, message["status"])
+                _audit(scope, principal, operation, about, message["status"])
             await send(message)
 
         await self._app(scope, receive, send_and_say)
@@ -99,10 +100,10 @@ class TokenGuard:
         self._unsaid += 1
         now_s = time.monotonic()
         if now_s - self._said_s >= SAY_AGAIN_S:
-            peer = (scope.get("client") or ("unknown",))[0]
             logger.warning(
                 "requests without a valid token were refused",
-                action="audit", requests=self._unsaid, method=scope["method"], path=scope["path"][:200], peer=peer, outcome=401,
+                action="audit", requests=self._unsaid, method=scope["method"], path=scope["path"][:200], peer=_peer(scope),
+                outcome=401,
             )  # fmt: skip
             self._said_s, self._unsaid = now_s, 0
 
@@ -144,8 +145,14 @@ async def _refuse(
     await problem_response(scope["path"], status, error.code, str(error), headers=headers)(scope, receive, send)
 
 
-def _audit(principal: Principal, operation: _Operation, about: dict[str, str], status: int) -> None:
+def _peer(scope: Scope) -> str:
+    """Return the address of the client. Only a proxy in STRANDLINE_CONTROL_TRUSTED_PROXIES can name another address than that of
+    its connection."""
+    return str((scope.get("client") or ("unknown",))[0])
+
+
+def _audit(scope: Scope, principal: Principal, operation: _Operation, about: dict[str, str], status: int) -> None:
     logger.info(
         "a request was refused" if status == 403 else "a request was answered",
-        action="audit", principal=principal.name, operation=operation.name, about=about, outcome=status,
+        action="audit", principal=principal.name, operation=operation.name, about=about, peer=_peer(scope), outcome=status,
     )  # fmt: skip
