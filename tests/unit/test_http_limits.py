@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
+from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
 
+import strandline
 from strandline.access import oidc
 from strandline.core.errors import RegistryUnavailable
 from strandline.core.network.http_limits import Deadline, ResponseTooLarge, bounded_stream, read_body
+from strandline.log.login import oauth_tokens
+from strandline.log.login.oauth_tokens import OauthClient, ask_for_token
 from strandline.processing.formats.with_schema import schema_registry
 from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
+from strandline.results.charts import kibana_client
+from strandline.results.charts.kibana_client import KibanaRefused, KibanaUnavailable, import_objects
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -44,7 +52,14 @@ class EndlessServer:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
-        connection, _ = self._listener.accept()
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
         with connection:
             connection.recv(65_536)
             try:
@@ -105,3 +120,53 @@ def test_a_deadline_that_is_not_reached_changes_nothing():
         pass
     assert not deadline.is_over
     assert not deadline._timer.is_alive() or deadline._timer.finished.is_set()
+
+
+@pytest.mark.parametrize("endless", [SLOW["slow body"], FAST["large body"]], ids=["slow", "large"], indirect=True)
+def test_the_other_http_clients_have_both_limits(endless, monkeypatch):
+    """The token endpoint for Kafka, Kibana, and the check of the schema registry: all of them use the same function."""
+    began_s = time.monotonic()
+    for module in (oauth_tokens, kibana_client):
+        monkeypatch.setattr(module, "_TIMEOUT_S", 0.3)
+    with pytest.raises((KafkaConnectionError, SaslAuthenticationFailed)):
+        ask_for_token(OauthClient(endless.url, "strandline", "secret"))
+    with pytest.raises((KibanaUnavailable, KibanaRefused)):
+        import_objects(endless.url, [])
+    assert time.monotonic() - began_s < 20
+
+
+CLIENTS = {
+    "access/oidc.py",
+    "frontends/client/client.py",
+    "ingest/poll/asking.py",
+    "log/login/oauth_tokens.py",
+    "processing/formats/with_schema/schema_registry.py",
+    "results/charts/kibana_client.py",
+    "services/client.py",
+    "services/embedded/elasticsearch_server.py",
+    "services/embedded/stack.py",
+    "services/supervision/outside.py",
+}
+"""Modules that send HTTP requests. The front end, `services/client.py`, and `services/embedded` query servers of the stack."""
+LISTENERS = {
+    "ingest/gateway/process.py",
+    "ingest/gateway/serving/http_server.py",
+    "ingest/mqtt/server.py",
+    "ingest/sockets/tcp_gateway.py",
+    "ingest/sockets/udp_gateway.py",
+    "services/control.py",
+    "services/embedded/preflight.py",
+}
+
+
+def test_each_listener_and_each_http_client_is_known():
+    """A new one needs limits, and a row in the table of docs/security.md. Then add it here."""
+    package = Path(strandline.__file__).parent
+    texts = {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}
+    texts = {name: text for name, text in texts.items() if not name.startswith(("example/", "core/network/"))}
+
+    def matching(pattern: str) -> set[str]:
+        return {name for name, text in texts.items() if re.search(pattern, text)}
+
+    assert matching(r"httpx\.(Client\(|AsyncClient|get\(|post\(|stream\()|urlopen|open_connection\(") == CLIENTS
+    assert matching(r"create_server\(|create_datagram_endpoint|\.bind\(\(|uvicorn\.Server") == LISTENERS
