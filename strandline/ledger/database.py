@@ -20,6 +20,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from strandline.core.errors import Conflict, InvalidSettings, LedgerUnavailable
+from strandline.core.sql_connections import LIBPQ_TIMEOUTS
 
 BUSY_TIMEOUT_S = 30
 """How long a statement waits for another process's lock before the ledger counts as unavailable."""
@@ -176,6 +177,7 @@ def _postgresql_engine(url: sa.URL) -> sa.Engine:
             "connect_timeout": CONNECT_TIMEOUT_S,
             "options": timeouts,
             "application_name": "strandline",
+            **LIBPQ_TIMEOUTS,
         },
     )
 

@@ -11,12 +11,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, Divergence, InvalidSettings
+from strandline.core.errors import Conflict, Divergence, InvalidSettings, SinkUnavailable
 from strandline.core.settings import Settings
 from strandline.processing.emission import sinks
 from strandline.processing.emission.sinks import SinkRequest, sink_writer
@@ -24,6 +25,7 @@ from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import request as ask
+from strandline.results.sinks import sql_writer
 from strandline.results.sinks.contract import SinkUnderTest, batch_of, check_sink, record_shape, window_shape
 from strandline.results.sinks.files_writer import FilesWriter, committed_files
 from strandline.results.sinks.sql_writer import SqlWriter, sql_url
@@ -243,6 +245,23 @@ def test_a_row_that_exceeds_a_limit_of_the_database_spoils_no_other(
         report = writer.write_batches([batch], 1, 1)
         assert (report.created, len(report.refused)) == (18, 2)
         assert all(any(part in one.reason for one in report.refused) for part in ("exceeds btree", "no nine"))
+
+
+def test_a_table_that_another_client_locks_ends_the_write_in_time(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_writer, "_STATEMENT_S_MAX", 1)
+    with new_database(postgresql_url) as url:
+        monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", url)
+        table = Table(url)
+        shape = window_shape(table)
+        writer = replace(SqlWriter(url, table.name, shape), deadline_s=0.5)
+        writer.prepare(None)
+        with psycopg.connect(url.replace("+psycopg", "")) as other:
+            other.execute("LOCK TABLE results IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(SinkUnavailable, match=r"takes no results now: .*statement timeout"):
+                writer.write_batches([batch_of(shape, [1])], 1, 1)
+        assert writer.write_batches([batch_of(shape, [1])], 1, 1).created == 1
 
 
 def test_no_password_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:

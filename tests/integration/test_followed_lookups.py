@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -23,7 +25,7 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 
 from strandline.core.documents import read_documents
-from strandline.core.errors import Conflict
+from strandline.core.errors import Conflict, SourceUnavailable
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import unpack_rows
 from strandline.core.streams.stream import StreamSpec
@@ -31,6 +33,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.topics import Topics
 from strandline.processing.formats.lookups.documents import read_lookup
+from strandline.processing.source.followed import query_rows as query_module
 from strandline.processing.source.followed.query_rows import query_rows
 from strandline.processing.source.followed.query_rows import reading as reading_of
 from strandline.processing.source.followed.reading import SourceReader
@@ -325,3 +328,20 @@ def wrong(platform: Any, ledger: Ledger) -> list[str]:
 
 def _millis(text: str) -> int:
     return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def test_a_database_that_stops_during_a_query_is_given_up(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_module, "ANSWER_S_MAX", 1.0)
+    paused: list[int] = []
+
+    def query_a_paused_database() -> None:
+        with reading_of("crm", postgresql_url) as connection:
+            paused.append(connection.exec_driver_sql("select pg_backend_pid()").scalar_one())
+            os.kill(paused[0], signal.SIGSTOP)
+            connection.exec_driver_sql("select 1")
+
+    try:
+        with pytest.raises(SourceUnavailable, match="database crm did not answer"):
+            query_a_paused_database()
+    finally:
+        os.kill(paused[0], signal.SIGCONT)

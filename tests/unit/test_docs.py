@@ -137,13 +137,3 @@ def test_every_room_stands_in_the_architecture():
         and f"`{room.name}`" not in text
         and f"`{room.relative_to(ROOT)}`" not in text
     ] == []
-
-
-def test_no_folder_holds_more_than_fifteen_modules():
-    """But that of the migrations, of which none is ever taken out."""
-    counts = {
-        room: len([m for m in room.glob("*.py") if m.name != "__init__.py"])
-        for room in (ROOT / "strandline").rglob("*")
-        if room.is_dir() and room.name != "versions"  # of the ledger's schema: each of them stays
-    }
-    assert {str(room): count for room, count in counts.items() if count > 15} == {}

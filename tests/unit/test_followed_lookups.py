@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sqlite3
 import threading
 import time
@@ -27,6 +28,8 @@ from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import unpack_rows
 from strandline.core.lookups.source import LookupSource
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.lookups.sources import SourceRows
+from strandline.ledger.states import LookupRow, Offsets
 from strandline.processing.desk.case_run import run_case
 from strandline.processing.desk.cases import CaseSpec
 from strandline.processing.desk.desk import Desk
@@ -41,6 +44,7 @@ from strandline.services.supervision.lookups import follower as follower_module
 from strandline.services.supervision.lookups.follower import LookupFollower
 from tests.support.control import Api
 from tests.support.memory_log import MemoryLog
+from tests.support.typed_sources import TypedSources
 from tests.support.waiting import wait_until
 
 REGISTRY = """\
@@ -260,6 +264,40 @@ def test_a_reading_whose_thread_can_not_be_started_takes_no_reader_for_ever(
     assert not follower._reading
 
 
+class _SourcesWithSilentDatabase(TypedSources):
+    """A reading of database `crm` doesn't return before `ends` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = threading.Event()
+
+    def read_on(self, present: LookupRow, position: Offsets | None) -> SourceRows:
+        source = LookupSpec.described(present.document).source
+        assert source is not None
+        if source.sql is not None and source.sql.database == "crm":
+            self.ends.wait()
+        return super().read_on(present, position)
+
+
+def test_a_database_that_does_not_respond_leaves_readers_for_other_lookups(
+    control: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_INTERVAL_S", 0.001)
+    control.sources.rows = [{"device": "a"}]
+    silent = [QUERY.replace("lookup: devices", f"lookup: a{number}") for number in range(follower_module.READERS)]
+    applied(control, *silent, QUERY.replace("database: crm", "database: erp"))
+    sources = _SourcesWithSilentDatabase()
+    sources.rows = [{"device": "b"}]
+    follower = LookupFollower(control.ledger, sources, "me")
+    follower.start()
+    try:
+        wait_until(lambda: control.ledger.present_lookups(("devices",)), {"devices": 2}.__eq__, "read")
+        assert control.ledger.present_lookups(("a0",)) == {"a0": 1}
+    finally:
+        sources.ends.set()
+        follower.close()
+
+
 def test_a_stream_that_a_lookup_follows_stays_and_keeps_what_it_needs(control: Api) -> None:
     applied(control, REGISTRY, LOOKUP)
     refused = control.apply(REGISTRY.replace("string?", "long?"))
@@ -414,6 +452,14 @@ def test_a_query_ends_in_time_and_gives_no_more_rows_than_a_lookup_has(
     monkeypatch.setattr(query_module, "QUERY_S_MAX", 0)
     with pytest.raises(SourceUnavailable, match="database crm did not answer: interrupted"):
         query_rows(spec_of(count.format("") + " where i < 0", "device: long, owner: string?"), url)
+
+
+def test_a_server_that_accepts_and_sends_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_module, "CONNECT_S_MAX", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql+psycopg://reader@127.0.0.1:{silent.getsockname()[1]}/crm"
+        with pytest.raises(SourceUnavailable, match=r"database crm did not answer: .*timeout"):
+            query_rows(spec_of("select 1"), url)
 
 
 def _raise(error: Exception) -> Any:

@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from strandline.core.errors import Conflict, Divergence, InvalidSettings, SinkUnavailable
 from strandline.core.field_types import digits_of, is_nested, kind_of
 from strandline.core.settings import Settings
+from strandline.core.sql_connections import LIBPQ_TIMEOUTS, cut_after
 from strandline.ledger.database import without_secrets
 from strandline.results.document import DocumentShape
 from strandline.results.names import OWN_PREFIX
@@ -40,6 +41,11 @@ _TOO_LARGE = "54"
 _RAISED_BY_TRIGGER = "P0001"
 _JOB, _EMISSION, _SLICE_DIGEST = (f"{OWN_PREFIX}{name}" for name in ("job", "emission", "slice_digest"))
 _DIFFERENCES_SHOWN_MAX = 3
+_CONNECT_S_MAX = 10
+_STATEMENT_S_MAX = 60
+"""After this time, PostgreSQL ends a statement, which may wait for a lock that another client holds."""
+_TRANSACTION_S_MAX = 2 * _STATEMENT_S_MAX + 5
+"""Seconds for one transaction, also if the database no longer responds."""
 _engines: dict[str, sa.Engine] = {}
 """This process's engine for each URL."""
 
@@ -111,12 +117,24 @@ class SqlWriter:
                     row[name] = None if row[name] is None else text[:-1].decode()
         return values
 
+    @contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        """A transaction that ends in time. It fails with one of AWAY if the database doesn't respond."""
+        engine = self._engine()
+        with engine.begin() as connection:
+            if engine.dialect.name != "postgresql":
+                yield connection
+                return
+            with cut_after(connection.connection.dbapi_connection, _TRANSACTION_S_MAX):
+                connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{_STATEMENT_S_MAX}s'")
+                yield connection
+
     def _insert(self, values: Sequence[Mapping[str, Any]]) -> int:
         """Insert in one transaction those that are not there, and return how many; the others must be equal."""
         table, engine = self._table(), self._engine()
         insert = (postgresql if engine.dialect.name == "postgresql" else sqlite).insert(table)
         statement = insert.on_conflict_do_nothing(index_elements=[ID]).returning(table.c[ID])
-        with engine.begin() as connection:
+        with self._transaction() as connection:
             created = set(connection.execute(statement, list(values)).scalars())
             there = {row[ID]: row for row in values if row[ID] not in created}
             if there:
@@ -157,7 +175,7 @@ class SqlWriter:
     def _ensure_table(self) -> None:
         table, engine = self._table(), self._engine()
         table.create(engine, checkfirst=True)
-        with engine.begin() as connection:
+        with self._transaction() as connection:
             held = {one["name"]: one["type"] for one in sa.inspect(connection).get_columns(table.name, table.schema)}
             if ID not in held:
                 raise Conflict(
@@ -236,7 +254,12 @@ def sql_url(settings: Settings) -> str:
 def engine_of(url: str) -> sa.Engine:
     """This process's engine for a database. `url`: without its password."""
     if url not in _engines:
-        _engines[url] = sa.create_engine(_with_password(url), pool_size=2, pool_pre_ping=True)
+        full = sa.make_url(_with_password(url))
+        timeouts: dict[str, Any] = {}
+        if full.get_backend_name() == "postgresql":
+            timeouts = {"connect_timeout": _CONNECT_S_MAX, **LIBPQ_TIMEOUTS}
+            timeouts = {name: value for name, value in timeouts.items() if name not in full.query}  # the user's own win
+        _engines[url] = sa.create_engine(full, pool_size=2, pool_pre_ping=True, connect_args=timeouts)
     return _engines[url]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from strandline.core.settings import Settings
+from strandline.core.sql_connections import LIBPQ_TIMEOUTS
 from strandline.ledger.database import CONNECT_TIMEOUT_S, without_secrets
 from strandline.services.doctor.finding import Finding, ok, wrong
 
@@ -21,7 +22,8 @@ def check_sql_sink(settings: Settings) -> Iterator[Finding]:
         return
     shown = without_secrets(url)
     is_postgresql = url.startswith("postgresql")
-    engine = sa.create_engine(url, connect_args={"connect_timeout": CONNECT_TIMEOUT_S} if is_postgresql else {})
+    timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, **LIBPQ_TIMEOUTS} if is_postgresql else {}
+    engine = sa.create_engine(url, connect_args=timeouts)
     table = sa.Table(f"strandline_doctor_{uuid.uuid4().hex[:12]}", sa.MetaData(), sa.Column("id", sa.Integer))
     doing = "be reached"
     try:

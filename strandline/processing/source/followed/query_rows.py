@@ -20,10 +20,13 @@ from sqlalchemy.pool import NullPool
 from strandline.core.errors import Conflict, InvalidSettings, SourceUnavailable
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import ROWS_MAX
+from strandline.core.sql_connections import LIBPQ_TIMEOUTS, cut_after
 from strandline.processing.formats.lookups.rows import KeyedRows, encode_rows, keyed_rows, read_rows
 
 CONNECT_S_MAX = 10
 QUERY_S_MAX = 30
+ANSWER_S_MAX = QUERY_S_MAX + 5
+"""Seconds from the connection to the last row. The database ends the query first, unless it is paused or gone."""
 _STEPS_A_LOOK = 100_000
 """So many steps of its machine SQLite goes before it looks how late it is."""
 _REFUSALS = (sa.exc.ProgrammingError, sa.exc.DataError, sa.exc.NotSupportedError, sa.exc.InternalError)
@@ -86,24 +89,27 @@ def _parsed(name: str, url: str) -> sa.URL:
 
 @contextmanager
 def _connected(url: sa.URL) -> Iterator[sa.Connection]:
-    """A transaction that only reads, and ends in time."""
+    """A transaction that only reads, and ends in time, also if the database no longer responds."""
     is_sqlite = url.get_backend_name() == "sqlite"
-    arguments = (
+    arguments: dict[str, Any] = (
         {"timeout": CONNECT_S_MAX}
         if is_sqlite
-        else {"connect_timeout": CONNECT_S_MAX, "application_name": "strandline-lookups"}
+        else {"connect_timeout": CONNECT_S_MAX, "application_name": "strandline-lookups", **LIBPQ_TIMEOUTS}
     )
     engine = sa.create_engine(url, poolclass=NullPool, connect_args=arguments)
     with engine.connect() as connection:
+        driver: Any = connection.connection.dbapi_connection
         if is_sqlite:
             deadline_s = time.monotonic() + QUERY_S_MAX
-            driver: Any = connection.connection.dbapi_connection
             driver.set_progress_handler(lambda: int(time.monotonic() > deadline_s), _STEPS_A_LOOK)
             connection.exec_driver_sql("PRAGMA query_only=ON")
-        else:  # in the transaction, because a pooler in between may take no options
+            yield connection
+            return
+        with cut_after(driver, ANSWER_S_MAX):
+            # In the transaction, because a pooler in between may take no options.
             connection.exec_driver_sql("SET TRANSACTION READ ONLY")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{QUERY_S_MAX}s'")
-        yield connection
+            yield connection
 
 
 @contextmanager

@@ -28,8 +28,10 @@ logger = structlog.get_logger()
 LOOK_INTERVAL_S = 1.0
 RETRY_MS_MAX = 60_000
 """A source that could not be read is asked again after so long at the latest, however seldom it is read."""
-READERS = 4
-"""So many sources are read at once: one that does not answer holds up no other."""
+READERS = 16
+"""Maximum number of readings at the same time."""
+READERS_PER_SOURCE = 2
+"""Maximum number of readings of one database or stream at the same time: if it doesn't respond, others still have readers."""
 END_PATIENCE_S = 5.0
 """How long readings under way may take when the service ends; what they bring later is read again."""
 
@@ -51,7 +53,8 @@ class LookupFollower:
         self._errors = RepeatedErrors(logger)
         self._old: set[str] = set()
         """The lookups that are too old, and that this service has told of."""
-        self._reading: set[str] = set()
+        self._reading: dict[str, str] = {}
+        """Lookups that are being read -> the database or stream of each."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follow-lookups", daemon=True)
 
@@ -80,7 +83,7 @@ class LookupFollower:
                     is_released = True
                 for name in self._ledger.due_lookups():
                     if name not in self._reading and len(self._reading) < READERS:
-                        self._begin_reading(name)
+                        self._begin_reading(name, self._source_of(name))
                 self._tell_of_old()
                 self._errors.worked("lookups are followed again", action="follow lookups")
             except StrandlineError as error:
@@ -89,20 +92,29 @@ class LookupFollower:
                 logger.exception("could not follow lookups", action="follow lookups")
             self._closing.wait(LOOK_INTERVAL_S)
 
-    def _begin_reading(self, name: str) -> None:
-        """Raises RuntimeError when no thread can be started; the next look tries again."""
-        self._reading.add(name)
+    def _source_of(self, name: str) -> str:
+        """Return the database or stream that the lookup follows."""
+        source = LookupSpec.described(self._ledger.lookup(name).document).source
+        assert source is not None
+        return f"database {source.sql.database}" if source.sql is not None else f"stream {source.stream}"
+
+    def _begin_reading(self, name: str, source: str) -> None:
+        """Start to read the lookup, unless its source has all of its readers. Raises RuntimeError if no thread can be started;
+        the next look tries again."""
+        if list(self._reading.values()).count(source) >= READERS_PER_SOURCE:
+            return
+        self._reading[name] = source
         try:
             threading.Thread(target=self._follow_beside, args=(name,), daemon=True).start()
         except RuntimeError:
-            self._reading.discard(name)
+            self._reading.pop(name)
             raise
 
     def _follow_beside(self, name: str) -> None:
         try:
             self._follow(name)
         finally:
-            self._reading.discard(name)
+            self._reading.pop(name)
 
     def _follow(self, name: str) -> int:
         """Read one source, if it is still due; 1 when a new version came of it.
