@@ -11,6 +11,7 @@ import typer.main
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
+    "tests.support.memory_turns",
     "tests.support.workers",
     "tests.support.hang_limits",
     "tests.support.ledgers",
