@@ -4,11 +4,13 @@ RUN python -m venv /opt/strandline
 ENV PATH=/opt/strandline/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /build
 # The dependencies come first, so that a change of our own code does not fetch them again.
-COPY requirements.lock ./
-RUN pip install --require-hashes --requirement requirements.lock
+COPY requirements.lock requirements-build.lock ./
+RUN pip install --require-hashes --requirement requirements.lock \
+    && pip install --require-hashes --requirement requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY strandline strandline
-RUN pip install --no-deps .
+# Without build isolation: pip would fetch setuptools without a hash for it.
+RUN pip install --no-deps --no-build-isolation .
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="Strandline" \

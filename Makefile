@@ -10,7 +10,7 @@ KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKEC
 .DEFAULT_GOAL := help
 # Without bytecode on the disk, each of the hundreds of processes of a test run compiles what it imports, and each worker rewrites all tests.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate sbom lock clean
+.PHONY: help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate sbom pin-images lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -33,13 +33,15 @@ help:
 	@echo "make simulate SEEDS=100000   histories of a job in memory, with kills, zombies and upgrades; count what is wrong"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make sbom    write which packages the image holds, with versions and hashes (CycloneDX)"
-	@echo "make lock    resolve the dependencies again and write both lock files"
+	@echo "make lock    resolve the dependencies again and write the three lock files"
+	@echo "make pin-images   resolve the tags of all images to digests and write them into Dockerfile and docker-compose.yml"
+	@echo "             (CHECK=1: only compare; REGISTRY=URL: a mirror to query)"
 
-$(VENV)/.run-ready: requirements.lock pyproject.toml scripts/make-environment
+$(VENV)/.run-ready: requirements.lock requirements-build.lock pyproject.toml scripts/make-environment
 	@sh scripts/make-environment $(PYTHON) $(VENV) requirements.lock
 	@touch $@
 
-$(VENV)/.test-ready: requirements-dev.lock pyproject.toml scripts/make-environment
+$(VENV)/.test-ready: requirements-dev.lock requirements-build.lock pyproject.toml scripts/make-environment
 	@sh scripts/make-environment $(PYTHON) $(VENV) requirements-dev.lock
 	@touch $@ $(VENV)/.run-ready
 
@@ -122,11 +124,17 @@ sbom: $(VENV)/.test-ready
 		--output-file $(SBOM)
 	@echo "what the image holds of Python packages is in $(SBOM) (CycloneDX)"
 
+# REGISTRY: a mirror to query instead of the registry of each image.
+pin-images: $(VENV)/.run-ready
+	@$(BIN)/python scripts/pin_images.py $(if $(CHECK),--check,) $(if $(REGISTRY),--registry $(REGISTRY),)
+
 lock: $(VENV)/.test-ready
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
+		--all-build-deps --only-build-deps -o requirements-build.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
 		-o requirements.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
-		--extra dev -c requirements.lock -o requirements-dev.lock pyproject.toml
+		--extra dev -c requirements.lock -c requirements-build.lock -o requirements-dev.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

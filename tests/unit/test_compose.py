@@ -43,6 +43,12 @@ each_service = pytest.mark.parametrize("service", SERVICES.values(), ids=list(SE
 each_lasting_service = pytest.mark.parametrize("service", LASTING.values(), ids=list(LASTING))
 
 
+def tagged(name: str) -> str:
+    """The image of a service without its digest."""
+    image: str = SERVICES[name]["image"]
+    return image.split("@")[0]
+
+
 def test_the_parts_of_the_platform_are_there():
     assert set(SERVICES) >= {"kafka", "elasticsearch", "kibana", "mosquitto", "postgres", "control", "control-2"}
     assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
@@ -60,16 +66,16 @@ def test_each_gateway_is_a_service():
 
 @each_service
 def test_images_are_pinned_to_a_whole_version(service):
-    assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?", service["image"])
+    assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?(@sha256:[0-9a-f]{64})?", service["image"])
 
 
 def test_elasticsearch_and_kibana_are_of_one_version():
-    assert SERVICES["elasticsearch"]["image"].split(":")[1] == SERVICES["kibana"]["image"].split(":")[1]
+    assert tagged("elasticsearch").split(":")[1] == tagged("kibana").split(":")[1]
 
 
 def test_servers_are_of_the_versions_of_the_embedded_stack():
     embedded = {path.stem for path in (ROOT / "strandline/services/embedded").glob("*.txt")}
-    assert {SERVICES[name]["image"].split("/")[-1].replace(":", "-") for name in ("kafka", "elasticsearch")} <= embedded
+    assert {tagged(name).split("/")[-1].replace(":", "-") for name in ("kafka", "elasticsearch")} <= embedded
 
 
 @each_lasting_service
@@ -226,7 +232,9 @@ def test_only_what_makes_the_secrets_runs_as_root_and_only_elasticsearch_may_wri
 
 def test_the_image_is_built_from_the_locked_dependencies_and_what_it_copies_is_sent():
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    assert "--require-hashes --requirement requirements.lock" in dockerfile
+    for command in re.findall(r"pip install (.+?)(?: \\)?$", dockerfile, re.MULTILINE):
+        assert command.startswith("--require-hashes ") or command == "--no-deps --no-build-isolation .", command
+    assert dockerfile.count("--require-hashes --requirement requirements") == 2
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
     sent = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
     sources = {source for line in copied for source in line.split()}

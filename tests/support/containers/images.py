@@ -45,7 +45,7 @@ class ImageStore:
 
     def named(self, reference: str) -> Image:
         """The stand-in for an image of a registry, like `apache/kafka:4.2.1`."""
-        name = reference.split("/")[-1].split(":")[0]
+        name = reference.split("@")[0].split("/")[-1].split(":")[0]
         if name == "debian":
             return Image((self._debian(),))
         return self.build(STANDINS / f"{name}.Dockerfile", STANDINS)
