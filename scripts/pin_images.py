@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 
 ROOT = Path(__file__).parents[1]
-FILES = ("Dockerfile", "docker-compose.yml", "docker-compose.host.yml")
+FILES = ("Dockerfile", "docker-compose.yml", "docker-compose.host.yml", "docker-compose.pages.yml")
 OWN = "strandline"
 """The name of the image that compose builds: it is in no registry."""
 DEFAULT_HOST = "registry-1.docker.io"

@@ -64,7 +64,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def deployment() -> Iterator[Deployment]:
-    project = read(("demo", "kibana", "monitoring"))
+    project = read(("demo", "kibana", "monitoring"), files=(FILES[0], "docker-compose.pages.yml"))
     images = provide_images(project, set(project.services) - NOT_RUN)
     with Deployment(project, images, Path(tempfile.mkdtemp(prefix="strandline-compose-", dir="/tmp"))) as made:
         yield made

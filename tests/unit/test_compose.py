@@ -19,8 +19,8 @@ from tests.support.settings_classes import all_settings
 from tests.support.waiting import stretched
 
 ROOT = Path(__file__).parents[2]
-FILES = ("docker-compose.yml", "docker-compose.host.yml")
-COMPOSE, HOST = ((ROOT / name).read_text(encoding="utf-8") for name in FILES)
+FILES = ("docker-compose.yml", "docker-compose.host.yml", "docker-compose.pages.yml")
+COMPOSE, HOST, PAGES = ((ROOT / name).read_text(encoding="utf-8") for name in FILES)
 DOCUMENT: dict[str, Any] = yaml.safe_load(COMPOSE)
 SERVICES: dict[str, dict[str, Any]] = DOCUMENT["services"]
 GATEWAY_MODULES = {
@@ -35,7 +35,7 @@ GATEWAYS = {
 }
 OURS = [name for name, service in SERVICES.items() if "build" in service]
 # ${NAME:-default}, and not the $$ that stands for a dollar sign.
-VARIABLES = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", COMPOSE + HOST))
+VARIABLES = dict(re.findall(r"(?<!\$)\$\{(\w+):-([^}]*)\}", COMPOSE + HOST + PAGES))
 ONE_SHOTS = {name for name, service in SERVICES.items() if service.get("restart") == "no"}
 LASTING = {name: service for name, service in SERVICES.items() if name not in ONE_SHOTS}
 
@@ -137,16 +137,29 @@ def test_each_writer_has_a_volume_and_a_host_name_of_its_own(name):
 def test_every_variable_has_its_default_in_the_example_of_env():
     lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
     assert dict(line.split("=", 1) for line in lines if line and not line.startswith("#")) == VARIABLES
-    for text in (COMPOSE, HOST):
+    for text in (COMPOSE, HOST, PAGES):
         assert len(re.findall(r"(?<!\$)\$\{", text)) == len(re.findall(r"(?<!\$)\$\{\w+:-", text)), "no default"
 
 
 def test_no_password_stands_in_the_files():
-    for text in (COMPOSE, HOST, (ROOT / ".env.example").read_text(encoding="utf-8")):
+    for text in (COMPOSE, HOST, PAGES, (ROOT / ".env.example").read_text(encoding="utf-8")):
         assert not re.search(r"PASSWORD(?!_{1,2}FILE)", text)
     url = make_url(SERVICES["control"]["environment"]["STRANDLINE_LEDGER_URL"])
     assert url.password is None
     assert dict(url.query) == {"passfile": "/secrets/pgpass"}
+
+
+def test_no_service_is_published_that_has_no_login_and_answers_under_any_host_name():
+    """Web pages could use it by DNS rebinding. Only the file that says so publishes it, on loopback."""
+    without_login = {"elasticsearch", "kibana", "prometheus"}
+    published = {
+        name for text in (COMPOSE, HOST) for name, one in yaml.safe_load(text)["services"].items() if "ports" in one
+    }
+    assert without_login <= SERVICES.keys() and without_login & published == set()
+    pages = yaml.safe_load(PAGES)["services"]
+    assert set(pages) == without_login and all(set(one) == {"ports"} for one in pages.values())
+    assert all(re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-(\d+)\}:\1", *one["ports"]) for one in pages.values())
+    assert "DNS rebinding" in PAGES
 
 
 def test_kafka_and_the_ledger_are_reached_from_inside_only():

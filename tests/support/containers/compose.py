@@ -15,7 +15,7 @@ import yaml
 from tests.support.waiting import stretched
 
 ROOT = Path(__file__).parents[3]
-FILES = ("docker-compose.yml", "docker-compose.host.yml")
+FILES = ("docker-compose.yml", "docker-compose.host.yml", "docker-compose.pages.yml")
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _KNOWN = {
