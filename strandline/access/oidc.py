@@ -48,7 +48,7 @@ ANSWER_BYTES_MAX = 1_000_000
 _FETCH_TIMEOUT_S = 5.0
 _WRITE_MARK = "write:"
 _KEY_KINDS: dict[str, type[RSAKey | ECKey | OKPKey]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
-_ROLES = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+_ROLES = (Role.METRICS, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 Fetch = Callable[[str], Any]
 """The JSON at a URL. Raises OSError, httpx.HTTPError, ValueError."""
@@ -240,7 +240,7 @@ def _rights(rights: Mapping[str, str]) -> tuple[dict[str, Role], dict[str, str]]
             writes[value] = stream
         else:
             raise InvalidSettings(
-                f"STRANDLINE_OIDC_RIGHTS is wrong: {right!r} is neither viewer, operator or admin, nor write:STREAM"
+                f"STRANDLINE_OIDC_RIGHTS is wrong: {right!r} is neither metrics, viewer, operator or admin, nor write:STREAM"
             )
     return roles, writes
 

@@ -1,7 +1,8 @@
 """The one place that answers "may this principal do this to that". Pure: no door, no ledger, no clock.
 
-Three roles. Each includes the rights of the one before it:
+Four roles. Each includes the rights of the one before it:
 
+    metrics    reads metrics
     viewer     reads everything: jobs, streams, results, dead letters with their bytes, events, metrics; checks documents
     operator   applies documents, starts, stops, resets and deletes jobs, deletes streams and lookups, audits, backfills, replays
                dead letters
@@ -29,6 +30,7 @@ class Need(StrEnum):
 
     OPEN = "open"
     """Nothing: it tells nothing worth stealing."""
+    METRICS = "metrics"
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
@@ -59,7 +61,7 @@ STRANGER = Principal("stranger")
 REST_OPERATIONS: dict[str, Need] = {
     "GET /healthz": Need.OPEN,
     "GET /readyz": Need.OPEN,
-    "GET /metrics": Need.VIEWER,
+    "GET /metrics": Need.METRICS,
     "GET /openapi.json": Need.VIEWER,
     "GET /v1/streams": Need.VIEWER,
     "GET /v1/streams/{name}": Need.VIEWER,
@@ -111,7 +113,7 @@ REST_OPERATIONS: dict[str, Need] = {
 GATEWAY_ACTIONS: dict[str, Need] = {
     "GET /healthz": Need.OPEN,
     "GET /readyz": Need.OPEN,
-    "GET /metrics": Need.VIEWER,
+    "GET /metrics": Need.METRICS,
     "POST /v1/streams/{stream}/records": Need.WRITE,
     "POST /api/v2/write": Need.WRITE,
     "POST /write": Need.WRITE,
@@ -123,8 +125,13 @@ GATEWAY_ACTIONS: dict[str, Need] = {
 """Each action of the gateways -> what it needs. TCP, and UDP without `hmac`, know no principals: who reaches their ports may
 write."""
 
-_ROLES = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
-_ROLE_OF_NEED = {Need.VIEWER: Role.VIEWER, Need.OPERATOR: Role.OPERATOR, Need.ADMIN: Role.ADMIN}
+_ROLES = (Role.METRICS, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+_ROLE_OF_NEED = {
+    Need.METRICS: Role.METRICS,
+    Need.VIEWER: Role.VIEWER,
+    Need.OPERATOR: Role.OPERATOR,
+    Need.ADMIN: Role.ADMIN,
+}
 
 
 def may(principal: Principal, need: Need, stream: str = "") -> bool:

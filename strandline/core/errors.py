@@ -15,6 +15,7 @@
     - NotFound             no such stream, job or version
     - Unauthenticated      nobody says who asks, or the token is not valid
     - Forbidden            who asks may not do this
+    - TooExpensive         a request needs more memory or time than it may use
     - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
       - LogChanged         the log is not the one that was read
       - LedgerBehind       the ledger is older than what a job has written: it lost its last commits, or is an older copy
@@ -137,6 +138,12 @@ class Unauthenticated(PermanentError):
 
 class Forbidden(PermanentError):
     code = "forbidden"
+
+
+class TooExpensive(PermanentError):
+    """A request needs more memory or time than a request may use."""
+
+    code = "too_expensive"
 
 
 class Conflict(PermanentError):

@@ -174,7 +174,7 @@ class Settings(BaseSettings):
     oidc_claim: str = "roles"
     """The claim that rights follow from; `realm_access.roles` is a claim within a claim."""
     oidc_rights: dict[str, str] = {}
-    """Value of that claim -> `viewer`, `operator`, `admin` or `write:STREAM`, as a JSON object."""
+    """Value of that claim -> `metrics`, `viewer`, `operator`, `admin` or `write:STREAM`, as a JSON object."""
     oidc_keys_look_s: float = Field(default=300.0, gt=0)
     """Seconds between two reads of the provider's keys: a token whose signing key was withdrawn is refused within this time."""
     oidc_keys_kept_s: float = Field(default=86_400.0, ge=0)
@@ -192,6 +192,11 @@ class Settings(BaseSettings):
     times as long."""
     spool_bytes_max: int = Field(default=1024 * 1024 * 1024, ge=1024)
     """How much a gateway may keep in its spool, below the data directory, while Kafka is away."""
+    check_bytes_max: int = Field(default=1024 * 1024 * 1024, ge=64 * 1024 * 1024)
+    """Memory in bytes that a request to the REST API may use to check documents, to run a preview, or to read sampled records. A
+    request that needs more is refused."""
+    check_s: float = Field(default=30.0, gt=0)
+    """Seconds that such a request may compute. A request that needs longer is refused."""
     lease_s: float = Field(default=8.0, ge=1, le=300)
     """How long a control service leads a job without being heard. A job whose leader died goes on under another one after
     this time; a runner that gives no sign of life for so long is replaced (for its first sign it has 120 s)."""

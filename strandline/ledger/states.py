@@ -102,6 +102,7 @@ moves."""
 class Role(StrEnum):
     """What a principal may do; each may do what the one before it may (access/rights.py)."""
 
+    METRICS = "metrics"
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"

@@ -38,8 +38,9 @@ from strandline.processing.slices.old_slices import SlicesKept
 from strandline.processing.source.followed.reading import SourceReader
 from strandline.results.generations import discard_generation
 from strandline.services.processes.file_lock import held_alone
+from strandline.services.processes.limited_work import LimitedWork
 from strandline.services.rest.api import create_app
-from strandline.services.rest.apply_documents import Applier, ensure_templates
+from strandline.services.rest.apply_documents import Applier, check_documents, ensure_templates
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.rest.guards.bounded_http import BoundedHttp
 from strandline.services.supervision.audit_jobs import AuditJobs
@@ -57,6 +58,13 @@ from strandline.services.supervision.supervisor import SupervisionTimes, Supervi
 logger = structlog.get_logger()
 
 LOCK_FILE = "control.lock"
+_LIMITED_MODULES = (
+    "strandline.services.rest.apply_documents",
+    "strandline.services.rest.previews",
+    "strandline.processing.formats.undeclared",
+    "strandline.processing.formats.inference.proposals",
+)
+"""Modules of the functions that run with limits."""
 CHANGES_TIMEOUT_S = 30.0
 """How long Kafka may take to delete a topic."""
 REQUESTS_END_S = 3
@@ -171,6 +179,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         _sql_sources,
         without_secrets(settings.ledger_url),
     )
+    limited = LimitedWork(_LIMITED_MODULES, settings.check_bytes_max, settings.check_s)
     applier = Applier(
         ledger,
         topics,
@@ -178,6 +187,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         log_starts,
         lives.origin,
         sources,
+        partial(limited.run, "check", check_documents),
     )
     service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
     outside = Outside(
@@ -222,6 +232,8 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         settings.data_dir,
         partial(store_away, elasticsearch_url=settings.elasticsearch_url, sql_sink_url=settings.sql_sink_url),
         asks_for_tokens=settings.auth != "none",
+        run_limited=limited.run,
+        close_limited=limited.close,
     )
 
 

@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
         "writer-elsewhere",
         *Role,
     },
+    Need.METRICS: {"metrics", "viewer", "operator", "admin"},
     Need.VIEWER: {"viewer", "operator", "admin"},
     Need.OPERATOR: {"operator", "admin"},
     Need.ADMIN: {"admin"},
@@ -118,6 +119,34 @@ def test_what_is_wrong_is_told_to_viewers_and_only_that_something_is_to_others(
         log = "Kafka does not answer" if kind in ALLOWED[Need.VIEWER] else "failing"
         expected = {"ledger": "ok", "supervisor": "ok", "log": log}
         assert (answer.status_code, answer.json()["checks"]) == (200, expected), kind
+
+
+def test_a_viewer_reads_records_of_registered_streams_only(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+    """A Kafka cluster can hold topics of other applications."""
+    api = Api(ledger, doorkeeper=doorkeeper)
+    api.log.ranges["payroll"] = api.log.ranges["turbines"]
+    tokens = tokens_of_each_kind(ledger, STREAM)
+    stream = "stream: {}\nschema: {{turbine: string, extra: long}}\n"
+    pipeline = (
+        "---\npipeline: p\ninput: {{stream: {}}}\nevent_time: {{from: log}}\nsteps:\n"
+        "  - window: {{name: w, tumbling: 1m, aggregate: {{n: count(*)}}}}\n    emit: [{{elasticsearch: p}}]\n"
+    )
+
+    def ask(role: str, method: str, path: str, text: str = "") -> int:
+        headers = {"Authorization": f"Bearer {tokens[role]}", "Content-Type": "application/yaml"}
+        return api.ask(method, path, headers=headers, content=text).status_code
+
+    registered = stream.format("turbines") + pipeline.format("turbines")
+    assert ask("operator", "POST", "/v1/documents", registered) == 200
+    preview = "/v1/pipelines/preview"
+    for role, of_other_topic in (("viewer", 404), ("operator", 200)):
+        assert ask(role, "POST", preview, registered) == 200
+        assert ask(role, "GET", "/v1/jobs/p/preview") == 200
+        assert ask(role, "GET", "/v1/topics/turbines/proposal") == 200
+        assert ask(role, "POST", f"{preview}?stream=payroll", registered) == of_other_topic
+        assert ask(role, "POST", preview, stream.format("payroll") + pipeline.format("payroll")) == of_other_topic
+        assert ask(role, "GET", "/v1/jobs/p/preview?stream=payroll") == of_other_topic
+        assert ask(role, "GET", "/v1/topics/payroll/proposal") == of_other_topic
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from strandline.processing.operators.arithmetic import (
 from strandline.processing.operators.casting import arrow_type, cast, rounded_decimals
 from strandline.processing.operators.comparisons import COMPARE, best, equals_any, greater, is_too_wide, less
 from strandline.processing.operators.functions.kernels import KERNELS
+from strandline.processing.operators.functions.string_limit import concatenable
 from strandline.processing.operators.texts import is_like, like_pattern, lower, substring, upper
 from strandline.processing.pipelines.expression_types import (
     common_of,
@@ -495,7 +496,12 @@ class _Compiler:
 
     def concat(self, node: exp.Expr) -> Evaluate:
         parts = [self.typed(part, "string") for part in node.iter_expressions()]
-        return lambda columns, rows: pc.binary_join_element_wise(*[part(columns, rows) for part in parts], "")
+
+        def evaluate(columns: Columns, rows: int) -> pa.Array:
+            values = [part(columns, rows) for part in parts]
+            return pc.binary_join_element_wise(concatenable(values), *values[1:], "")
+
+        return evaluate
 
     def length(self, node: exp.Expr) -> Evaluate:
         text = self.typed(node.this, "string")

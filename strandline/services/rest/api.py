@@ -72,6 +72,7 @@ def create_app(
         yield
         if following is not None:
             following.cancel()
+        await run_in_threadpool(dependencies.close_limited)
         await run_in_threadpool(dependencies.lookups.close)
         await run_in_threadpool(dependencies.dead_letter_copies.close)
         await run_in_threadpool(dependencies.old_slices.close)

@@ -199,11 +199,14 @@ class Applier:
         log_starts: Callable[[str], Mapping[int, int]],
         origin: Callable[[PipelineSpec], Offsets] | None = None,
         sources: Sources | None = None,
+        check: Callable[..., Batch] = check_documents,
     ) -> None:
-        """`log_starts(topic)` returns the first offset that each partition of it still holds; `origin(pipeline)` where a new job
-        begins to read: needed for the name of a deleted job, which is refused without; `sources` reads those of lookups."""
+        """`check`: `check_documents`, or a function that runs it in another process. `log_starts(topic)` returns the first offset
+        that each partition of it still holds; `origin(pipeline)` where a new job begins to read: needed for the name of a deleted
+        job, which is refused without; `sources` reads those of lookups."""
         self._ledger = ledger
         self._topics = topics
+        self._check = check
         self._ensure_templates = ensure_templates
         self._origin = origin
         self._stream_changes = StreamChanges(ledger)
@@ -217,7 +220,7 @@ class Applier:
         lookups = {
             row.name: shape_of(LookupSpec.described(row.document), row.version) for row in self._ledger.lookups()
         }
-        return check_documents(text, source, registered, emitted, lookups)
+        return self._check(text, source, registered, emitted, lookups)
 
     def plan(self, text: bytes, source: str) -> PlanView:
         """Return what applying would mean for each job, the notes that it would give, and what it would refuse, as forbidden

@@ -14,6 +14,7 @@ from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.rest.apply_documents import Applier
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
@@ -48,6 +49,10 @@ class Dependencies:
     """Tells the store of a pipeline's results that does not answer, in words."""
     asks_for_tokens: bool = False
     """Whether requests prove who sends them."""
+    run_limited: RunLimited = run_here
+    """Runs functions on input of a request, in a process with a limit of memory and time."""
+    close_limited: Callable[[], None] = lambda: None
+    """Ends that process."""
 
 
 def _dependencies(request: Request) -> Dependencies:
@@ -72,6 +77,10 @@ def _may_read(request: Request) -> bool:
     return may(request.state.principal, Need.VIEWER)
 
 
+def _may_read_topics(request: Request) -> bool:
+    return may(request.state.principal, Need.OPERATOR)
+
+
 INTEGER_MAX = 2**53 - 1
 """The largest number that a request may hold: no time, offset or number of a slice comes near, databases and JSON can hold it."""
 Control = Annotated[Dependencies, Depends(_dependencies)]
@@ -80,3 +89,11 @@ Caller = Annotated[str | None, Depends(_caller)]
 """The type of a route's argument that is told who asks, for events; None while nobody has to say so."""
 MayRead = Annotated[bool, Depends(_may_read)]
 """The type of an open route's argument that is told whether who asks has a viewer's rights; so has everybody without logins."""
+MayReadTopics = Annotated[bool, Depends(_may_read_topics)]
+"""Type of a route argument. True if the caller can read topics that are no registered streams, because it can register them."""
+
+
+def require_readable(control: Dependencies, topic: str, *, may_read_topics: bool) -> None:
+    """Raise NotFound if the topic is no registered stream, and the caller may not read other topics."""
+    if not may_read_topics:
+        control.ledger.stream(topic)

@@ -4,6 +4,7 @@ time, and one at a time."""
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from threading import BoundedSemaphore, Lock
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from strandline.log.kafka_status import KafkaStatus, NewestRecords
 from strandline.processing.desk.desk import Desk, DeskLetter, letter_fields
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.source.decoding import decoding_of
+from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.rest.apply_documents import Batch
 from strandline.services.rest.views import PreviewView
 
@@ -44,46 +48,69 @@ def chosen_pipeline(batch: Batch, name: str | None, source: str) -> CheckedPipel
 
 
 def preview(
-    log: KafkaStatus, pipeline: CheckedPipeline, stream: str, records: int, seconds: float | None
+    log: KafkaStatus,
+    pipeline: CheckedPipeline,
+    stream: str,
+    records: int,
+    seconds: float | None,
+    run_limited: RunLimited = run_here,
 ) -> PreviewView:
     """Run the pipeline over the newest records of the stream, or over those that come within so many seconds. Of a pipeline that
     reads several streams, the others are empty.
 
+    This process reads the records. `run_limited` runs the pipeline, in a process that has no connection to Kafka or the ledger.
     Records of several partitions are taken in the order of their log time. At the end all windows are closed, so the first
     and the last hold only what was read. Of each stage as many results are shown, so that records that are emitted hide no
-    windows. Raises NotFound, LogUnavailable; TransientError while another preview takes too long or two are there already;
-    InvalidSettings, RegistryUnavailable where records name schemas of a registry.
+    windows. Raises NotFound, LogUnavailable, TooExpensive; TransientError while another preview takes too long or two are there
+    already; InvalidSettings, RegistryUnavailable where records name schemas of a registry.
     """
-    desk, own = Desk(pipeline, _SLICE_RECORDS), stream if stream in pipeline.streams else pipeline.stream.stream
-    headers, beside = desk.headers_of(own)
-    shown = Counter[str]()
+    own = stream if stream in pipeline.streams else pipeline.stream.stream
+    registry = _registry_settings(pipeline)
     with _turn():
+        headers, beside = run_limited("preview", _headers, pipeline, own, environment=registry)
         if seconds is None:
             newest = log.newest_records(stream, records, _BYTES_MAX, headers, headers_beside=beside)
         else:
             begins = log.committed_ends(stream)
             time.sleep(seconds)
             newest = log.newest_records(stream, records, _BYTES_MAX, headers, since=begins, headers_beside=beside)
-        results: list[dict[str, object]] = []
-        letters: list[dict[str, object]] = []
-        for one in chain(desk.feed(replace(_in_order(newest), stream=own)), desk.drain()):
-            if isinstance(one, DeskLetter):
-                if len(letters) < _LETTERS_MAX:
-                    letters.append({**letter_fields(one)})
-            elif shown[one.stage] < _RESULTS_MAX // len(pipeline.all_stages):
-                shown[one.stage] += 1
-                results.append(json.loads(one.document.source))
-    return PreviewView(
-        pipeline=pipeline.job,
-        stream=stream,
-        records=desk.counts.records,
-        accepted=desk.counts.accepted,
-        rejected=dict(desk.counts.rejected),
-        result_counts=dict(desk.counts.results),
-        results=results,
-        dead_letters=letters,
-        is_cut=newest.is_cut,
-    )
+        found = run_limited("preview", _run_desk, pipeline, own, newest, environment=registry)
+    return PreviewView(pipeline=pipeline.job, stream=stream, is_cut=newest.is_cut, **found)
+
+
+def _registry_settings(pipeline: CheckedPipeline) -> dict[str, str]:
+    """The settings of the schema registry, if records of the pipeline name schemas in it."""
+    decoding = decoding_of(pipeline, "")
+    if not any(one.format.uses_registry for one in (decoding, *decoding.further)):
+        return {}
+    return {name: value for name, value in os.environ.items() if name.startswith("STRANDLINE_SCHEMA_REGISTRY_")}
+
+
+def _headers(pipeline: CheckedPipeline, stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return Desk(pipeline, _SLICE_RECORDS).headers_of(stream)
+
+
+def _run_desk(pipeline: CheckedPipeline, stream: str, newest: NewestRecords) -> dict[str, Any]:
+    """Return the fields of the preview that depend on the records."""
+    desk = Desk(pipeline, _SLICE_RECORDS)
+    shown = Counter[str]()
+    results: list[dict[str, object]] = []
+    letters: list[dict[str, object]] = []
+    for one in chain(desk.feed(replace(_in_order(newest), stream=stream)), desk.drain()):
+        if isinstance(one, DeskLetter):
+            if len(letters) < _LETTERS_MAX:
+                letters.append({**letter_fields(one)})
+        elif shown[one.stage] < _RESULTS_MAX // len(pipeline.all_stages):
+            shown[one.stage] += 1
+            results.append(json.loads(one.document.source))
+    return {
+        "records": desk.counts.records,
+        "accepted": desk.counts.accepted,
+        "rejected": dict(desk.counts.rejected),
+        "result_counts": dict(desk.counts.results),
+        "results": results,
+        "dead_letters": letters,
+    }
 
 
 @contextmanager

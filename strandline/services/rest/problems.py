@@ -25,6 +25,7 @@ from strandline.core.errors import (
     NotFound,
     Problem,
     StrandlineError,
+    TooExpensive,
     TransientError,
     Unauthenticated,
 )
@@ -36,6 +37,7 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
 _STATUS_OF_CLASS: tuple[tuple[type[StrandlineError], int], ...] = (
     (InvalidDocument, 422),
+    (TooExpensive, 422),
     (Unauthenticated, 401),
     (Forbidden, 403),
     (NotFound, 404),

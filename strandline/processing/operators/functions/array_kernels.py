@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from strandline.processing.operators.aggregation.values import is_valid, numpy_of, ranks_of
 from strandline.processing.operators.comparisons import equal
+from strandline.processing.operators.functions.string_limit import STRING_BYTES_MAX, Sizes, data_bytes, sizes_of
 from strandline.processing.operators.functions.times import Kernel
 from strandline.processing.operators.keys import ranges
 
@@ -96,7 +97,20 @@ def _array_join(arrays: pa.Array, separator: str) -> pa.Array:
     kept = np.bincount(np.repeat(np.arange(len(arrays)), lengths)[valid], minlength=len(arrays))
     offsets = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
     texts = pa.ListArray.from_arrays(pa.array(offsets), elements.filter(pa.array(valid)))
-    joined = pc.binary_join(texts, separator)
+    separator_bytes = len(separator.encode())
+
+    def sizes() -> Sizes:
+        ends = np.concatenate([[0], np.cumsum(sizes_of(texts.values))])
+        found: Sizes = ends[offsets[1:]] - ends[offsets[:-1]] + np.maximum(kept - 1, 0) * separator_bytes
+        return found
+
+    bound = data_bytes(texts.values) + len(texts.values) * separator_bytes
+    if bound > STRING_BYTES_MAX and (too_long := sizes() > STRING_BYTES_MAX).any():
+        is_short = pa.array(~too_long)
+        joined = pc.binary_join(pc.if_else(is_short, texts, pa.scalar([], texts.type)), separator)
+        joined = pc.if_else(is_short, joined, pa.scalar(None, pa.string()))
+    else:
+        joined = pc.binary_join(texts, separator)
     return pc.if_else(arrays.is_valid(), joined, pa.scalar(None, pa.string())) if arrays.null_count else joined
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 
 import numpy as np
@@ -9,8 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.processing.operators.arithmetic import numbers_of
+from strandline.processing.operators.functions.string_limit import (
+    Sizes,
+    concatenable,
+    data_bytes,
+    sizes_of,
+    without_too_long,
+)
 from strandline.processing.operators.functions.times import Kernel
 from strandline.processing.pipelines.functions.regular_expressions import Replacement, extracting
+
+_ESCAPES = re.compile(r"\\.", re.DOTALL)
+"""A group, or an escaped backslash, in a replacement of RE2."""
 
 
 def _concat_ws(separator: str, *texts: pa.Array) -> pa.Array:
@@ -19,7 +30,15 @@ def _concat_ws(separator: str, *texts: pa.Array) -> pa.Array:
         # Where nothing is left to join, Arrow leaves the whole row out.
         some = reduce(pc.or_, (text.is_valid() for text in texts))
         first = pc.if_else(some, first, pa.scalar("", pa.string()))
-    return pc.binary_join_element_wise(first, *others, pa.scalar(separator, pa.string()), null_handling="skip")
+    separator_bytes = len(separator.encode())
+    joined = [first, *others]
+    fitting = concatenable(joined, separator_bytes)
+    if fitting is first:
+        return pc.binary_join_element_wise(*joined, pa.scalar(separator, pa.string()), null_handling="skip")
+    fits = pc.or_(fitting.is_valid(), first.is_null()) if first.null_count else fitting.is_valid()
+    shorter = [pc.if_else(fits, text, pa.scalar("", pa.string())) for text in joined]
+    found = pc.binary_join_element_wise(*shorter, pa.scalar(separator, pa.string()), null_handling="skip")
+    return pc.if_else(fits, found, pa.scalar(None, pa.string()))
 
 
 def _contains(texts: pa.Array, part: str) -> pa.Array:
@@ -35,7 +54,16 @@ def _instr(texts: pa.Array, part: str) -> pa.Array:
 
 
 def _replace(texts: pa.Array, part: str, by: str) -> pa.Array:
-    return pc.replace_substring(texts, pattern=part, replacement=by) if part else texts
+    if not part:
+        return texts
+    old, new = len(part.encode()), len(by.encode())
+
+    def sizes() -> Sizes:
+        matches: Sizes = pc.count_substring(texts, pattern=part).fill_null(0).to_numpy(zero_copy_only=False)
+        return sizes_of(texts) + matches.astype(np.int64) * (new - old)
+
+    fitting = without_too_long(texts, sizes, data_bytes(texts) * max(1, -(-new // old)))
+    return pc.replace_substring(fitting, pattern=part, replacement=by)
 
 
 def _split_part(texts: pa.Array, separator: str, number: int) -> pa.Array:
@@ -83,7 +111,18 @@ def _regexp_extract(texts: pa.Array, pattern: str, group: int) -> pa.Array:
 
 
 def _regexp_replace(texts: pa.Array, pattern: str, by: Replacement) -> pa.Array:
-    return pc.replace_substring_regex(texts, pattern=pattern, replacement=by.text)
+    """Each group in the replacement counts as long as its match is."""
+    groups = sum(token[1:].isdigit() for token in _ESCAPES.findall(by.text))
+    new = len(by.text.encode()) - len(_ESCAPES.findall(by.text)) - groups
+
+    def sizes() -> Sizes:
+        rest = sizes_of(pc.replace_substring_regex(texts, pattern=pattern, replacement=""))
+        matches = sizes_of(pc.replace_substring_regex(texts, pattern=pattern, replacement="x")) - rest
+        found: Sizes = rest + matches * new + groups * (sizes_of(texts) - rest)
+        return found
+
+    fitting = without_too_long(texts, sizes, data_bytes(texts) * (1 + groups + new) + new)
+    return pc.replace_substring_regex(fitting, pattern=pattern, replacement=by.text)
 
 
 WORD_KERNELS: dict[str, Kernel] = {

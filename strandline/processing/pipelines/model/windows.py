@@ -27,6 +27,19 @@ ExpressionText = Annotated[str, BeforeValidator(_expression_text), WithJsonSchem
 
 HAVING = "a condition on results is a step behind the window: 'where: CONDITION'"
 
+WINDOWS_MAX = 10_000
+"""Maximum number of windows of one step that contain the same record: each of them is a result."""
+
+
+def _too_many(size_ms: int, apart_ms: int) -> str | None:
+    """Return the problem of windows of this size, one each `apart_ms`; None if there is none."""
+    if apart_ms == 0 or -(-size_ms // apart_ms) <= WINDOWS_MAX:
+        return None
+    return (
+        f"{format_duration(apart_ms)} puts each record into {-(-size_ms // apart_ms):,} windows of up to "
+        f"{format_duration(size_ms)}; expected at most {WINDOWS_MAX:,}, so at least {format_duration(-(-size_ms // WINDOWS_MAX))}"
+    )
+
 
 class SlidingSpec(DocumentModel):
     """Windows that overlap."""
@@ -45,6 +58,8 @@ class SlidingSpec(DocumentModel):
                 f"{format_duration(self.every)} is more than the size of {format_duration(self.size)}: records between two "
                 "windows would be in none",
             )
+        elif (problem := _too_many(self.size, self.every)) is not None:
+            yield ("every",), problem
 
 
 class CumulativeSpec(DocumentModel):
@@ -64,6 +79,8 @@ class CumulativeSpec(DocumentModel):
                 f"{format_duration(self.size)} is not a multiple of the step of {format_duration(self.step)}, so the last window "
                 "would end at no step",
             )
+        elif (problem := _too_many(self.size, self.step)) is not None:
+            yield ("step",), problem
 
 
 class SessionSpec(DocumentModel):

@@ -84,7 +84,7 @@ class TokenGuard:
         elif self._doorkeeper is not None and operation is not None:
             principal = await _caller_of_open(self._doorkeeper, operation, scope)
         scope.setdefault("state", {})["principal"] = principal
-        if operation is None or operation.need in (Need.OPEN, Need.VIEWER):
+        if operation is None or operation.need in (Need.OPEN, Need.METRICS, Need.VIEWER):
             await self._app(scope, receive, send)
             return
 

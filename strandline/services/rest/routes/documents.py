@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from strandline.core.errors import InvalidDocument
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.rest.checking import approval, refusal
-from strandline.services.rest.dependencies import Caller, Control
+from strandline.services.rest.dependencies import Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.previews import RECORDS_MAX, SECONDS_MAX, chosen_pipeline, preview
 from strandline.services.rest.views import AppliedList, CheckView, PlanView, PreviewView
 
@@ -65,6 +65,7 @@ def plan_documents(
 @router.post("/v1/pipelines/preview", openapi_extra=_YAML_BODY)
 def preview_pipeline(
     control: Control,
+    may_read_topics: MayReadTopics,
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
     pipeline: Annotated[str | None, Query(description="Which pipeline, where there are several")] = None,
@@ -73,10 +74,12 @@ def preview_pipeline(
     seconds: Seconds = None,
 ) -> PreviewView:
     """Run a pipeline over the newest records of a stream, or over those that come within some seconds, and close all windows.
-    Writes nothing."""
+    Writes nothing. A viewer can read registered streams only; an operator can read each topic."""
     chosen = chosen_pipeline(control.applier.check(body, source), pipeline, source)
     chosen = with_present_tables(control.ledger, chosen)
-    return preview(control.log, chosen, stream or chosen.stream.stream, records, seconds)
+    read = stream or chosen.stream.stream
+    require_readable(control, read, may_read_topics=may_read_topics)
+    return preview(control.log, chosen, read, records, seconds, control.run_limited)
 
 
 @router.post("/v1/pipelines/check", openapi_extra=_YAML_BODY)

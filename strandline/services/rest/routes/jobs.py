@@ -13,7 +13,7 @@ from strandline.core.errors import Conflict
 from strandline.ledger.states import Desired
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
-from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
+from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.job_status import StreamRanges, explanation, job_view, present_pipeline
 from strandline.services.rest.previews import preview
 from strandline.services.rest.result_views import kibana_objects
@@ -83,14 +83,21 @@ def show_graph(control: Control, name: str) -> PipelineGraphView:
 
 @router.get("/v1/jobs/{name}/preview")
 def preview_job(
-    control: Control, name: str, stream: str | None = None, records: Records = 1_000, seconds: Seconds = None
+    control: Control,
+    may_read_topics: MayReadTopics,
+    name: str,
+    stream: str | None = None,
+    records: Records = 1_000,
+    seconds: Seconds = None,
 ) -> PreviewView:
     """Run the job's pipeline over the newest records of its stream, or over those that come within some seconds, and close all
     windows. Writes nothing; the job itself goes on."""
     job = control.ledger.job(name)
     pipeline = present_pipeline(control.ledger, job, is_strict=True)
     pipeline = with_present_tables(control.ledger, pipeline)
-    return preview(control.log, pipeline, stream or pipeline.stream.stream, records, seconds)
+    read = stream or pipeline.stream.stream
+    require_readable(control, read, may_read_topics=may_read_topics)
+    return preview(control.log, pipeline, read, records, seconds, control.run_limited)
 
 
 @router.get("/v1/jobs/{name}/kibana")

@@ -13,7 +13,7 @@ from strandline.core.times.durations import format_retention
 from strandline.processing.formats.inference.proposals import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.services.rest.dependencies import Caller, Control
+from strandline.services.rest.dependencies import Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.views import (
     DeletedStreamView,
     PartitionView,
@@ -38,15 +38,19 @@ RecordsWanted = Annotated[int, Query(ge=1, le=10_000, description="How many reco
 
 
 @router.get("/v1/topics/{name}/proposal")
-def propose_stream(control: Control, name: str, records: RecordsWanted = SAMPLE_RECORDS) -> ProposalView:
-    """A document for a topic, proposed from its newest records. The topic need not be a stream yet."""
+def propose_stream(
+    control: Control, may_read_topics: MayReadTopics, name: str, records: RecordsWanted = SAMPLE_RECORDS
+) -> ProposalView:
+    """A document for a topic, proposed from its newest records. For an operator, the topic need not be a stream yet."""
     try:
         check_name(name)
     except ValueError as error:
         raise Conflict(f"a topic of this name can't be a stream: {error}; copy its records to another topic") from error
+    require_readable(control, name, may_read_topics=may_read_topics)
     sample = control.log.sample(name, records)
     retention = format_retention(sample.retention_ms)
-    return ProposalView(**vars(infer_from_topic(name, sample.values, sample.partitions, retention)))
+    proposal = control.run_limited("proposal", infer_from_topic, name, sample.values, sample.partitions, retention)
+    return ProposalView(**vars(proposal))
 
 
 @router.get("/v1/streams/{name}/undeclared")
@@ -54,7 +58,7 @@ def undeclared(control: Control, name: str, records: RecordsWanted = SAMPLE_RECO
     """What the stream's newest records hold that its schema doesn't declare."""
     row = control.ledger.stream(name)
     values = control.log.sample(name, records).values
-    fields = undeclared_fields(StreamSpec.from_document(row.document), values)
+    fields = control.run_limited("list of fields", undeclared_fields, StreamSpec.from_document(row.document), values)
     return UndeclaredView(
         stream=name,
         version=row.version,

@@ -1,0 +1,108 @@
+"""What a viewer sends to be checked or previewed costs the control service a limited amount of memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from strandline.core.errors import InvalidDocument, TooExpensive
+from strandline.core.streams.stream import StreamSpec
+from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import NewestRecords
+from strandline.processing.formats.inference.proposals import infer_from_topic
+from strandline.processing.pipelines.model.windows import WINDOWS_MAX
+from strandline.services.control import _LIMITED_MODULES
+from strandline.services.processes.limited_work import LimitedWork
+from strandline.services.rest.apply_documents import Applier, check_documents
+from strandline.services.rest.previews import _headers, _run_desk, chosen_pipeline
+from tests.support.control import Topics
+
+STREAM = "stream: tanks\nschema: {tank: string, ts: {type: timestamp, unit: ms}, note: string}\n"
+PIPELINE = """\
+---
+pipeline: levels
+input: {{stream: tanks}}
+event_time: {{field: ts, delay: 1s}}
+steps:
+  - derive: {{text: "{text}"}}
+  - window: {{name: w, {window}, by: [tank], aggregate: {{n: count(*), longest: max(length(text))}}}}
+    emit: [{{elasticsearch: levels}}]
+"""
+RECORD = b'{"tank": "t", "ts": 1700000000000, "note": "aaaaaaaa"}'
+
+
+@pytest.fixture(scope="module")
+def work() -> Iterator[LimitedWork]:
+    made = LimitedWork(_LIMITED_MODULES, 512 << 20, 20.0)
+    yield made
+    made.close()
+
+
+def documents(text: str = "note", window: str = "tumbling: 1m") -> str:
+    return STREAM + PIPELINE.format(text=text, window=window)
+
+
+def nested(levels: int) -> str:
+    text = "note"
+    for _ in range(levels):
+        text = f"replace({text}, 'a', '{'a' * 30}')"
+    return text
+
+
+def test_documents_checked_by_the_process_are_those_checked_here(work: LimitedWork, tmp_path: Path) -> None:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    applier = Applier(
+        ledger, Topics(), lambda pipeline: None, lambda topic: {}, check=partial(work.run, "check", check_documents)
+    )
+    here = check_documents(documents(), "a.yaml", {})
+    assert applier.check(documents(), "a.yaml") == here
+    with pytest.raises(InvalidDocument, match="nothing"):
+        applier.check(documents("nothing"), "a.yaml")
+    ledger.close()
+
+
+def test_nested_replacements_of_a_preview_use_little_memory(work: LimitedWork) -> None:
+    """They used 3.7 GB. Now each record whose text would be too long is a dead letter."""
+    pipeline = chosen_pipeline(check_documents(documents(nested(6)), "a.yaml", {}), None, "a.yaml")
+    newest = NewestRecords([0] * 200, [*range(200)], [1_700_000_000_000] * 200, [RECORD] * 200, [None] * 200)
+    found = work.run("preview", _run_desk, pipeline, "tanks", newest)
+    assert (found["records"], found["rejected"]) == (200, {"expression": 200})
+    assert work.run("preview", _headers, pipeline, "tanks") == _headers(pipeline, "tanks")
+
+
+def test_a_preview_that_still_needs_too_much_is_ended(work: LimitedWork) -> None:
+    pipeline = chosen_pipeline(
+        check_documents(documents("note", "sliding: {size: 10000m, every: 1m}"), "a.yaml", {}), None, "a.yaml"
+    )
+    records = [b'{"tank": "t%d", "ts": 1700000000000, "note": ""}' % number for number in range(10_000)]
+    newest = NewestRecords([0] * 10_000, [*range(10_000)], [1_700_000_000_000] * 10_000, records, [None] * 10_000)
+    with pytest.raises(TooExpensive, match=r"the preview (took longer|needed more)"):
+        work.run("preview", _run_desk, pipeline, "tanks", newest)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        "sliding: {size: 30d, every: 50ms}",
+        "sliding: {size: 10001ms, every: 1ms}",
+        "cumulative: {size: 30d, step: 50ms}",
+    ],
+)
+def test_a_record_is_in_a_limited_number_of_windows(window: str) -> None:
+    with pytest.raises(InvalidDocument, match=rf"expected at most {WINDOWS_MAX:,}, so at least"):
+        check_documents(documents(window=window), "a.yaml", {})
+
+
+@pytest.mark.parametrize("window", ["sliding: {size: 10s, every: 1ms}", "cumulative: {size: 10s, step: 1ms}"])
+def test_as_many_windows_as_the_limit_are_accepted(window: str) -> None:
+    (stage,) = check_documents(documents(window=window), "a.yaml", {}).pipelines[0].stages
+    assert stage.size_ms // stage.every_ms == WINDOWS_MAX
+
+
+def test_a_proposal_is_made_by_the_process(work: LimitedWork) -> None:
+    proposal = work.run("proposal", infer_from_topic, "tanks", [RECORD] * 5, 1, "7d")
+    assert proposal == infer_from_topic("tanks", [RECORD] * 5, 1, "7d")
+    StreamSpec.from_document(proposal.document)
