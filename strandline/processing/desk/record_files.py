@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from strandline.core.errors import PermanentError
+from strandline.core.files.avro_files import AvroFile
 from strandline.core.files.parquet_rows import json_rows
 from strandline.core.files.text_rows import (
     Row,
@@ -202,7 +203,7 @@ def _of_avro(file: BinaryIO, config: RecordFormat, name: str) -> Iterator[bytes]
 
     try:
         schema = fastavro.parse_schema(json.loads(config.schema))
-        for record in fastavro.reader(file, reader_schema=schema):
+        for record in AvroFile(file).records(schema):
             written = BytesIO()
             fastavro.schemaless_writer(written, schema, record)
             yield written.getvalue()

@@ -14,6 +14,7 @@ from typing import Any
 
 from strandline.core.documents import COLUMNS_MAX
 from strandline.core.field_types import is_nested
+from strandline.core.files.avro_files import AvroFile
 from strandline.core.json_paths import STEPS_MAX
 from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.streams.stream import StreamSpec
@@ -317,9 +318,9 @@ def _of_avro_file(name: str, sample: bytes) -> tuple[Proposal, list[bytes]]:
 
     values = []
     try:
-        file = fastavro.reader(BytesIO(sample))
-        schema: Any = file.writer_schema
-        for record in islice(file, SAMPLE_RECORDS_MAX):
+        file = AvroFile(BytesIO(sample))
+        schema: Any = fastavro.parse_schema(file.schema_as_written)
+        for record in islice(file.records(), SAMPLE_RECORDS_MAX):
             written = BytesIO()
             fastavro.schemaless_writer(written, schema, record)
             values.append(written.getvalue())
