@@ -1,5 +1,9 @@
 """Files beside a document that it names, as `schema_file: meter.avsc`: their content is written into it, so that what is
-registered needs no file. Who reads documents for a user does this; nobody else opens a file that a document names."""
+registered needs no file. Who reads documents for a user does this; nobody else opens a file that a document names.
+
+A document can come from another person than the user who applies it, and the content of the file becomes readable for others. So
+a document can only name files in its own folder.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,11 @@ def with_files(text: bytes, document: Path) -> bytes:
         named = list(_named(whole))
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return text
-    contents = [
-        _rows(whole, document.parent / one.value.value, one, document)
-        if one.kind == _ROWS[0]
-        else _content(one.kind, document.parent / one.value.value, one.value, document)
-        for one in named
-    ]
+    contents = []
+    for one in named:
+        path = _file_in_folder(one, document)
+        is_rows = one.kind == _ROWS[0]
+        contents.append(_rows(whole, path, one, document) if is_rows else _content(one.kind, path, one.value, document))
     for (kind, key, value, _), text_of_file in reversed(list(zip(named, contents, strict=True))):
         content = json.dumps(text_of_file)
         name = "packed" if kind == _ROWS[0] else _FILES[kind, key.value]
@@ -73,12 +76,31 @@ def _named(text: str) -> Iterator[_Named]:
                     yield _Named(part_key.value, key, value, root)
 
 
+def _file_in_folder(named: _Named, document: Path) -> Path:
+    """Return the path of the file. Raises InvalidDocument if it isn't in the folder of the document, also by a symbolic link."""
+    path = document.parent / named.value.value
+    try:
+        is_inside = "\0" not in named.value.value and path.resolve().is_relative_to(document.parent.resolve())
+    except (OSError, RuntimeError):  # a circle of links
+        is_inside = False
+    if is_inside:
+        return path
+    field = _ROWS[1] if named.kind == _ROWS[0] else f"{named.kind}.{named.key.value}"
+    message = (
+        f"{named.value.value!r} is outside the folder of the document, and a document reads only files in its folder and "
+        "below; copy the file there, and name the copy"
+    )
+    raise InvalidDocument([Problem(message, field, str(document), named.value.start_mark.line + 1)])
+
+
 def _content(kind: str, path: Path, value: yaml.ScalarNode, document: Path) -> str:
     def refuse(why: str) -> InvalidDocument:
         line = value.start_mark.line + 1
         return InvalidDocument([Problem(f"{path} {why}", kind, str(document), line)])
 
     try:
+        if path.exists() and not path.is_file():
+            raise refuse("is no file")
         if path.stat().st_size > DOCUMENT_BYTES_MAX:
             raise refuse(f"is larger than the {DOCUMENT_BYTES_MAX:,} bytes that a document may have")
         content = path.read_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,54 @@ def test_a_file_of_protobuf_source_is_told_how_it_becomes_a_descriptor(tmp_path:
 )
 def test_what_can_not_be_read_is_left_to_its_reader(text: bytes, tmp_path: Path) -> None:
     assert with_files(text, tmp_path / "s.yaml") == text
+
+
+OUTSIDE = "root:canary-password"
+
+
+def named_files(tmp_path: Path, target: str) -> dict[str, bytes]:
+    """Documents that name this file, one for each field that can."""
+    return {
+        "file": f"lookup: users\nkey: [name]\nschema: {{name: string}}\nfile: {json.dumps(target)}\n".encode(),
+        "avro.schema_file": f"stream: a\nformat: avro\navro:\n  schema_file: {json.dumps(target)}\n".encode(),
+        "protobuf.descriptor_file": (
+            f"stream: a\nformat: protobuf\nprotobuf:\n  message: M\n  descriptor_file: {json.dumps(target)}\n".encode()
+        ),
+    }
+
+
+@pytest.mark.parametrize("way", ["parent", "absolute", "link", "linked folder", "link circle"])
+@pytest.mark.parametrize("field", ["file", "avro.schema_file", "protobuf.descriptor_file"])
+def test_a_document_reads_no_file_outside_its_folder(tmp_path: Path, way: str, field: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    secret = tmp_path / "credentials.csv"
+    secret.write_text(f"name\n{OUTSIDE}\n")
+    (folder / "link.csv").symlink_to(secret)
+    (folder / "linked").symlink_to(tmp_path, target_is_directory=True)
+    (folder / "circle.csv").symlink_to(folder / "circle.csv")
+    target = {
+        "parent": "../credentials.csv",
+        "absolute": str(secret),
+        "link": "link.csv",
+        "linked folder": "linked/credentials.csv",
+        "link circle": "circle.csv",
+    }[way]
+    with pytest.raises(InvalidDocument) as refused:
+        with_files(named_files(tmp_path, target)[field], folder / "document.yaml")
+    (problem,) = refused.value.problems
+    assert OUTSIDE not in str(problem)
+    assert problem.path == field
+    assert "is outside the folder of the document" in problem.message
+
+
+def test_a_document_reads_files_in_its_folder_and_below(tmp_path: Path) -> None:
+    below = tmp_path / "folder" / "below"
+    below.mkdir(parents=True)
+    (below / "users.csv").write_text("name\nada\n")
+    (tmp_path / "folder" / "link.csv").symlink_to("below/users.csv")
+    (tmp_path / "linked").symlink_to("folder", target_is_directory=True)
+    for target in ("below/users.csv", "link.csv", str(below / "users.csv")):
+        for folder in ("folder", "linked"):
+            text = with_files(named_files(tmp_path, target)["file"], tmp_path / folder / "document.yaml")
+            assert b"packed: " in text, target
