@@ -36,7 +36,7 @@ RECORD = b'{"tank": "t", "ts": 1700000000000, "note": "aaaaaaaa"}'
 
 @pytest.fixture(scope="module")
 def work() -> Iterator[LimitedWork]:
-    made = LimitedWork(_LIMITED_MODULES, 512 << 20, 20.0)
+    made = LimitedWork(_LIMITED_MODULES, 512 << 20, 60.0)
     yield made
     made.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -20,7 +19,7 @@ LIMIT_BYTES = 256 * MIB
 
 @pytest.fixture
 def work() -> Iterator[LimitedWork]:
-    made = LimitedWork([__name__], LIMIT_BYTES, 1.0)
+    made = LimitedWork([__name__], LIMIT_BYTES, 60.0)
     yield made
     made.close()
 
@@ -67,14 +66,13 @@ def test_a_call_that_needs_too_much_memory_is_ended_and_the_next_one_runs(work: 
     assert work.run("check", allocate, 16) == 16 * MIB
 
 
-def test_a_call_that_takes_too_long_is_ended(work: LimitedWork) -> None:
-    work.run("check", allocate, 1)
-    began_s = time.monotonic()
+def test_a_call_that_takes_too_long_is_ended() -> None:
+    work = LimitedWork([__name__], LIMIT_BYTES, 1.0)
     with pytest.raises(TooExpensive, match=r"took longer than 1 s .* raise STRANDLINE_CHECK_S"):
         work.run("check", compute_forever)
-    assert time.monotonic() - began_s >= 1
     assert work._child is not None
     assert psutil.Process(work._child.pid).children() == []
+    work.close()
 
 
 def test_a_result_has_a_limit(work: LimitedWork) -> None:
