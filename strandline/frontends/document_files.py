@@ -78,7 +78,7 @@ def _named(text: str) -> Iterator[_Named]:
 
 def _file_in_folder(named: _Named, document: Path) -> Path:
     """Return the path of the file. Raises InvalidDocument if it isn't in the folder of the document, also by a symbolic link."""
-    path = document.parent / named.value.value
+    path = document.parent / str(named.value.value)
     try:
         is_inside = "\0" not in named.value.value and path.resolve().is_relative_to(document.parent.resolve())
     except (OSError, RuntimeError):  # a circle of links

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import psutil
+import pyarrow as pa
 import pytest
 
 from strandline.core.errors import InvalidDocument, Problem, TooExpensive, TransientError
@@ -29,8 +30,6 @@ def allocate(mebibytes: int) -> int:
 
 
 def allocate_in_arrow() -> int:
-    import pyarrow as pa
-
     return len(pa.repeat("a" * MIB, 1_000))
 
 
