@@ -29,12 +29,14 @@ from rich.table import Table
 
 from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import BACKFILL_FAILPOINTS, FAILPOINTS
+from tests.fault.campaigns import CAMPAIGNS, PROMISED
 from tests.support.chaos.acts import NOTE_ALL, wait_for_backfills
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import IDLE_MS, PACES
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.more_jobs import JOBS_MAX
 from tests.support.chaos.nemesis import TOGETHER_MAX, Nemesis, Progress, Round
+from tests.support.chaos.states import missed, times_reached
 from tests.support.chaos.work import RATE, draw_awake, draw_speed
 from tests.support.faults.checker import Verdict
 from tests.support.waiting import wait_until
@@ -61,6 +63,10 @@ class Outcome:
     """The kinds of faults that can't be done on this machine, and why."""
     failure: str = ""
     """Why the run ended before its time."""
+    states: dict[str, int] = field(default_factory=dict)
+    """How often each state of `states.py` was reached; empty if the run ended before it was read."""
+    must_reach: frozenset[str] = frozenset()
+    """The states that the campaign names, and those that the faults that were done promise."""
 
     @property
     def job(self) -> JobVerdict | None:
@@ -75,6 +81,8 @@ class Outcome:
             for one in self.rounds
             if one.is_slow
         ]
+        if self.jobs:
+            found += missed(sorted(self.must_reach), self.states)
         found += [f"{job}: {sentence}" for job, verdict in self.jobs.items() for sentence in verdict.violations]
         return found + ([] if self.ingested is None else self.ingested.violations)
 
@@ -97,6 +105,7 @@ def run(
     services: int = 1,
     jobs: int = 1,
     graph: bool = False,
+    must_reach: Sequence[str] = (),
 ) -> Outcome:
     """One run: start, break at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
 
@@ -104,6 +113,7 @@ def run(
     `rate`: records/s.
     `rounds`, `only`, `together_max`: as the nemesis takes them. `faults_max_s`: no fault is begun later than so long after the
     first results. `services`: how many control services there are; `jobs`: how many jobs; `graph`: the graph job instead of them.
+    `must_reach`: the states without which the run is a violation.
     """
     outcome = Outcome()
     speed = draw_speed(seed) if speed is None else speed
@@ -154,6 +164,9 @@ def run(
         for job, dump in zip(stack.jobs, dumps, strict=True):
             dump.save(directory / f"dump-{job.name}.json.gz")
             outcome.jobs[job.name] = check_job(dump, job.name, job.stream, job.pipeline)
+        done = {fault.kind for one in outcome.rounds for fault in one.faults}
+        outcome.must_reach = frozenset(must_reach) | {state for kind, state in PROMISED.items() if kind in done}
+        outcome.states = times_reached([dump.tables for dump in dumps], stack.noted)
     return outcome
 
 
@@ -198,6 +211,9 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], help="only this one (see the table for names); may be repeated"
     )
+    parser.add_argument(
+        "--campaign", choices=sorted(CAMPAIGNS), help="its kinds of faults, and the states that it must reach"
+    )
     parser.add_argument("--single", action="store_true", help="one fault at a time, for how long each takes")
     parser.add_argument("--ledger", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--recovery", choices=["rewind", "snapshot"], default="rewind", help="the job's")
@@ -228,6 +244,11 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="strandline-chaos-"))
     try:
         points = (options.failpoint or FAILPOINTS + BACKFILL_FAILPOINTS) * options.failpoints
+        campaign = CAMPAIGNS.get(options.campaign)
+        only, must_reach = options.only, ()
+        if campaign is not None:
+            only, must_reach = [*only] or campaign.only, campaign.states
+            points = points or campaign.failpoints
         outcome = run(
             directory,
             kills,
@@ -236,7 +257,8 @@ def main() -> int:
             speed=options.speed,
             rate=options.rate,
             rounds=options.rounds or math.inf,
-            only=options.only,
+            only=only,
+            must_reach=must_reach,
             together_max=1 if options.single else TOGETHER_MAX,
             ledger=options.ledger,
             recovery=options.recovery,
@@ -278,6 +300,9 @@ def _print(outcome: Outcome, seed: int) -> None:
     of_run, of_backfill = (len(outcome.reached & {*points}) for points in (FAILPOINTS, BACKFILL_FAILPOINTS))
     counts = f"{of_run} of {len(FAILPOINTS)}, {of_backfill} of {len(BACKFILL_FAILPOINTS)} of a backfill"
     console.print(f"failpoints reached: {counts}", markup=False)
+    if outcome.states:
+        reached = [f"{name} {times}" for name, times in outcome.states.items() if times or name in outcome.must_reach]
+        console.print(f"states reached: {', '.join(reached) or 'none'}", markup=False)
     faults = sum(len(one.faults) for one in outcome.rounds)
     if outcome.jobs:
         found = {kind: sum(len(getattr(one, kind)) for one in outcome.jobs.values()) for kind in JobVerdict.KINDS}

@@ -84,7 +84,7 @@ def test_a_ledger_that_is_put_back_ends_the_job_and_the_newest_copy_brings_it_on
         put_back(older, ledger)
     message = wait_until_failed(stack)
     assert f"the ledger is older than what job {stack.job} has written" in message
-    assert "Put back the newest copy" in message
+    assert "restore the newest copy of the ledger" in message
     with only_servers(stack):
         put_back(newest, ledger)
     began_s, planned = time.monotonic(), stack.slices_last()

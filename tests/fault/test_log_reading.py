@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 import subprocess
 import threading
@@ -13,11 +14,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogTruncated, LogUnavailable
+from strandline.log.index import LogIndex
+from strandline.log.messages import LogReader
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
 from tests.support.faults.kafka_cluster import KafkaCluster
-from tests.support.faults.kafka_proxy import Api, drop_answer, swallow_answer
+from tests.support.faults.kafka_proxy import Api, drop_answer, empty_fetches, holed_fetches, swallow_answer
 
 RECORDS = 60_000
 
@@ -59,6 +62,34 @@ def test_connections_that_break_and_answers_that_are_lost(cluster: KafkaCluster)
             cluster.proxy.add(spoil)
             assert read(reader, "lost") == RECORDS
     cluster.proxy.clear()
+
+
+def test_answers_without_records_and_with_holes_cost_no_record(cluster: KafkaCluster):
+    """As of a broker with slow tiered storage, or one that lost a part of its log for a while."""
+    fill(cluster, "spoilt")
+    chance = random.Random(7)
+    with closing(RangeReader(cluster.bootstrap_proxied, timeout_s=20)) as reader:
+        for rule in (empty_fetches(chance, 0.5), holed_fetches(chance, 0.5)):
+            cluster.proxy.add(rule)
+            assert read(reader, "spoilt") == RECORDS
+            assert rule.changed > 3
+            cluster.proxy.clear()
+    with closing(RangeReader(cluster.bootstrap_proxied, timeout_s=1)) as reader, LogIndex(cluster.bootstrap) as index:
+        cluster.proxy.add(empty_fetches(chance, 1.0))
+        with pytest.raises(
+            LogUnavailable, match="of stream spoilt, partition 0 from offset 0 for 1 s: the responses are empty"
+        ):
+            read(reader, "spoilt")
+        cluster.proxy.clear()
+        cluster.proxy.add(holed_fetches(chance, 1.0))
+        with pytest.raises(LogTruncated, match="stream spoilt, partition 0 lacks records of offsets"):
+            read(reader, "spoilt")
+        with closing(LogReader(cluster.bootstrap_proxied, timeout_s=1)) as messages:
+            with pytest.raises(LogTruncated, match="stream spoilt, partition 0 lacks records of offsets"):
+                list(messages.read(OffsetRange("spoilt", 0, 0, RECORDS)))
+        cluster.proxy.clear()
+        assert read(reader, "spoilt") == RECORDS
+        assert index.checksums("spoilt", {0: RECORDS - 1}).keys() == {0}
 
 
 def test_a_broker_that_is_killed_and_started_again(cluster: KafkaCluster):

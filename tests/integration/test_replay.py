@@ -126,7 +126,7 @@ steps:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_job_that_meets_a_hole_fails_and_goes_on_as_the_error_says(audit_lab: AuditLab) -> None:
     """The topic was compacted before it became a stream. Of the results that the hole would make wrong none is there."""
     lab, topic = audit_lab, f"{HOLED}-readings"

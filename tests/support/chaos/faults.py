@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import ClassVar
 
 from tests.support.chaos.job_stack import JobStack
 from tests.support.waiting import wait_until
@@ -85,6 +86,8 @@ class Fault:
     """Whether it begins after those that need living servers to begin."""
     touches: frozenset[str] = frozenset()
     """No two faults of a round touch the same."""
+    is_alone: ClassVar[bool] = False
+    """True if no other fault may be in its round."""
     parts_killed: list[str] = field(default_factory=list)
     """Parts of the stack that somebody has to start again once it has begun."""
 

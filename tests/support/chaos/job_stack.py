@@ -13,7 +13,7 @@ import signal
 import sqlite3
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -50,6 +50,7 @@ from tests.support.waiting import Patience, wait_until
 START_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 600.0
 MEND_TIMEOUT_S = 180.0
+SERVERS = ("kafka", "elasticsearch")
 POLL_S = 0.2
 """What is measured is right to that; to look more often would only take time from the job."""
 
@@ -96,6 +97,8 @@ class JobStack:
         self.load: JobLoad | None = None
         self.kafka_away: list[tuple[int, int]] = []
         """When the broker was down or held: from, to, in ms of the wall clock."""
+        self.noted: Counter[str] = Counter()
+        """States that a fault has seen the stack in, by name: how often."""
         self.has_more_partitions = False
         """Whether the stream got partitions after its senders had begun."""
         self._seed = seed
@@ -252,6 +255,11 @@ class JobStack:
         """The runners of these jobs, or of all, and all that they started; a runner stands before what it started."""
         runners = [pid for job in jobs or [one.name for one in self.jobs] for pid in self.runner(job)]
         return [pid for runner in runners for pid in (runner, *descendants(runner))]
+
+    def ledger_users(self) -> list[int]:
+        """All processes that may have the ledger open: control services, gateway, runners, standbys, backfills."""
+        started = [pid for file in self._pid_files for name, pid in file.alive().items() if name not in SERVERS]
+        return [pid for one in started for pid in (one, *descendants(one))]
 
     def leader(self) -> str | None:
         """The control service that leads the first job; None while nobody does, or the ledger can't be read."""

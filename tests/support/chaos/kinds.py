@@ -10,14 +10,22 @@ from functools import partial
 
 import httpx
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export what they import
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 
 from strandline.core.failpoints import BACKFILL_FAILPOINTS
 from tests.support.chaos.acts import ANSWER_TIMEOUT_S, Backfill, StopAndStart, Upgrade
 from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
+from tests.support.chaos.restored import LedgerRestored
 from tests.support.chaos.tcp_proxy import TcpProxy
-from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, drop_answer
+from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, drop_answer, empty_fetches, holed_fetches
 from tests.support.waiting import wait_until
 
 HOLD_S = (2.0, 10.0)
@@ -26,6 +34,14 @@ AWAY_S = (10.0, 20.0)
 PARTITIONS_MAX = 8
 ASK_TIMEOUT_S = 5.0
 """So long one answer is waited for, until it is asked for again."""
+EMPTY_SHARE = (0.5, 1.0)
+HOLE_S = (2.0, 6.0)
+"""Less than a run believes that the log may only seem to lack records (`continuity.DOUBT_MS`)."""
+UNWRITABLE_S = 90.0
+REPLICAS_WANTED = 2
+"""The embedded Kafka has one."""
+REWIND_S = (0.0, 1.5)
+REWIND_TIMEOUT_S = 600.0
 REFUSED_SHARE = (0.1, 0.9)
 CLOCK_STEPS_S = {
     "clock-step": (45, -45, 86_400),
@@ -129,16 +145,78 @@ class Cut(Fault):
 class KafkaSpoilt(Fault):
     """What the broker answers the control service and the runners is spoilt on its way."""
 
-    def __init__(self, kind: str, hold_s: float, rules: list[Rule]) -> None:
+    def __init__(self, kind: str, hold_s: float, rules: list[Rule], *, must_change: bool = False) -> None:
+        """`must_change`: it ends only when a rule has changed the records of an answer."""
         super().__init__(kind, "", hold_s, End.AFTER_HOLD, touches=frozenset({"kafka-proxy"}))
         self._rules = rules
+        self._must_change = must_change
 
     def begin(self, stack: JobStack) -> None:
         for rule in self._rules:
             stack.stack.kafka_proxy.add(rule)
 
     def end(self, stack: JobStack) -> None:
+        if self._must_change:
+            wait_until(lambda: sum(rule.changed for rule in self._rules), bool, f"met: {self.kind}", ANSWER_TIMEOUT_S)
+            stack.noted[self.kind.replace(" ", "-")] += 1
         stack.stack.kafka_proxy.clear()
+
+
+class KafkaUnwritable(Fault):
+    """Every topic of the stack asks for more replicas in sync than it has: Kafka can be read, and refuses each write."""
+
+    def __init__(self) -> None:
+        touches = frozenset({"kafka", "transaction", "partitions"})
+        super().__init__("kafka unwritable", "", UNWRITABLE_S, End.AFTER_HOLD, touches=touches)
+        self._topics: list[str] = []
+        self._since_ms = 0
+
+    def begin(self, stack: JobStack) -> None:
+        admin = AdminClient({"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "log_level": 0})
+        self._topics = [
+            name for name in admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics if not name.startswith("__")
+        ]
+        self._since_ms = time.time_ns() // 1_000_000
+        self._set(stack, REPLICAS_WANTED)
+
+    def end(self, stack: JobStack) -> None:
+        self._set(stack, 1)
+        stack.note_kafka_away(self._since_ms)
+        stack.noted["kafka-unwritable"] += 1
+
+    def _set(self, stack: JobStack, replicas: int) -> None:
+        admin = AdminClient({"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "log_level": 0})
+        entry = ConfigEntry("min.insync.replicas", str(replicas), incremental_operation=AlterConfigOpType.SET)
+        resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in self._topics]
+        for done in admin.incremental_alter_configs(resources).values():
+            done.result(ANSWER_TIMEOUT_S)
+
+
+class RewindKill(Fault):
+    """A runner is killed, and the next one, too, while it rewinds: another run has to take over."""
+
+    def __init__(self, job: str, after_s: float) -> None:
+        touches = frozenset({"runner", "orders", "version", "control"})
+        super().__init__("rewind kill", job, 0.0, End.WHEN_ALL_RUNS, is_violent=True, touches=touches)
+        self._job, self._after_s = job, after_s
+        self._epoch = 0
+
+    def begin(self, stack: JobStack) -> None:
+        self._epoch = wait_until(lambda: self._begun(stack), bool, "told: the runs", ANSWER_TIMEOUT_S)
+        send_signal(stack.family(self._job), signal.SIGKILL)
+
+    def end(self, stack: JobStack) -> None:
+        wait_until(
+            lambda: self._begun(stack), lambda epoch: epoch > self._epoch, "begun: a rewind", REWIND_TIMEOUT_S, 0.05
+        )
+        time.sleep(self._after_s)  # somewhere in the rewind
+        send_signal(stack.family(self._job), signal.SIGKILL)
+
+    def _begun(self, stack: JobStack) -> int:
+        """The newest run of the job that has begun to rewind; 0 while the ledger can't be asked."""
+        statement = f"SELECT max(epoch) AS epoch FROM events WHERE kind = 'run_begins' AND job = '{self._job}'"
+        rows = stack.ask_ledger(statement)
+        return int(rows[0]["epoch"] or 0) if rows else 0
 
 
 class TemplateDeleted(Fault):
@@ -274,6 +352,21 @@ def makers(stack: JobStack) -> dict[str, Maker]:
             _hold_s(chance),
             [drop_answer(api, chance.randint(0, LOST_ANSWERS_MAX)) for api in LOST_ANSWERS],
         ),
+        "kafka-answers-empty": lambda chance: KafkaSpoilt(
+            "kafka answers empty",
+            _hold_s(chance),
+            [empty_fetches(random.Random(chance.random()), chance.uniform(*EMPTY_SHARE))],
+            must_change=True,
+        ),
+        "kafka-holes": lambda chance: KafkaSpoilt(
+            "kafka holes",
+            round(chance.uniform(*HOLE_S), 1),
+            [holed_fetches(random.Random(chance.random()), chance.uniform(*EMPTY_SHARE))],
+            must_change=True,
+        ),
+        "kafka-unwritable": lambda _: KafkaUnwritable(),
+        "rewind-kill": lambda chance: RewindKill(_job(stack, chance), chance.uniform(*REWIND_S)),
+        "ledger-restored": lambda _: LedgerRestored(),
         "template-deleted": lambda _: TemplateDeleted(),
         "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
         "stop-and-start": lambda chance: StopAndStart(_job(stack, chance), _hold_s(chance)),

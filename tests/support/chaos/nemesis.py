@@ -168,7 +168,7 @@ class Nemesis:
             else:
                 name = self._next_name()
                 fault = self._makers[name](self._chance)
-            if fault.touches & touched:
+            if fault.touches & touched or (faults and (fault.is_alone or faults[0].is_alone)):
                 again += [name] if name is not None else []
                 continue
             faults.append(fault)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import struct
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
@@ -86,6 +87,8 @@ class Rule:
     times: int = 1_000_000_000
     hits: int = 0
     done: int = 0
+    changed: int = 0
+    """Number of partitions whose records were changed, for a rule that changes fetch answers."""
 
     def takes(self, frame: Frame, way: Way) -> bool:
         return frame.api == self.api and way is self.way and self.hits < self.times
@@ -147,6 +150,45 @@ def stale_high_watermark() -> Rule:
         return _with_frozen_watermarks(frame, frozen)
 
     return Rule(Api.FETCH, Way.ANSWER, spoil)
+
+
+def empty_fetches(chance: random.Random, share: float, topics: Collection[str] = ()) -> Rule:
+    """Fetch answers without records for a share of the partitions that have some, as of a broker whose tiered storage takes
+    longer than `remote.fetch.max.wait.ms`. Every second one names no last stable offset. `topics`: only of these, or of all."""
+
+    def change(topic: str, records: bytes) -> tuple[bytes, bool] | None:
+        if not records or (topics and topic not in topics) or chance.random() >= share:
+            return None
+        return b"", chance.random() < 0.5
+
+    return _changed_fetches(change)
+
+
+def holed_fetches(chance: random.Random, share: float, topics: Collection[str] = ()) -> Rule:
+    """Fetch answers that lack one batch, for a share of the partitions that have at least two: never the last one, so that a
+    batch follows the hole. `topics`: only of these; empty: of all."""
+
+    def change(topic: str, records: bytes) -> tuple[bytes, bool] | None:
+        bounds = _bounds(records)
+        if len(bounds) < 2 or (topics and topic not in topics) or chance.random() >= share:
+            return None
+        begin, end = bounds[chance.randrange(len(bounds) - 1)]
+        return records[:begin] + records[end:], False
+
+    return _changed_fetches(change)
+
+
+def _changed_fetches(change: Callable[[str, bytes], tuple[bytes, bool] | None]) -> Rule:
+    """`change`: from topic and records to other records, and True if the answer must not name a stable offset; None: as they are.
+    `Rule.changed` counts the partitions that were changed."""
+
+    async def spoil(frame: Frame) -> bytes:
+        body, count = _with_changed_records(frame, change)
+        rule.changed += count
+        return body
+
+    rule = Rule(Api.FETCH, Way.ANSWER, spoil)
+    return rule
 
 
 def _held(seconds: float) -> Spoil:
@@ -400,6 +442,51 @@ def _with_frozen_watermarks(frame: Frame, frozen: dict[tuple[bytes, int], int]) 
             cursor.tags()
         cursor.tags()
     return bytes(out + frame.body[copied:])
+
+
+def _with_changed_records(frame: Frame, change: Callable[[str, bytes], tuple[bytes, bool] | None]) -> tuple[bytes, int]:
+    """A Fetch answer whose records are changed, and the number of changed partitions. Versions 4 to 11, which aiokafka uses;
+    others stay as they are."""
+    if not 4 <= frame.version <= 11:
+        return frame.body, 0
+    cursor, out, copied, changed = _Cursor(frame.body), bytearray(), 0, 0
+    cursor.at = 4 + 4 + (2 + 4 if frame.version >= 7 else 0)  # correlation, throttle time, error, session
+    for _ in range(cursor.number(">i")):
+        name_bytes = cursor.number(">h")
+        topic = frame.body[cursor.at : cursor.at + name_bytes].decode()
+        cursor.at += name_bytes
+        for _ in range(cursor.number(">i")):
+            cursor.at += 4 + 2 + 8  # partition, error, high watermark
+            stable_at = cursor.at
+            cursor.at += 8 + (8 if frame.version >= 5 else 0)  # stable offset, log start
+            aborted = max(cursor.number(">i"), 0)
+            cursor.at += 16 * aborted
+            cursor.at += 4 if frame.version >= 11 else 0  # preferred replica
+            size_at = cursor.at
+            size = max(cursor.number(">i"), 0)
+            records = frame.body[cursor.at : cursor.at + size]
+            cursor.at += size
+            found = change(topic, records)
+            if found is None:
+                continue
+            new, hides_stable = found
+            stable = struct.pack(">q", -1) if hides_stable else frame.body[stable_at : stable_at + 8]
+            out += frame.body[copied:stable_at] + stable + frame.body[stable_at + 8 : size_at]
+            out += struct.pack(">i", len(new)) + new
+            copied, changed = cursor.at, changed + 1
+    return bytes(out + frame.body[copied:]), changed
+
+
+def _bounds(records: bytes) -> list[tuple[int, int]]:
+    """Begin and end of each whole batch."""
+    found, at = [], 0
+    while at + 61 <= len(records):
+        (length,) = struct.unpack_from(">i", records, at + 8)
+        if at + 12 + length > len(records):
+            break
+        found.append((at, at + 12 + length))
+        at += 12 + length
+    return found
 
 
 def _batches_before(records: bytes, offset: int) -> bytes:

@@ -1,0 +1,50 @@
+"""Campaigns of the ladder: which faults each one does, and which states it must reach (`tests/support/chaos/states.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Kinds of faults, failpoints at which processes are killed afterwards, and states without which the campaign fails."""
+
+    states: tuple[str, ...]
+    only: tuple[str, ...] = ()
+    """Empty: every kind."""
+    failpoints: tuple[str, ...] = ()
+
+
+_STORES = ("kafka-answers-empty", "kafka-holes", "kafka-unwritable", "ledger-restored")
+CAMPAIGNS = {
+    "stores": Campaign(
+        states=("kafka-answers-empty", "kafka-holes", "kafka-unwritable", "ledger-behind"),
+        only=_STORES,
+    ),
+    "takeovers": Campaign(
+        states=("takeover-in-rewind", "backfill-under-kill", "version-takeover", "slice-by-two-runs"),
+        only=("rewind-kill", "backfill", "upgrade", "stop-and-start", "runner-family", "python-worker"),
+        failpoints=("backfill.chunk_written", "plan.recorded"),
+    ),
+    "all": Campaign(
+        states=(
+            "kafka-answers-empty",
+            "kafka-holes",
+            "kafka-unwritable",
+            "ledger-behind",
+            "takeover-in-rewind",
+            "backfill-under-kill",
+            "version-takeover",
+            "slice-by-two-runs",
+        ),
+        failpoints=("backfill.chunk_written", "plan.recorded"),
+    ),
+}
+PROMISED = {
+    "kafka answers empty": "kafka-answers-empty",
+    "kafka holes": "kafka-holes",
+    "kafka unwritable": "kafka-unwritable",
+    "ledger restored": "ledger-behind",
+    "index restored": "index-behind",
+}
+"""Kind of fault -> the state that each such fault must reach, in any campaign and without one."""

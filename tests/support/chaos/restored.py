@@ -1,0 +1,152 @@
+"""Faults that take a store back to an earlier state while everything runs, and the remedy that the job's message names."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from tests.support.chaos.acts import ANSWER_TIMEOUT_S, ask, wait_for_backfills
+from tests.support.chaos.faults import End, Fault, send_signal
+from tests.support.chaos.job_stack import JobStack
+from tests.support.chaos.processes import signal_each
+from tests.support.waiting import stretched, wait_until
+
+LOST_S = 5.0
+"""Minimum age of the copy to which a store is restored."""
+FAILED_TIMEOUT_S = 180.0
+BUSY_S = 2.0
+"""Maximum time for a copy while the processes are stopped: one of them may hold SQLite's lock."""
+TRIES_MAX = 50
+LEDGER_BEHIND = "the ledger is older than what job {job} has written"
+REACHED_LEDGER = "ledger-behind"
+OLDER, NEWEST = "ledger-older", "ledger-newest"
+"""Copies of the ledger, in the directory of the stack."""
+
+
+class _Busy(Exception):
+    """A stopped process holds the lock of the ledger."""
+
+
+class LedgerRestored(Fault):
+    """The ledger loses its last 5 s or more under the running jobs, as in a failover to an asynchronous replica. Each job that
+    committed a slice meanwhile must fail with the documented message. The newest copy is restored, and the jobs are started."""
+
+    is_alone = True
+
+    def __init__(self) -> None:
+        super().__init__("ledger restored", "", 0.0, End.WHEN_OTHERS_ENDED, touches=frozenset({"ledger"}))
+
+    def prepare(self, stack: JobStack) -> None:
+        wait_for_backfills(stack)
+
+    def begin(self, stack: JobStack) -> None:
+        with _copied(stack):
+            self._copy(stack, stack.directory / OLDER)
+        known = _committed(stack)
+        began_s = time.monotonic()
+        wait_until(
+            lambda: _committed(stack),
+            lambda now: (
+                all(now.get(job, 0) > number for job, number in known.items()) and time.monotonic() - began_s >= LOST_S
+            ),
+            "committed: slices that the copy lacks",
+            ANSWER_TIMEOUT_S,
+        )
+        with _copied(stack):
+            self._swap(stack, stack.directory / OLDER, stack.directory / NEWEST)
+
+    def end(self, stack: JobStack) -> None:
+        found = wait_until(
+            lambda: _failures(stack), lambda rows: len(rows) == len(stack.jobs), "failed", FAILED_TIMEOUT_S
+        )
+        for job, message in found.items():
+            assert LEDGER_BEHIND.format(job=job) in message, message
+        stack.noted[REACHED_LEDGER] += 1
+        with _copied(stack):
+            self._swap(stack, stack.directory / NEWEST, None)
+        for one in stack.jobs:
+            ask(stack, "to start", lambda control, job=one.name: control.order(job, "start"))
+
+    def _copy(self, stack: JobStack, into: Path) -> None:
+        if stack.postgresql is not None:
+            stack.postgresql.copy(into)
+            return
+        _stopped(stack, lambda: _backup(_ledger(stack), into))
+
+    def _swap(self, stack: JobStack, present: Path, kept: Path | None) -> None:
+        """Make `present` the ledger. `kept`: where its state of now is copied first."""
+        if stack.postgresql is not None:
+            stack.postgresql.swap(present, kept)
+            return
+
+        def swap() -> None:
+            if kept is not None:
+                _backup(_ledger(stack), kept)
+            _backup(present, _ledger(stack))
+
+        _stopped(stack, swap)
+
+
+def _failures(stack: JobStack) -> dict[str, str]:
+    rows = stack.ask_ledger("SELECT name, message FROM jobs WHERE state = 'failed'")
+    return {row["name"]: row["message"] for row in rows}
+
+
+def _committed(stack: JobStack) -> dict[str, int]:
+    rows = stack.ask_ledger("SELECT job, max(slice) AS slice FROM checkpoints GROUP BY job")
+    return {row["job"]: row["slice"] for row in rows}
+
+
+def _ledger(stack: JobStack) -> Path:
+    return Path(stack.ledger_url.removeprefix("sqlite:///"))
+
+
+@contextmanager
+def _copied(stack: JobStack) -> Iterator[None]:
+    """The ledger is away for a moment: PostgreSQL stands still while its files are copied."""
+    yield
+    wait_until(lambda: stack.ask_ledger("SELECT name FROM jobs"), bool, "readable: the ledger", ANSWER_TIMEOUT_S, 0.1)
+
+
+def _stopped(stack: JobStack, act: Callable[[], None]) -> None:
+    """Do it while no process that has the ledger open runs, and none holds its lock."""
+    for _ in range(TRIES_MAX):
+        pids = send_signal(stack.ledger_users(), signal.SIGSTOP)
+        try:
+            act()
+            return
+        except _Busy:
+            pass
+        finally:
+            signal_each(pids, signal.SIGCONT)
+        time.sleep(0.2)
+    raise AssertionError(f"the ledger was locked at each of {TRIES_MAX} tries")
+
+
+def _backup(source: Path, into: Path) -> None:
+    """Raises _Busy, and changes nothing, if another process holds a lock for too long."""
+    until_s = time.monotonic() + stretched(BUSY_S)
+
+    def check(status: int, _remaining: int, _total: int) -> None:
+        if status not in (sqlite3.SQLITE_OK, sqlite3.SQLITE_DONE) and time.monotonic() > until_s:
+            raise _Busy
+
+    try:
+        with (
+            closing(sqlite3.connect(source, timeout=0.5)) as read,
+            closing(sqlite3.connect(into, timeout=0.5)) as written,
+        ):
+            read.backup(written, progress=check, sleep=0.1)
+    except sqlite3.OperationalError as error:
+        raise _Busy from error
+
+
+def copy_directory(source: Path, into: Path) -> None:
+    """Replace `into` by a copy of a directory whose server is dead."""
+    shutil.rmtree(into, ignore_errors=True)
+    shutil.copytree(source, into, symlinks=True)
