@@ -47,12 +47,9 @@ class RecordBatch:
         """When the broker appended it, where the topic keeps that; None where each record has a time of its own."""
         self.checksum: int = _CHECKSUM.unpack_from(data, _CHECKSUM_AT)[0]
         """Of its log time, its producer and all its records. Every replica holds the same batch."""
-
-    @property
-    def has_holes(self) -> bool:
+        (count,) = _RECORD_COUNT.unpack_from(data, _HEAD_BYTES - _RECORD_COUNT.size)
+        self.has_holes: bool = count != self.offset_next - self.offset_first
         """True if the batch lacks a record of its offsets. Producers write none; only compaction removes records."""
-        (count,) = _RECORD_COUNT.unpack_from(self._data, _HEAD_BYTES - _RECORD_COUNT.size)
-        return bool(count != self.offset_next - self.offset_first)
 
     def records(self) -> Iterator[Any]:
         """Its records, as aiokafka has them. Keep none: thousands of them alive cost the garbage collector most of the time."""

@@ -26,6 +26,11 @@ CAMPAIGNS = {
         only=("rewind-kill", "backfill", "upgrade", "stop-and-start", "runner-family", "python-worker"),
         failpoints=("backfill.chunk_written", "plan.recorded"),
     ),
+    "births": Campaign(  # done by test_births_under_kills.py
+        states=("birth-replayed", "takeover-in-rewind", "slice-by-two-runs"),
+        only=("runner-python",),
+        failpoints=("rewind.planned", "rewind.replayed", "slice.written", "commit.before_checkpoint"),
+    ),
     "all": Campaign(
         states=(
             "kafka-answers-empty",

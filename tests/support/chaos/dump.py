@@ -47,6 +47,7 @@ _JSON_COLUMNS = frozenset(
         "windows",
         "refused",
         "lookup_versions",
+        "sessions",
     ]
 )
 _STALLED_S = 60.0

@@ -64,6 +64,17 @@ def _leaders(tables: Tables) -> int:
     return len(_events(tables, "leader_changed"))
 
 
+def _births_replayed(tables: Tables) -> int:
+    """Rewinds whose first slice begins with births that records before it have declared."""
+    declared = {
+        row["number"] for row in tables["slices"] if any(any(one.values()) for one in row.get("sessions", {}).values())
+    }
+    return sum(
+        row["facts"]["slice_first"] in declared and row["facts"]["slice_first"] <= row["facts"]["slice_committed"]
+        for row in _events(tables, "run_begins")
+    )
+
+
 def _events(tables: Tables, kind: str) -> list[Row]:
     return [row for row in tables["events"] if row["kind"] == kind]
 
@@ -86,7 +97,7 @@ STATES = {
         State("kafka-unwritable", "Kafka could be read and refused all writes"),
         State("ledger-behind", "a job failed because its ledger had lost slices, and went on after the remedy"),
         State("index-behind", "a job failed because its index lacked results, and went on after the remedy"),
-        State("birth-replayed", "a rewind read records whose births lie before the slices that it replayed"),
+        State("birth-replayed", "a rewind began after the births of the records that it read", _births_replayed),
     )
 }
 
