@@ -31,6 +31,11 @@ CAMPAIGNS = {
         only=("runner-python",),
         failpoints=("rewind.planned", "rewind.replayed", "slice.written", "commit.before_checkpoint"),
     ),
+    "handed-over": Campaign(  # done by test_slice_handed_over.py
+        states=("slice-handed-over", "version-takeover", "slice-by-two-runs"),
+        only=("upgrade",),
+        failpoints=("emit.before_write",),
+    ),
     "all": Campaign(
         states=(
             "kafka-answers-empty",

@@ -72,7 +72,7 @@ def test_answers_without_records_and_with_holes_cost_no_record(cluster: KafkaClu
         for rule in (empty_fetches(chance, 0.5), holed_fetches(chance, 0.5)):
             cluster.proxy.add(rule)
             assert read(reader, "spoilt") == RECORDS
-            assert rule.changed > 3
+            assert rule.changed > 0
             cluster.proxy.clear()
     with closing(RangeReader(cluster.bootstrap_proxied, timeout_s=1)) as reader, LogIndex(cluster.bootstrap) as index:
         cluster.proxy.add(empty_fetches(chance, 1.0))
