@@ -12,6 +12,7 @@ from prometheus_client import Counter
 
 from strandline.core.errors import InvalidSettings, LogUnavailable, StackError
 from strandline.core.settings import Settings
+from strandline.ingest.gateway import health_pages, process
 from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
@@ -27,6 +28,8 @@ class ToldLog:
     """A writer that is asked whether Kafka answers."""
 
     is_away = False
+    port = 0
+    """Port of the pages."""
 
     async def check(self, timeout_s: float) -> None:
         if self.is_away:
@@ -51,6 +54,7 @@ def look(script: Callable[[Ask, ToldLog, IngestMetrics], Awaitable[None]], *name
 
     async def run() -> None:
         log, metrics, port = ToldLog(), IngestMetrics("test"), free_port()
+        log.port = port
         resources = GatewayResources(log, None, metrics, HostNames(names), 1_000, asyncio.Event())  # type: ignore[arg-type]
 
         async def page(method: str, path: str, host: str = "localhost") -> tuple[bytes, bytes]:
@@ -167,3 +171,35 @@ def test_a_key_of_the_pages_without_a_certificate_is_refused(tmp_path: Path) -> 
 
     with pytest.raises(InvalidSettings, match="STRANDLINE_PAGES_TLS_CERTIFICATE is not; set it"):
         asyncio.run(run())
+
+
+def test_silent_connections_and_unfinished_heads_keep_no_page_from_being_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over the maximum of connections, the one that has waited longest is closed. All heads share one limit of bytes."""
+    monkeypatch.setattr(process, "HEALTH_CONNECTIONS_MAX", 5)
+    monkeypatch.setattr(health_pages, "HEADS_BYTES_MAX", 50_000)
+
+    async def script(page: Ask, log: ToldLog, metrics: IngestMetrics) -> None:
+        port = log.port
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+        assert (await page("GET", "/healthz"))[0] == b"HTTP/1.1 200 OK"
+        for reader, _ in silent[:6]:
+            async with asyncio.timeout(stretched(30)):
+                assert await reader.read() == b""
+        heads = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for _, writer in heads:
+            writer.write(b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 20_000)
+        async with asyncio.timeout(stretched(30)):
+            answers = [asyncio.create_task(reader.readline()) for reader, _ in heads]
+            await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        refused = [answer.result() for answer in answers if answer.done()]
+        assert refused
+        assert {line[:12] for line in refused} == {b"HTTP/1.1 429"}
+        for answer in answers:
+            answer.cancel()
+        for _, writer in (*silent, *heads):
+            writer.close()
+        assert (await page("GET", "/healthz"))[0] == b"HTTP/1.1 200 OK"
+
+    look(script)
