@@ -45,8 +45,8 @@ class Progress(Compaction):
         """Start a run and fence every older one: their later writes raise Fenced.
 
         It runs the job's present version. But if a slice is planned and not committed, this run commits it, in the version
-        that planned it, because some of its results may be out already; with `present_version`, in the present version all
-        the same. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
+        that last began to write its results, because some of them may be out already; with `present_version`, in the present
+        version. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
         when another leader owns the job.
         """
         with self._database.writing(f"begin a run of job {job}") as connection:
@@ -63,10 +63,24 @@ class Progress(Compaction):
             )
             last = _last_slice(connection, job)
             is_planned = last is not None and last.status is SliceStatus.PLANNED
-            version = last.version if last is not None and is_planned and not present_version else known.version
+            version = known.version
+            if last is not None and is_planned and not present_version:
+                version = _writing_version(connection, last, known.epoch + 1)
             run = RunRow(job, known.epoch + 1, version, pid, now_ms, None, None, "")
             connection.execute(sa.insert(runs).values(vars(run)))
             return run
+
+    def version_of_slice(self, job: str, *, before_epoch: int) -> int | None:
+        """Return the version of which results of the planned slice may be out, by the runs before `before_epoch`.
+
+        It is the version of the last of these runs that began to write, or the one that planned the slice. None if no slice is
+        planned.
+        """
+        with self._database.reading(f"find the version of the planned slice of job {job}") as connection:
+            last = _last_slice(connection, job)
+            if last is None or last.status is not SliceStatus.PLANNED:
+                return None
+            return _writing_version(connection, last, before_epoch)
 
     def end_run(self, job: str, epoch: int, outcome: str, message: str = "", *, lease: int | None = None) -> RunRow:
         """Record how a run ended; the first record stays. With `lease`, the leader under the lease of that epoch says so.
@@ -320,6 +334,13 @@ def _refuse_ended_run(connection: sa.Connection, job: str, epoch: int) -> None:
     ended = connection.execute(sa.select(runs.c.outcome, runs.c.message).where(of_run)).first()
     if ended is not None:
         raise Fenced(f"Run {epoch} of job {job} was ended ({ended.outcome}: {ended.message}): stop it now.")
+
+
+def _writing_version(connection: sa.Connection, planned: SliceRow, before_epoch: int) -> int:
+    """The version of the last run before `before_epoch` that could write results of the planned slice."""
+    of_slice = (runs.c.job == planned.job) & (runs.c.epoch >= planned.epoch) & (runs.c.epoch < before_epoch)
+    newest = sa.select(runs.c.version).where(of_slice, runs.c.slots > 0).order_by(runs.c.epoch.desc()).limit(1)
+    return connection.execute(newest).scalar() or planned.version
 
 
 def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:

@@ -426,6 +426,20 @@ class TestRuns:
         running.commit_checkpoint(a_checkpoint(1, finishing.epoch))
         assert running.begin_run("power", pid=5).version == 2
 
+    def test_a_slice_is_finished_by_the_version_that_last_began_to_write_it(self, running: Ledger) -> None:
+        """A version that took the slice over may have written some of its results."""
+        running.plan_slice(a_slice(1))
+        running.submit_job("power", "", {"a": 2})
+        taken_over = running.begin_run("power", pid=2, present_version=True)
+        assert running.begin_run("power", pid=3).version == 1, "it has written nothing"
+        taken_over = running.begin_run("power", pid=4, present_version=True)
+        running.set_run_slots("power", taken_over.epoch, 4)
+        running.submit_job("power", "", {"a": 3})
+        finishing = running.begin_run("power", pid=5)
+        assert finishing.version == 2
+        running.commit_checkpoint(a_checkpoint(1, finishing.epoch, version=2))
+        assert running.begin_run("power", pid=6).version == 3
+
     def test_how_many_slots_a_run_has_is_kept_and_only_the_present_run_says_so(self, running: Ledger) -> None:
         assert [run.slots for run in running.runs("power")] == [0]
         running.set_run_slots("power", 1, 4)

@@ -224,6 +224,7 @@ def test_both_jobs_killed_the_stream_holds_each_result_once_and_its_reader_misse
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_reader_that_lags_when_its_emitter_leaves_the_stream_out_misses_no_result(cascade: Cascade) -> None:
     """The emitter has committed all its slices, and its new version emits to the index only, before the reader begins."""
     cascade.apply()

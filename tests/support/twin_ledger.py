@@ -68,7 +68,10 @@ class TwinLedger:
         self._change(job, epoch=known.epoch + 1)
         last = self.last_slice(job)
         is_planned = last is not None and last.status is SliceStatus.PLANNED
-        version = last.version if last is not None and is_planned and not present_version else known.version
+        version = known.version
+        if last is not None and is_planned and not present_version:
+            writers = [run.version for run in runs if run.epoch >= last.epoch and run.slots]
+            version = [last.version, *writers][-1]
         runs.append(RunRow(job, known.epoch + 1, version, pid, 0, None, None, ""))
         return runs[-1]
 

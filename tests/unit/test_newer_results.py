@@ -19,7 +19,7 @@ from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.processing.run import lost_results, newer_results, preparation
+from strandline.processing.run import handed_slice, lost_results, newer_results, preparation
 from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.slices.rewind import plan_of_job
@@ -124,6 +124,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     lab = Lab(ledger)
     monkeypatch.setattr(newer_results, "last_records", lab.last_records)
     monkeypatch.setattr(newer_results, "newer_document", lab.newer_document)
+    monkeypatch.setattr(handed_slice, "last_records", lab.last_records)
     yield lab
     ledger.close()
 

@@ -130,13 +130,13 @@ def _newer_row(run: JobRun, known: KnownSlices) -> str | None:
     first = min(known.digests, default=1)
     for stage in run.pipeline.all_stages:
         for emit in stage.emits:
-            for emission, digest in _emissions(run, stage.name, emit, first):
+            for emission, digest in emissions_from(run, stage.name, emit, first):
                 if newer := known.contradiction(emission, digest):
                     return f"{emit.kind} {emit.name} contains {newer}"
     return None
 
 
-def _emissions(run: JobRun, stage: str, emit: Emit, first: int) -> list[tuple[int, str]]:
+def emissions_from(run: JobRun, stage: str, emit: Emit, first: int) -> list[tuple[int, str]]:
     """Return (emission, digest of its slice) of the last emissions, from `first` on, that are in files or in a table."""
     # Imported here, because each import takes half a second.
     if emit.kind == "files":

@@ -10,6 +10,7 @@ from strandline.processing.emission.fencing import fence_older_runs
 from strandline.processing.pipelines.functions.installed import installed_function
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitters_of_inputs
+from strandline.processing.run.handed_slice import require_same_results
 from strandline.processing.run.lost_results import require_kept_results
 from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.snapshots import Snapshot
@@ -29,7 +30,14 @@ from strandline.processing.source.data_source import planner_settings
 log = structlog.get_logger()
 
 
-def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: Snapshot | None) -> None:
+def prepare_run(
+    run: JobRun,
+    index_url: str | None,
+    plan: RewindPlan,
+    snapshot: Snapshot | None,
+    *,
+    is_before_emission: bool = False,
+) -> None:
     """Prepare a run by this plan, from `snapshot` where there is one. `index_url`: where documents go, if they go to an index.
 
     1. Make sure that the functions that it calls are there, that log and stream are those that the job has read, and that the
@@ -39,6 +47,8 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
     4. Say in the ledger how the run begins.
     5. Fence the producers of older runs.
     6. Make sure that nothing is there that the ledger can't know. Before the fencing something might still come.
+    7. If the run takes over a slice from another version, make sure that no store contains other results of it.
+       `is_before_emission`: that version failed before it could emit anything.
 
     Raises FunctionUnusable, LogTruncated, Conflict, NotFound, LogUnavailable, SinkUnavailable, LedgerUnavailable.
     """
@@ -75,6 +85,7 @@ def prepare_run(run: JobRun, index_url: str | None, plan: RewindPlan, snapshot: 
     failpoint("rewind.planned")
     fence_older_runs(run.ledger, run.settings.kafka_bootstrap, run.row)
     require_newest_ledger(run, index_url)
+    require_same_results(run, index_url, is_before_emission=is_before_emission)
 
 
 def _prepare_log(run: JobRun, plan: RewindPlan) -> RewindCost:

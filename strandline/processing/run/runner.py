@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from strandline.core.errors import (
+    BadRecord,
     Conflict,
     Fenced,
     InvalidSettings,
@@ -85,6 +86,8 @@ class Runner:
         self._stop_now = threading.Event()
         self._closing = ExitStack()
         self._scratch: Path | None = None
+        self._met_bad_record = False
+        """True if the run before this one stopped at a bad record, which it looks for before it emits anything."""
 
     def stop_now(self, *_: int | FrameType | None) -> None:
         """End the run at once; the next run does its slice again. The job's desired state stays."""
@@ -93,8 +96,8 @@ class Runner:
     def run(self) -> int:
         """Run the job until it is stopped, drained or fails; return the exit code.
 
-        A version that was replaced finishes the slice that it has begun, because results of it may be out; if it can't, the
-        present version does it.
+        A version that was replaced finishes the slice that it has begun, because results of it may be out. If it can't, the
+        present version takes the slice over, unless a store contains results that the present version wouldn't compute.
         """
         present_version = False
         try:
@@ -172,7 +175,12 @@ class Runner:
                 return query.run_to_end(plan, checkpoint)
 
         return RunStart(
-            ledger, pipeline, snapshots, partial(prepare_run, run, self._index_url), run_query, self._is_java_alive
+            ledger,
+            pipeline,
+            snapshots,
+            partial(prepare_run, run, self._index_url, is_before_emission=self._met_bad_record),
+            run_query,
+            self._is_java_alive,
         ).run()
 
     def _session(self, scratch: Path) -> SparkSession:
@@ -220,7 +228,10 @@ class Runner:
         if not self._is_final(error) and len(tries) < FINISH_TRIES:
             return False
         self._ledger.end_run(self._job, row.epoch, "failed", str(error))
-        message = f"version {row.version} could not finish its slice ({error}); the present version does it"
+        self._met_bad_record = isinstance(error, BadRecord)
+        message = (
+            f"version {row.version} could not finish its slice ({error}); the present version tries to take it over"
+        )
         log.warning(message, job=self._job, epoch=row.epoch)
         self._ledger.record_event("slice_handed_on", message, job=self._job, epoch=row.epoch)
         return True
