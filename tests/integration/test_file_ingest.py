@@ -21,6 +21,7 @@ from strandline.ingest.files.journal import Journal
 from strandline.log.topics import Topics
 from strandline.services.cli.ingest_verbs import Failure, _run
 from tests.support.topic_reader import read_messages
+from tests.support.waiting import stretched
 
 ROWS = 25
 
@@ -82,7 +83,9 @@ def test_each_record_of_a_file_is_in_the_log_once_wherever_the_ingest_ends(
     async def run() -> Taken:
         with contextlib.closing(WriterIdentity.take(tmp_path, "files-host-s")) as identity:
             with contextlib.closing(Journal(identity.directory / "files.sqlite")) as journal:
-                ingesting = FileIngest(kafka, spec, identity, journal, record_bytes_max=100_000, confirm_timeout_s=20)
+                ingesting = FileIngest(
+                    kafka, spec, identity, journal, record_bytes_max=100_000, confirm_timeout_s=stretched(20)
+                )
                 async with ingesting:
                     return await ingesting.take(path, lambda *_: None)
 

@@ -68,7 +68,7 @@ def read(kafka, topic, isolation="read_uncommitted", *, skips_open=False):
 
 def test_what_is_confirmed_can_be_read_and_its_numbers_rise_in_each_partition(kafka, topic):
     async def story():
-        async with open_writer(kafka, "one", 10) as one, open_writer(kafka, "two", 10) as two:
+        async with open_writer(kafka, "one", stretched(10)) as one, open_writer(kafka, "two", stretched(10)) as two:
             await asyncio.gather(
                 *[append(one, topic, *[b"one-%d-%d" % (n, i) for i in range(n)], key=lambda v: v) for n in range(40)],
                 *[append(two, topic, *[b"two-%d-%d" % (n, i) for i in range(n)]) for n in range(40)],
@@ -104,7 +104,7 @@ def test_an_open_transaction_of_someone_else_delays_nobody(kafka, topic):
     other.flush(DEADLINE_S)
 
     async def story():
-        async with open_writer(kafka, confirm_timeout_s=5) as writer:
+        async with open_writer(kafka, confirm_timeout_s=stretched(5)) as writer:
             await append_until_confirmed(writer, topic, b"first")
             await append(writer, topic, *[b"%d" % n for n in range(100)], key=lambda v: v)
 
@@ -164,7 +164,7 @@ def test_while_kafka_is_away_everybody_hears_so_in_time_and_afterwards_records_f
 
 def test_a_topic_that_is_not_there_is_named_and_harms_no_other(kafka, topic):
     async def story():
-        async with open_writer(kafka, confirm_timeout_s=10) as writer:
+        async with open_writer(kafka, confirm_timeout_s=stretched(10)) as writer:
             await append_until_confirmed(writer, topic, b"before")
             with pytest.raises(LogUnavailable, match="no topic nobody-made-me; apply the stream's document again"):
                 await append(writer, "nobody-made-me", b"x")

@@ -158,8 +158,18 @@ def _clock_tests(loop: ast.While) -> Iterator[ast.stmt | ast.expr]:
     if _reads_clock(loop.test):
         yield loop.test
     for one in (one for statement in loop.body for one in _own(statement)):
-        if isinstance(one, ast.If | ast.Assert) and isinstance(one.test, ast.Compare) and _reads_clock(one.test):
+        ends = isinstance(one, ast.Assert) or (isinstance(one, ast.If) and _leaves(one))
+        if ends and isinstance(one.test, ast.Compare) and _reads_clock(one.test):
             yield one.test
+
+
+def _leaves(branch: ast.If) -> bool:
+    """True if the branch ends the loop, the function, or the test."""
+    return any(
+        isinstance(one, ast.Raise | ast.Break | ast.Return) or (isinstance(one, ast.Call) and _name(one) == "fail")
+        for statement in branch.body
+        for one in _own(statement)
+    )
 
 
 def _is_upper_bound(test: ast.expr) -> bool:

@@ -16,7 +16,7 @@ from strandline.core.errors import InvalidSettings
 from strandline.services.control import ControlSettings, _server_config
 from strandline.services.rest.guards.token_guard import TokenGuard
 from tests.support.tokens import ToldBook
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 FORGED = "203.0.113.9"
 HEADERS = {"X-Forwarded-For": FORGED, "X-Forwarded-Proto": "https", "X-Real-IP": FORGED, "Forwarded": f"for={FORGED}"}
@@ -44,7 +44,7 @@ def served(settings: ControlSettings, doorkeeper: Doorkeeper | None = None) -> I
                 yield client
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(stretched(30))
 
 
 @pytest.mark.parametrize("allowed", [None, "*", "127.0.0.1"])

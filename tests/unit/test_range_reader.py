@@ -13,6 +13,7 @@ from strandline.log.brokers import Answer
 from strandline.log.range_reader import RangeReader, _Rest
 from strandline.log.reader import OffsetRange
 from strandline.log.record_batches import checksum_at
+from tests.support.waiting import stretched
 from tests.unit.test_record_batches import ABORT, COMMIT, PRODUCER, batch, marker
 
 
@@ -208,5 +209,5 @@ def test_what_the_caller_takes_to_work_counts_for_no_silence_of_kafka(monkeypatc
         found = 0
         for chunk in played.reader.read([OffsetRange("s", 0, 0, 10)]):
             found += len(chunk.values)
-            played.wait(40)
+            played.wait(stretched(40))
     assert found == 10

@@ -52,6 +52,7 @@ RIGHT = [
     "while waiting:\n    patience.check(len(waiting))\n    patience.pause()",
     "while time.monotonic() < until_s:  # sleeps: the load lasts so long\n    send()",
     "while more:\n    began_s = time.monotonic()\n    took_s.append(time.monotonic() - began_s)",
+    "while more:\n    if time.monotonic() - said_s > 60:\n        say('still waiting')",
     "def look():\n    while more:\n        asks(lambda: time.monotonic() < until_s)",
     "assert time.monotonic() - began_s < stretched(5)",
     "assert time.monotonic() - began_s >= 0.5",
