@@ -180,6 +180,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         without_secrets(settings.ledger_url),
     )
     limited = LimitedWork(_LIMITED_MODULES, settings.check_bytes_max, settings.check_s)
+    limited.start()
     applier = Applier(
         ledger,
         topics,

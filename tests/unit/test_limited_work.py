@@ -74,6 +74,14 @@ def test_a_call_that_takes_too_long_is_ended() -> None:
     work.close()
 
 
+def test_the_child_can_start_before_the_first_call(work: LimitedWork) -> None:
+    work.start()
+    assert work._child is not None
+    child = work._child.pid
+    assert work.run("check", allocate, 1) == MIB
+    assert work._child.pid == child
+
+
 def test_a_result_has_a_limit(work: LimitedWork) -> None:
     with pytest.raises(TooExpensive, match="the result has more than 64 MiB"):
         work.run("check", large_result)

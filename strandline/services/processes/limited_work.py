@@ -77,7 +77,7 @@ def run_here(
 
 
 class LimitedWork:
-    """Starts the child with the first call. Thread-safe. Close it at the end."""
+    """Starts the child with `start` or the first call. Thread-safe. Close it at the end."""
 
     def __init__(self, modules: Sequence[str], bytes_max: int, seconds_max: float) -> None:
         """`modules`: imported by the child before its first call."""
@@ -88,6 +88,11 @@ class LimitedWork:
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._turns: dict[str, BoundedSemaphore] = {}
+
+    def start(self) -> None:
+        """Start the child, so that the first call doesn't wait for its imports. Doesn't wait itself."""
+        with self._lock:
+            self._started()
 
     def run(
         self,
