@@ -158,9 +158,10 @@ def _clock_tests(loop: ast.While) -> Iterator[ast.stmt | ast.expr]:
     if _reads_clock(loop.test):
         yield loop.test
     for one in (one for statement in loop.body for one in _own(statement)):
-        ends = isinstance(one, ast.Assert) or (isinstance(one, ast.If) and _leaves(one))
-        if ends and isinstance(one.test, ast.Compare) and _reads_clock(one.test):
-            yield one.test
+        if isinstance(one, ast.Assert) or (isinstance(one, ast.If) and _leaves(one)):
+            test = one.test
+            if isinstance(test, ast.Compare) and _reads_clock(test):
+                yield test
 
 
 def _leaves(branch: ast.If) -> bool:
