@@ -401,6 +401,8 @@ checkpoints = sa.Table(
     sa.Column("refused", JsonText(), nullable=False, server_default="{}"),
     sa.Column("refused_total", JsonText(), nullable=True),
     sa.Column("sessions", _SESSIONS, nullable=False, server_default="{}"),
+    sa.Column("accepted_in", _OFFSETS, nullable=False, server_default="{}"),
+    sa.Column("ahead_ms", _OFFSETS, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"]),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),

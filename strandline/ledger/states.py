@@ -7,7 +7,7 @@ reached and of silence have milliseconds in place of offsets.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -319,6 +319,7 @@ class RunRow:
 
 
 WatermarkPolicy = Literal["partitions", "newest", "emissions"]
+ReachedBound = Literal["log_time", "planned"]
 
 
 @dataclass(frozen=True)
@@ -343,6 +344,9 @@ class EventTimeRule(Described):
     """What the results depend on that are revised: the digest of the pipeline. Empty where none are."""
     revises_after_ms: int | None = None
     """Windows that end at or before it were closed by a pipeline of another digest, and are not revised. Null: none were."""
+    bound: ReachedBound = "log_time"
+    """How far a record advances the event time of its partition at most. `log_time`: to its log time. `planned`: to the time at
+    which its slice was planned, because the producers of the stream write its log times."""
     results_from_ms: int | None = None
     """Where `emissions` count: no result from where the slice begins on has an earlier event time, as the checkpoint of the job
     says that emits them. Null: nobody knows yet."""
@@ -355,8 +359,9 @@ class EventTimeRule(Described):
         found = {
             name: one
             for name, one in vars(self).items()
-            if name not in ("by_stream", "results_from_ms") and (name not in unsaid or self.revise_ms)
+            if name not in ("by_stream", "results_from_ms", "bound") and (name not in unsaid or self.revise_ms)
         }
+        found["bound"] = self.bound
         if self.results_from_ms is not None:
             found["results_from_ms"] = self.results_from_ms
         if self.by_stream:
@@ -380,6 +385,14 @@ class EventTimeRule(Described):
         by_stream = tuple((name, rule.by_partitions_where(other.of(name))) for name, rule in self.by_stream)
         is_newest = self.watermark == "newest" and other.watermark == "partitions"
         return replace(self, watermark="partitions" if is_newest else self.watermark, by_stream=by_stream)
+
+    def bounded_by_plan(self, streams: Collection[str]) -> EventTimeRule:
+        """The same rule with the bound `planned` for these streams. A job that reads one stream has just one rule."""
+        by_stream = tuple(
+            (name, replace(rule, bound="planned") if name in streams else rule) for name, rule in self.by_stream
+        )
+        first = by_stream[0][1].bound if by_stream else "planned" if streams else self.bound
+        return replace(self, bound=first, by_stream=by_stream)
 
     def with_results_from(self, results_from_ms: Mapping[str, int | None]) -> EventTimeRule:
         """The same rule, with `results_from_ms` of each of these streams. A job that reads one stream has just one rule."""
@@ -416,9 +429,11 @@ class SliceRow(Described):
     rule: EventTimeRule
     """How event time is treated in this slice."""
     reached: Offsets
-    """stream -> partition -> the latest accepted event (ms) before this slice."""
+    """stream -> partition -> event time reached (ms) before this slice: the maximum over the accepted records of
+    min(event time, log time), or of what the rule's `bound` says."""
     silence_ms: Offsets
-    """stream -> partition -> for how long it had been silent when the slice was cut, where the rule asks for it."""
+    """stream -> partition -> how long (ms) it had been without an accepted record when the slice was cut, if the rule has a
+    timeout. If the slice has an accepted record of the partition, the value doesn't apply."""
     kind: SliceKind
     status: SliceStatus
     planned_ms: int
@@ -476,11 +491,16 @@ class CheckpointRow:
     closes_ms: int | None = None
     """Windows that end at or before it became final in this slice or before: never falls."""
     reached: Offsets = field(default_factory=dict)
-    """stream -> partition -> the latest accepted event (ms) up to and with this slice: never falls."""
+    """stream -> partition -> event time reached (ms) up to and with this slice: never falls. See `SliceRow.reached`."""
     refused: dict[str, int] = field(default_factory=dict)
     """stage -> results of this slice that a store refused; each has a dead letter (reason `result`)."""
     sessions: PackedSessions = field(default_factory=dict)
     """As the slice's, with what its records have declared."""
+    accepted_in: Offsets = field(default_factory=dict)
+    """stream -> partition -> the last slice with an accepted record of it that wasn't below the watermark: never falls."""
+    ahead_ms: Offsets = field(default_factory=dict)
+    """stream -> partition -> how far the event time of an accepted record of this slice was ahead of its log time, at most.
+    Partitions without such a record are left out."""
 
 
 class WindowRange(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export what they import
@@ -75,6 +75,21 @@ class Hazard:
     """Setting to change."""
 
 
+class ReplicaCounts(NamedTuple):
+    """Replicas of one partition."""
+
+    all: int
+    in_sync: int
+    """0 if the partition has no leader."""
+
+    def takes_records(self, in_sync_min: int) -> bool:
+        """Return True if senders that wait for all in-sync replicas can write to the partition.
+
+        With fewer replicas than `in_sync_min`, such senders can never write to it. Then its senders wait for the leader alone.
+        """
+        return self.in_sync >= (in_sync_min if self.all >= in_sync_min else 1)
+
+
 @dataclass(frozen=True)
 class TopicDescription:
     """A topic as the brokers have it. `topic_id` tells a topic from a later one of the same name."""
@@ -88,6 +103,8 @@ class TopicDescription:
     """Number of replicas of the partition that has the fewest."""
     hazards: tuple[Hazard, ...] = field(default=(), compare=False)
     """Settings that can lose confirmed records. Empty if the settings of the topic weren't read."""
+    replica_counts: tuple[ReplicaCounts, ...] = field(default=(), compare=False)
+    """Replicas of each partition, if the brokers described the topic."""
 
 
 class _NotTold(LogUnavailable):
@@ -162,8 +179,14 @@ class KafkaAdmin:
         def ask() -> TopicDescription:
             futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=within_s)
             described = self._result(futures[topic], topic, f"topic {topic} could not be described", within_s)
-            replicas = min((len(one.replicas) for one in described.partitions), default=1)
-            return TopicDescription(topic, str(described.topic_id), len(described.partitions), replicas=replicas)
+            counts = {
+                one.id: ReplicaCounts(len(one.replicas), len(one.isr) if one.leader is not None else 0)
+                for one in described.partitions
+            }
+            in_order = tuple(counts[number] for number in sorted(counts))
+            replicas = min((one.all for one in in_order), default=1)
+            topic_id = str(described.topic_id)
+            return TopicDescription(topic, topic_id, len(in_order), replicas=replicas, replica_counts=in_order)
 
         return self._until_answered(ask, within_s)
 

@@ -9,12 +9,17 @@ from types import TracebackType
 from typing import Self
 
 from strandline.core.errors import LogUnavailable
-from strandline.log.admin import KafkaAdmin, TopicDescription
+from strandline.log.admin import KafkaAdmin, ReplicaCounts, TopicDescription
 from strandline.log.batch_checksums import BatchChecksums
 
 _TIMEOUT_S = 15.0
 PARTITIONS_AGE_MAX_S = 2.0
 """Partitions that are added to a topic are seen after so long, at the latest; `refresh` and `settled_ends` see them at once."""
+WRITABLE_AGE_MAX_S = 1.0
+"""A partition that can't be written any more is noticed after this time at the latest."""
+_IN_SYNC_MIN_AGE_MAX_S = 30.0
+"""Age at which the setting `min.insync.replicas` of a topic is read again."""
+_IN_SYNC_MIN = "min.insync.replicas"
 _SETTLED_TIMEOUT_S = 60.0
 _SETTLED_POLL_S = 0.01
 
@@ -31,6 +36,9 @@ class LogIndex:
         self._bootstrap = bootstrap
         self._topics: dict[str, TopicDescription] = {}
         self._described_s: dict[str, float] = {}
+        self._replicas: dict[str, tuple[ReplicaCounts, ...]] = {}
+        self._in_sync_min: dict[str, tuple[int, float]] = {}
+        """Topic -> its `min.insync.replicas`, and when it was read."""
         self._checksums: BatchChecksums | None = None
 
     def __enter__(self) -> Self:
@@ -72,7 +80,36 @@ class LogIndex:
         if known is None or known.topic_id != found.topic_id or known.partitions < found.partitions:
             self._topics[stream] = found
         self._described_s[stream] = time.monotonic()
+        self._replicas[stream] = found.replica_counts
         return found
+
+    def not_writable(self, stream: str) -> set[int]:
+        """The partitions that can't be written: they have no leader, or fewer in-sync replicas than `min.insync.replicas`.
+
+        The answer is at most WRITABLE_AGE_MAX_S old. If the setting can't be read, all partitions count as not writable.
+        """
+        if time.monotonic() - self._described_s.get(stream, -math.inf) > WRITABLE_AGE_MAX_S:
+            self._describe(stream)
+        partitions, replicas = self._topics[stream].partitions, self._replicas[stream]
+        in_sync_min = self._in_sync_min_of(stream)
+        if in_sync_min is None:
+            return set(range(partitions))
+        # A broker that is behind may not describe all partitions yet.
+        described = {at for at, counts in enumerate(replicas) if counts.takes_records(in_sync_min)}
+        return set(range(partitions)) - described
+
+    def _in_sync_min_of(self, stream: str) -> int | None:
+        """None if it isn't known now."""
+        known = self._in_sync_min.get(stream)
+        if known is None or time.monotonic() - known[1] > _IN_SYNC_MIN_AGE_MAX_S:
+            try:
+                setting = self._admin.config(stream).get(_IN_SYNC_MIN, "")
+            except LogUnavailable:
+                return None
+            if not setting.isdecimal():
+                return None
+            known = self._in_sync_min[stream] = int(setting), time.monotonic()
+        return known[0]
 
     def starts(self, stream: str) -> dict[int, int]:
         """Per partition the first offset held."""

@@ -14,7 +14,12 @@ from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
-from strandline.processing.slices.watermark import closes_after, reached_after
+from strandline.processing.slices.watermark import (
+    accepted_in_after,
+    accepted_partitions,
+    closes_after,
+    reached_after,
+)
 from tests.support.ledgers import a_checkpoint
 from tests.support.waiting import wait_until
 
@@ -47,9 +52,17 @@ class Lab:
 
     def commit(self, row: SliceRow, latest_ms: dict[int, int]) -> None:
         reached = reached_after(row.reached, {self.stream: latest_ms})
-        closes_ms = closes_after(row, reached)
+        came = accepted_partitions(row, {self.stream: latest_ms})
         self.ledger.commit_checkpoint(
-            a_checkpoint(row.number, self.epoch, emitted={}, reached=reached, closes_ms=closes_ms, result_offsets={})
+            a_checkpoint(
+                row.number,
+                self.epoch,
+                emitted={},
+                reached=reached,
+                closes_ms=closes_after(row, reached, came),
+                result_offsets={},
+                accepted_in=accepted_in_after(self.ledger.last_checkpoint(JOB), came, row.number),
+            )
         )
 
     def looks(self, seconds: int) -> list[SliceRow]:

@@ -18,7 +18,13 @@ from strandline.ledger.states import EventTimeRule, SliceRow, WatermarkPolicy
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
-from strandline.processing.slices.watermark import closes_after, greatest, reached_after
+from strandline.processing.slices.watermark import (
+    accepted_in_after,
+    accepted_partitions,
+    closes_after,
+    greatest,
+    reached_after,
+)
 from tests.support.ledgers import a_checkpoint
 
 STREAM, JOB = "s", "power"
@@ -75,6 +81,9 @@ class FilledTopic:
 
     ends_with_open = ends
 
+    def not_writable(self, stream: str) -> set[int]:
+        return set()
+
     def newest_log_time(self, stream: str) -> int:
         return min(self.now_ms, self.end_ms)
 
@@ -122,14 +131,15 @@ class Reading:
         reached = reached_after(row.reached, {STREAM: latest})
         if reached:
             self.apart_ms.append(max(reached[STREAM].values()) - min(reached[STREAM].values()))
-        before = self.ledger.last_checkpoint(JOB)
+        before, came = self.ledger.last_checkpoint(JOB), accepted_partitions(row, {STREAM: latest})
         self.ledger.commit_checkpoint(
             a_checkpoint(
                 row.number,
                 epoch,
                 emitted={},
                 reached=reached,
-                closes_ms=closes_after(row, reached),
+                closes_ms=closes_after(row, reached, came),
+                accepted_in=accepted_in_after(before, came, row.number),
                 latest_event_ms=greatest(before.latest_event_ms if before else None, *latest.values()),
                 latest_log_ms=self.topic.newest_log_time(STREAM) if row.offsets == self.topic.ends(STREAM) else None,
             )

@@ -43,6 +43,7 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind
 from strandline.processing.slices.watermark import (
+    accepted_partitions,
     closes_after,
     emitted_up_to,
     first_records,
@@ -382,7 +383,7 @@ class Job:
                 if (ms := self.decoded(piece).decoded.latest_event_ms) is not None
             }
             reached = reached_after(row.reached, {"turbines": latest} if latest else {})
-            closes_ms = closes_after(row, reached)
+            closes_ms = closes_after(row, reached, accepted_partitions(row, {"turbines": latest}))
             emitted_ms = plan.closed_ms(before) if before else None
             closing = Closing(self.from_ms(plan, number), closes_ms, emitted_ms)
             for results in self.step(states, [number], closing, cascade):

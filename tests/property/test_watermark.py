@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceRow
-from strandline.processing.slices.watermark import closes_after, reached_after, watermark_after
+from strandline.processing.slices.watermark import (
+    accepted_partitions,
+    closes_after,
+    new_records,
+    reached_after,
+    silence_without,
+    watermark_after,
+)
 from tests.support.examples import examples
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -35,22 +42,27 @@ def commit(
     firsts = before.row.offsets[STREAM] if before else dict.fromkeys(range(len(topic)), 0)
     done = before.checkpoint if before else None
     silence_ms = {STREAM: dict(enumerate(silent))}
+    new = new_records({STREAM: firsts}, {STREAM: dict(enumerate(ends))})
     row = a_slice(
         before.row.number + 1 if before else 1,
         offsets_first={STREAM: firsts},
         offsets={STREAM: dict(enumerate(ends))},
-        watermark_ms=watermark_after(rule, done, silence_ms),
+        watermark_ms=watermark_after(rule, done, silence_without(silence_ms, new)),
         rule=rule,
         reached=done.reached if done else {},
         silence_ms=silence_ms,
     )
-    late, reached = judge(topic, [row])
-    return Done(row, a_checkpoint(row.number, reached=reached, closes_ms=closes_after(row, reached)), late)
+    late, reached, accepted = judge(topic, [row])
+    return Done(row, a_checkpoint(row.number, reached=reached, closes_ms=closes_after(row, reached, accepted)), late)
 
 
-def judge(topic: list[list[int]], rows: list[SliceRow]) -> tuple[frozenset[tuple[int, int]], dict[str, dict[int, int]]]:
-    """The late records of slices that are read together, and how far event time has come after them."""
+def judge(
+    topic: list[list[int]], rows: list[SliceRow]
+) -> tuple[frozenset[tuple[int, int]], dict[str, dict[int, int]], dict[str, set[int]]]:
+    """The late records of slices that are read together, how far event time has come after them, and which partitions have an
+    accepted record in the last of them."""
     late = set()
+    accepted: dict[str, set[int]] = {}
     reached = rows[0].reached
     for row in rows:
         latest: dict[int, int] = {}
@@ -62,7 +74,8 @@ def judge(topic: list[list[int]], rows: list[SliceRow]) -> tuple[frozenset[tuple
                 else:
                     latest[partition] = max(event_ms, latest.get(partition, event_ms))
         reached = reached_after(reached, {STREAM: latest})
-    return frozenset(late), reached
+        accepted = accepted_partitions(row, {STREAM: latest})
+    return frozenset(late), reached, accepted
 
 
 def known(threshold_ms: int | None) -> int:
@@ -114,10 +127,10 @@ def test_recorded_slices_are_judged_the_same_however_they_are_merged_and_whereve
     at = data.draw(st.integers(0, len(slices) - 1))
     while at < len(slices):
         end = data.draw(st.integers(at + 1, len(slices)))
-        late, reached = judge(topic, [done.row for done in slices[at:end]])
+        late, reached, accepted = judge(topic, [done.row for done in slices[at:end]])
         assert late == frozenset().union(*(done.late for done in slices[at:end]))
         assert reached == slices[end - 1].checkpoint.reached
-        assert closes_after(slices[end - 1].row, reached) == slices[end - 1].checkpoint.closes_ms
+        assert closes_after(slices[end - 1].row, reached, accepted) == slices[end - 1].checkpoint.closes_ms
         at = end
 
 

@@ -18,19 +18,23 @@ def wrong_times(world: World, slices: list[SliceRow]) -> list[str]:
     for one in slices:
         name, rule, silence_ms = f"slice {one.number}", one.rule, one.silence_ms.get(STREAM, {})
         firsts = one.offsets_first[STREAM]
-        is_first = any(end > firsts.get(p, 0) and p not in reached for p, end in one.offsets[STREAM].items())
-        expected = [greatest(closed_ms, watermark_of(one, reached, silence_ms, is_first=is_first))]
+        filled = {p for p, end in one.offsets[STREAM].items() if end > firsts.get(p, 0)}
+        is_first = any(p not in reached for p in filled)
+        before_it = {p: ms for p, ms in silence_ms.items() if p not in filled}
+        expected = [greatest(closed_ms, watermark_of(one, reached, before_it, is_first=is_first))]
         if one.kind is SliceKind.DRAIN:
             expected = [one.watermark_ms] if (one.watermark_ms or 0) >= (expected[0] or 0) else expected
         if [one.watermark_ms] != expected:
             findings.append(f"watermark: {name} has the watermark {one.watermark_ms}, expected {expected[0]} by {rule}")
         if one.reached.get(STREAM, {}) != reached:
             findings.append(f"watermark: {name} says that event time has come to {one.reached}, and it was {reached}")
+        behind_it = dict(silence_ms)
         for partition, end in one.offsets[STREAM].items():
             for record in world.log.records[partition][one.offsets_first[STREAM].get(partition, 0) : end]:
                 if not reason_against(record, one):
-                    reached[partition] = max(record.event_ms, reached.get(partition, 0))
-        closed_ms = greatest(one.watermark_ms, watermark_of(one, reached, silence_ms))
+                    reached[partition] = max(min(record.event_ms, record.log_ms), reached.get(partition, 0))
+                    behind_it.pop(partition, None)
+        closed_ms = greatest(one.watermark_ms, watermark_of(one, reached, behind_it))
         found_ms = world.ledger.checkpoint(JOB, one.number).closes_ms
         if found_ms != closed_ms:
             findings.append(f"watermark: {name} closes up to {found_ms}, expected {closed_ms} by {rule}")
@@ -47,7 +51,12 @@ def watermark_of(
     limit_ms = 10**15 if rule.idle_timeout_ms is None else rule.idle_timeout_ms
     active = [partition for partition in reached if silence_ms.get(partition, 0) < limit_ms]
     if not active and not is_first:
-        return max(reached.values()) + min(silence_ms[partition] for partition in reached) - limit_ms - rule.delay_ms
+        over_ms = min(silence_ms[partition] for partition in reached) - limit_ms
+        ahead_ms, behind_ms = max(reached.values()), min(reached.values())
+        run_on_ms = (ahead_ms if rule.watermark == "newest" else behind_ms) + over_ms
+        if over_ms >= limit_ms:
+            run_on_ms = max(run_on_ms, ahead_ms + over_ms - limit_ms)
+        return run_on_ms - rule.delay_ms
     if rule.watermark == "newest":
         return max(reached.values()) - rule.delay_ms
     if is_first:
@@ -116,7 +125,7 @@ def _rests_on_the_future(world: World, record: Record, slices: list[SliceRow]) -
             for other in world.log.records[partition][one.offsets_first[STREAM].get(partition, 0) : end]:
                 is_ahead = other.number < record.number and other.event_ms > sent_ms
                 if not is_ahead and not reason_against(other, one):
-                    reached[partition] = max(other.event_ms, reached.get(partition, 0))
+                    reached[partition] = max(min(other.event_ms, other.log_ms), reached.get(partition, 0))
     watermarks_ms = [watermark_of(one, reached, one.silence_ms.get(STREAM, {})) for one in slices[-2:]]
     is_passed = any(ms is not None and ms > record.event_ms for ms in watermarks_ms)
     return reached != last.reached.get(STREAM, {}) and not is_passed

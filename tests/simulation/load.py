@@ -29,6 +29,8 @@ class Load:
         """How far event time in each partition is behind."""
         self.weights = [chance.choice([1, 1, 10]) for _ in partitions]
         """How fast each is filled."""
+        self.spoiled: set[int] = set()
+        """The partitions whose records can't be read now: their only device has other firmware."""
         self.fed = list(partitions)
         """The partitions that records come to now."""
         self._drawn = self._weighed()
@@ -65,6 +67,7 @@ class Load:
         every = range(len(self.log.records))
         self.fed = sorted(self.chance.sample(every, self.chance.randint(1, len(every))))
         self._drawn = self._weighed()
+        self.spoiled = {self.chance.choice(every)} if self.chance.random() < 0.2 else set()
 
     def add_partition(self) -> None:
         self.log.add_partition()
@@ -92,7 +95,7 @@ class Load:
         if off_ms > 0 or self.chance.random() < 0.01:
             event_ms = log_ms + 10 * MAX_AHEAD_MS
         self._sent += 1
-        is_broken = self.chance.random() < 0.02
+        is_broken = self.chance.random() < 0.02 or partition in self.spoiled
         return Record(self._sent, log_ms, event_ms, device, self.chance.randint(0, 99), is_broken, behind_ms)
 
     def _log_ms(self, now_ms: int) -> int:

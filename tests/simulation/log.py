@@ -38,13 +38,13 @@ class Log:
         """What the brokers' clock is off by; log times are its."""
         self.has_jumped = False
         """Whether that ever changed."""
-        self.silent_ms = [0] * partitions
-        """For how long nothing came to each partition, while nothing was pending there and the brokers were up. The first moments
-        of an outage count: nobody sees one that is over between two looks."""
-        self._passed_ms = 0
-        """How much time has passed in all."""
-        self._came: list[list[tuple[int, int]]] = [[] for _ in range(partitions)]
-        """Of each record: how much time had passed when it came, and how much of that its partition had been silent."""
+        self.countable_ms = [0] * partitions
+        """How much time has passed for each partition, while no transaction was open there and the brokers were up. The first
+        moments of an outage count: nobody sees one that is over between two looks."""
+        self._since_ms = [0] * partitions
+        """The `countable_ms` at which the last accepted record came, or a transaction ended: silence is counted from there."""
+        self._came_ms: dict[int, int] = {}
+        """Number of a record -> `countable_ms` of its partition when it came."""
         self._latest_ms: list[list[int]] = [[] for _ in range(partitions)]
         """Of each record: the latest log time up to and with it. The brokers' clock may be set back, and this never falls."""
 
@@ -82,6 +82,9 @@ class Log:
             if self.removed.get(partition, 0) <= offset < self.seen_to.get(partition, len(self.records[partition]))
         }
 
+    def not_writable(self, stream: str) -> set[int]:
+        return set()
+
     def newest_log_time(self, stream: str) -> int:
         return max((latest[-1] for latest in self._latest_ms if latest), default=0)
 
@@ -95,29 +98,34 @@ class Log:
     def append(self, partition: int, record: Record) -> None:
         self.count += 1
         self.records[partition].append(record)
-        self._came[partition].append((self._passed_ms, self.silent_ms[partition]))
+        self._came_ms[record.number] = self.countable_ms[partition]
         latest = self._latest_ms[partition]
         latest.append(max(latest[-1], record.log_ms) if latest else record.log_ms)
-        self.silent_ms[partition] = 0
+
+    def note_accepted(self, accepted: dict[int, list[Record]]) -> None:
+        """A slice with these accepted records was committed."""
+        for partition, records in accepted.items():
+            came_ms = max(self._came_ms[one.number] for one in records)
+            self._since_ms[partition] = max(came_ms, self._since_ms[partition])
+
+    def idle_ms(self, partition: int) -> int:
+        """For how long at most the partition has been without an accepted record."""
+        return self.countable_ms[partition] - self._since_ms[partition]
 
     def add_partition(self) -> None:
         self.records.append([])
-        self._came.append([])
         self._latest_ms.append([])
-        self.silent_ms.append(0)
+        self.countable_ms.append(0)
+        self._since_ms.append(0)
 
     def cut(self, partition: int, end: int) -> None:
-        """The partition loses its last records, as after an election of a leader that lacked them. If nobody saw them, it was
-        silent all the time."""
-        came_ms, silent_before_ms = self._came[partition][end]
+        """The partition loses its last records, as after an election of a leader that lacked them."""
         del self.records[partition][end:]
-        del self._came[partition][end:]
         del self._latest_ms[partition][end:]
         if self.open_from.get(partition, 0) >= end:
             self.open_from.pop(partition, None)
         if self.seen_to.get(partition, 0) > end:
             del self.seen_to[partition]
-        self.silent_ms[partition] = silent_before_ms + self._passed_ms - came_ms
 
     def make_anew(self, *, with_records: bool) -> None:
         """The topic is deleted and made again under its name; its senders may have sent the same once more."""
@@ -129,14 +137,12 @@ class Log:
 
     def close_transaction(self, partition: int) -> None:
         if self.open_from.pop(partition, len(self.records[partition])) < len(self.records[partition]):
-            self.silent_ms[partition] = 0
+            self._since_ms[partition] = self.countable_ms[partition]
 
-    def pass_time(self, ms: int, read: dict[int, int]) -> None:
-        """Time that was silent counts as such; `read` is where the slices end."""
-        self._passed_ms += ms
+    def pass_time(self, ms: int) -> None:
         if self.away_ms is not None:
             self.away_ms, ms = self.away_ms + ms, max(0, min(ms, GAP_MAX_MS - self.away_ms))
         for partition, records in enumerate(self.records):
             end = len(records)
-            if read.get(partition) == end and self.open_from.get(partition, end) == end:
-                self.silent_ms[partition] += ms
+            if self.open_from.get(partition, end) == end:
+                self.countable_ms[partition] += ms

@@ -3,7 +3,7 @@ silences. Mistakes of a run's own steps stand in `run.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -48,8 +48,8 @@ def _close(change: Callable[[int], int], rule: Callable[[EventTimeRule], EventTi
     """Of what a slice closes."""
 
     def build_in(_: World, patches: ExitStack) -> None:
-        def after(row: SliceRow, reached: Offsets) -> int | None:
-            found = watermark.closes_after(replace(row, rule=rule(row.rule)), reached)
+        def after(row: SliceRow, reached: Offsets, accepted: Mapping[str, Collection[int]]) -> int | None:
+            found = watermark.closes_after(replace(row, rule=rule(row.rule)), reached, accepted)
             return None if found is None else change(found)
 
         patches.enter_context(mock.patch.object(run_module, "closes_after", after))
@@ -58,7 +58,7 @@ def _close(change: Callable[[int], int], rule: Callable[[EventTimeRule], EventTi
 
 
 def _meter(look: Callable[[World, Mapping[int, int], dict[int, Any]], Vector]) -> _Mistake:
-    """Of what counts as silence. `look` gets where the last slice ends and what the run remembers."""
+    """Of what counts as silence. `look` gets the last slices with accepted records and what the run remembers."""
 
     def build_in(world: World, patches: ExitStack) -> None:
         class Meter:
@@ -66,22 +66,24 @@ def _meter(look: Callable[[World, Mapping[int, int], dict[int, Any]], Vector]) -
                 self.monotonic_ms = monotonic_ms
                 self._seen: dict[int, Any] = {}
 
-            def look(self, ask: Callable[[], tuple[Vector, Vector]], read: Mapping[int, int]) -> tuple[Vector, Vector]:
+            def look(
+                self, ask: Callable[[], tuple[Vector, Vector]], accepted_in: Mapping[int, int], _: Callable[[], object]
+            ) -> tuple[Vector, Vector]:
                 ends, _ = ask()
-                return ends, look(world, read, self._seen)
+                return ends, look(world, accepted_in, self._seen)
 
         patches.enter_context(mock.patch.object(run_module, "SilenceMeter", Meter))
 
     return build_in
 
 
-def _by_the_wall_clock(world: World, read: Mapping[int, int], seen: dict[int, Any]) -> Vector:
+def _by_the_wall_clock(world: World, accepted_in: Mapping[int, int], seen: dict[int, Any]) -> Vector:
     """The runner's time now, less the log time of the partition's last record."""
     now_ms = world.now_ms + world.wall_off_ms
     return {at: max(0, now_ms - records[-1].log_ms) for at, records in enumerate(world.log.records) if records}
 
 
-def _whatever_is_pending(world: World, read: Mapping[int, int], seen: dict[int, Any]) -> Vector:
+def _whatever_is_pending(world: World, accepted_in: Mapping[int, int], seen: dict[int, Any]) -> Vector:
     """Since a look saw the partition grow last: outages, open transactions and long pauses included."""
     found = {}
     for partition, end in world.log.ends("").items():

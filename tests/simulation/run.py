@@ -21,7 +21,14 @@ from strandline.processing.slices.continuity import LogContinuity
 from strandline.processing.slices.planner import PlannerSettings, SlicePlanner, is_drained
 from strandline.processing.slices.rewind import RewindPlan, plan_of_job, require_log_holds, rewind_cost
 from strandline.processing.slices.silence import SilenceMeter
-from strandline.processing.slices.watermark import closes_after, emitted_up_to, greatest, reached_after
+from strandline.processing.slices.watermark import (
+    accepted_in_after,
+    accepted_partitions,
+    closes_after,
+    emitted_up_to,
+    greatest,
+    reached_after,
+)
 from tests.simulation.index import Answer
 from tests.simulation.log import Record
 from tests.simulation.operators import Operators
@@ -46,14 +53,14 @@ class StoreUnavailable(Exception):
 
 
 def overstated_silences(world: World, planned: SliceRow) -> list[str]:
-    """Where a slice that was planned just now counts more as silence than there was.
+    """Where a slice that was planned just now counts more time without an accepted record than there was.
 
     A partition that was cut off below the slices, and filled up again to where they end, looks as if nothing had come. Nothing
     can come of that: the job has to stop before it computes anything of what comes there next.
     """
     findings = []
     for partition, ms in planned.silence_ms.get(STREAM, {}).items():
-        was_ms = world.log.silent_ms[partition]
+        was_ms = world.log.idle_ms(partition)
         is_cut_off = world.cut is not None and partition in world.cut[0]
         if ms > was_ms * (1 + DRIFT_MAX) + 1 and not is_cut_off:
             findings.append(
@@ -149,14 +156,17 @@ class JobRun:
             if self._broken == "late by the batch's last slice":
                 judged = replace(one, watermark_ms=last.watermark_ms)
             accepted_here, refused_here, all_here = self._judge(judged)
-            reached = reached_after(reached, {STREAM: latest_of(accepted_here)})
+            reached = reached_after(reached, {STREAM: logged_of(accepted_here)})
+            latest_ms = latest_of(accepted_here)
             rows += [record for records in accepted_here.values() for record in records]
             refused += refused_here
             counted += all_here
         if end <= plan.slice_committed:
             closes_ms = plan.closed_ms(self._ledger.checkpoint(JOB, end))
         else:
-            closes_ms = closes_after(last, last.reached if self._broken == "closes by the facts before" else reached)
+            accepted = accepted_partitions(last, {STREAM: latest_ms})
+            known = last.reached if self._broken == "closes by the facts before" else reached
+            closes_ms = closes_after(last, known, accepted)
         results = operators.step(rows, closes_ms)
         new: dict[str, Results] = {"short": {}, "minute": {}}
         for key, value in results:
@@ -220,10 +230,12 @@ class JobRun:
                 result_offsets={RESULTS: {0: result_end}},
                 closes_ms=closes_ms,
                 reached=reached,
+                accepted_in=accepted_in_after(before, accepted, end),
                 committed_ms=self._world.now_ms,
             )
         )
         self._world.commits.append(epoch)
+        self._log.note_accepted(accepted_here)
         if self._chance.random() < 0.02:
             self._world.count("lose the answer to a commit")
             raise LedgerUnavailable("the answer to the commit was lost")
@@ -333,6 +345,11 @@ class JobRun:
             if max(first, removed) < end:
                 self._require_same_record(one, partition, end - 1)
         return accepted, refused, everything
+
+
+def logged_of(records: dict[int, list[Record]]) -> dict[int, int]:
+    """Partition -> how far its records move event time: none further than its log time."""
+    return {partition: max(min(one.event_ms, one.log_ms) for one in held) for partition, held in records.items()}
 
 
 def latest_of(records: dict[int, list[Record]]) -> dict[int, int]:

@@ -157,8 +157,7 @@ class World:
         self.mono_ms += ms
         if self.log.seen_to and self.mono_ms >= (self.behind_until_ms or 0):
             self.log.seen_to = {}
-        last = self.ledger.last_slice(JOB)
-        self.log.pass_time(ms, last.offsets[STREAM] if last is not None else {})
+        self.log.pass_time(ms)
         self.dead.end_stale(self.now_ms)
         self.results.end_stale(self.now_ms)
 

@@ -148,29 +148,33 @@ def late_ones(log: Sequence[Sent], times: Sequence[EventTimes], revise_ms: int) 
     late: dict[int, bool] = {}
     now_ms, watermark_ms = -1, -1
 
-    def by_rule(newcomer: bool) -> int:
+    def by_rule(newcomer: bool, filled: tuple[int, int] | None = None) -> int:
+        """`filled`: a partition that has a record of which nobody knows yet whether it is late."""
         if not reached or newcomer:
             return -1
-        silence = {at: now_ms - came[at] for at in reached}
+        silence = {at: 0 if at == filled else now_ms - came[at] for at in reached}
         idle_ms = {at: times[at[0]].idle_ms for at in reached}
         awake = [at for at in reached if (idle := idle_ms[at]) is None or silence[at] < idle]
         if awake:
             return min(reached[at] - times[at[0]].delay_ms for at in awake)
         (one,) = times
         assert one.idle_ms is not None
-        return max(reached.values()) + min(silence.values()) - one.idle_ms - one.delay_ms
+        over_ms = min(silence.values()) - one.idle_ms
+        run_on_ms = min(reached.values()) + over_ms
+        if over_ms >= one.idle_ms:
+            run_on_ms = max(run_on_ms, max(reached.values()) + over_ms - one.idle_ms)
+        return run_on_ms - one.delay_ms
 
     for number, sent in enumerate(log):
         at = sent.stream, sent.partition
         if sent.columns is None:
-            if now_ms >= 0:
-                came[at] = now_ms
             continue
         now_ms = max(now_ms, sent.at_ms)
-        watermark_ms = max(watermark_ms, by_rule(at not in reached))
-        came[at] = now_ms
+        watermark_ms = max(watermark_ms, by_rule(at not in reached, at))
         if sent.at_ms < watermark_ms:
             late[number] = sent.at_ms >= watermark_ms - revise_ms
+        if number not in late or at not in came:
+            came[at] = now_ms
         if late.get(number, True):
             reached[at] = max(sent.at_ms, reached.get(at, 0))
         watermark_ms = max(watermark_ms, by_rule(False))

@@ -25,7 +25,13 @@ from strandline.processing.pipelines.result_streams import former_emitter_of, la
 from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
-from strandline.processing.slices.watermark import closes_after, greatest, watermark_by
+from strandline.processing.slices.watermark import (
+    accepted_in_after,
+    accepted_partitions,
+    closes_after,
+    greatest,
+    watermark_by,
+)
 from tests.support.ledgers import a_checkpoint, a_slice
 
 SECOND_MS, WINDOW_MS = 1_000, 10_000
@@ -83,6 +89,9 @@ class TwoLogs:
 
     def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
         return {p: offset for p, offset in offsets.items() if offset < len(self.records[stream])}
+
+    def not_writable(self, stream: str) -> set[int]:
+        return set()
 
     def newest_log_time(self, stream: str) -> int:
         return max((log_ms for log_ms, _ in self.records[stream]), default=0)
@@ -150,6 +159,7 @@ class Lab:
         while (row := self.planner.next_slice()) is not None:
             yield row
             late = []
+            latest_ms: dict[str, dict[int, int]] = {}
             reached = {stream: dict(one) for stream, one in row.reached.items()}
             for stream in row.offsets:
                 records = self.log.records[stream]
@@ -157,13 +167,17 @@ class Lab:
                 events = [event_ms for _, event_ms in records[first:end]]
                 late += [(stream, one) for one in events if row.watermark_ms is not None and one < row.watermark_ms]
                 if events:
+                    latest_ms[stream] = {0: max(events)}
                     reached.setdefault(stream, {})[0] = max([*events, reached.get(stream, {}).get(0, 0)])
             assert not late, f"{late} of slice {row.number} are below {row.watermark_ms}"
+            came = accepted_partitions(row, latest_ms)
+            before = self.ledger.last_checkpoint("j")
             logs = [log_ms for records in self.log.records.values() for log_ms, _ in records]
             latest = greatest(*(ms for one in reached.values() for ms in one.values()))
             self.ledger.commit_checkpoint(
                 a_checkpoint(
-                    row.number, self.run.epoch, "j", result_offsets={}, emitted={}, closes_ms=closes_after(row, reached),
+                    row.number, self.run.epoch, "j", result_offsets={}, emitted={},
+                    closes_ms=closes_after(row, reached, came), accepted_in=accepted_in_after(before, came, row.number),
                     reached=reached, latest_event_ms=latest, latest_log_ms=max(logs, default=0),
                 )
             )  # fmt: skip

@@ -305,7 +305,7 @@ def test_facts_count_each_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = add_facts(one for outcome in outcomes for one in outcome.facts)
     assert facts.records == 6
     assert facts.rejected == {"decode": 2, "expression": 1, "future_event": 1, "late": 1}
-    assert facts.reached_ms == {"farm": {0: 5_000, 1: 6_000}}
+    assert facts.latest_ms == {"farm": {0: 5_000, 1: 6_000}}
     assert sum(outcome.letters for outcome in outcomes) == 5
     assert sorted(
         (one.identity, one.value, dict(one.headers)["reason"].decode()) for one in engine.letters.written

@@ -424,7 +424,7 @@ def test_a_dead_letter_that_is_put_back_would_be_enriched_by_the_present_rows(le
 
 
 def test_a_replay_by_another_version_of_the_job_may_find_other_rows_missing() -> None:
-    facts = SourceFacts(records=3, rejected={"lookup": 1}, reached_ms={}, latest_log_ms=None)  # type: ignore[arg-type]
+    facts = SourceFacts(records=3, rejected={"lookup": 1}, latest_ms={}, latest_log_ms=None)  # type: ignore[arg-type]
     RecordedCounts("j", 1, 1, 3, {}, has_expression=False).require_same(facts)
     with pytest.raises(PermanentError, match="0 records rejected as lookup then, 1 now"):
         RecordedCounts("j", 1, 1, 3, {}, has_expression=True).require_same(facts)

@@ -19,7 +19,13 @@ from strandline.processing.slices.planner import FILLING_MS, PlannerSettings, Sl
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.spark_offset import offset_of_slice
-from strandline.processing.slices.watermark import closes_after, greatest, reached_after
+from strandline.processing.slices.watermark import (
+    accepted_in_after,
+    accepted_partitions,
+    closes_after,
+    greatest,
+    reached_after,
+)
 from strandline.processing.source.data_source import SliceStreamReader
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -74,6 +80,9 @@ class FakeLog:
             if starts[partition] <= offset < len(records := self.records[partition])
         }
 
+    def not_writable(self, stream):
+        return set()
+
     def newest_log_time(self, stream):
         return max((log_ms for records in self.records.values() for log_ms, _ in records), default=0)
 
@@ -122,14 +131,15 @@ class Job:
         ]
         before = self.ledger.last_checkpoint("j")
         accepted = [event for _, event in held if row.watermark_ms is None or event >= row.watermark_ms]
-        reached = reached_after(row.reached, {"s": self.latest(row)})
+        latest = {"s": self.latest(row)}
+        reached, came = reached_after(row.reached, latest), accepted_partitions(row, latest)
         self.ledger.commit_checkpoint(
             CheckpointRow(
                 job="j", slice=row.number, epoch=self.run.epoch, version=1, emitted={},
                 latest_event_ms=greatest(before.latest_event_ms if before else None, max(accepted, default=None)),
                 latest_log_ms=greatest(before.latest_log_ms if before else None, max((log for log, _ in held), default=None)),
                 records=len(held), accepted=len(accepted), rejected={}, results={}, dead_letter_offsets={}, committed_ms=0,
-                closes_ms=closes_after(row, reached), reached=reached,
+                closes_ms=closes_after(row, reached, came), reached=reached, accepted_in=accepted_in_after(before, came, row.number),
             )
         )  # fmt: skip
         return row
@@ -227,7 +237,8 @@ def test_what_was_counted_is_recorded_with_the_slice_and_a_new_run_begins_anew(j
     job.commit_all(4_000)
     job.log.add(1, 4_000, 9_100)
     (row,) = job.commit_all(4_200)
-    assert row.silence_ms == {"s": {0: 4_000}}
+    assert row.silence_ms == {"s": {0: 4_000, 1: 4_000}}, "the slice's record ends that of 1 only if it is accepted"
+    assert job.ledger.last_checkpoint("j").accepted_in == {"s": {0: 1, 1: row.number}}
     run = job.ledger.begin_run("j", 2)
     job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, RULE, WINDOWS))
     assert job.commit_all(8_000) == []

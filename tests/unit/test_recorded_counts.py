@@ -70,7 +70,7 @@ class Batches:
     def run(self, last: int, facts: SourceFacts) -> None:
         """A batch up to slice `last`: two buckets report on it, and two tasks."""
         self._last = last
-        other = SourceFacts(records=1, reached_ms={"s": {0: 5}})
+        other = SourceFacts(records=1, latest_ms={"s": {0: 5}}, logged_ms={"s": {0: 5}})
         facts.records -= 1
         self.commit(last, [BucketOutcome(facts=[facts, other]), BucketOutcome()])
 

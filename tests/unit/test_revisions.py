@@ -102,6 +102,7 @@ def test_a_document_without_it_is_compiled_as_ever() -> None:
         "idle_timeout_ms": 60_000,
         "max_ahead_ms": 300_000,
         "watermark": "partitions",
+        "bound": "log_time",
     }
     assert checked().digest not in (plain.digest, checked(TEXT.replace("30m", "31m")).digest)
 

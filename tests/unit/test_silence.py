@@ -11,7 +11,9 @@ class Lab:
 
     def __init__(self):
         self.now_ms = 0
-        self.ends, self.written, self.read = {0: 5, 1: 7}, {0: 5, 1: 7}, {0: 5, 1: 7}
+        self.ends, self.written = {0: 5, 1: 7}, {0: 5, 1: 7}
+        self.accepted_in = {0: 1, 1: 1}
+        self.closed = set()
         self.answer_takes_ms = 0
         self.meter = SilenceMeter(lambda: self.now_ms)
 
@@ -21,14 +23,15 @@ class Lab:
 
     def look(self, after_ms=1_000):
         self.now_ms += after_ms
-        ends, silence_ms = self.meter.look(self.ask, self.read)
+        ends, silence_ms = self.meter.look(self.ask, self.accepted_in, lambda: self.closed)
         assert ends == self.ends
         return silence_ms
 
-    def grow(self, partition, *, read=True):
+    def grow(self, partition, *, accepted=True):
+        """A record comes, and the slice that holds it is committed before the next look."""
         self.ends[partition] += 1
         self.written[partition] += 1
-        self.read[partition] += read
+        self.accepted_in[partition] += accepted
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def test_silence_is_counted_between_looks(lab):
     assert [lab.look() for _ in range(3)] == [{0: 0, 1: 0}, {0: 1_000, 1: 1_000}, {0: 2_000, 1: 2_000}]
 
 
-def test_a_partition_that_grows_begins_anew(lab):
+def test_an_accepted_record_ends_the_count(lab):
     lab.look()
     lab.look()
     lab.grow(0)
@@ -53,16 +56,53 @@ def test_an_open_transaction_is_no_silence(lab):
     lab.written[0] += 3  # behind it nothing can be read
     assert [lab.look(), lab.look()] == [{0: 0, 1: 2_000}, {0: 0, 1: 3_000}]
     lab.written[0] += 1  # it is over
-    lab.ends[0] = lab.read[0] = lab.written[0]
+    lab.ends[0] = lab.written[0]
     assert [lab.look(), lab.look()] == [{0: 0, 1: 4_000}, {0: 1_000, 1: 5_000}]
 
 
-def test_what_is_unread_is_no_silence(lab):
+def test_rejected_records_do_not_end_the_count(lab):
     lab.look()
-    lab.grow(0, read=False)
-    assert [lab.look(), lab.look()] == [{0: 0, 1: 1_000}, {0: 0, 1: 2_000}]
-    lab.read[0] += 1
-    assert [lab.look(), lab.look()] == [{0: 0, 1: 3_000}, {0: 1_000, 1: 4_000}]
+    for second in range(1, 6):
+        lab.grow(0, accepted=False)
+        assert lab.look() == {0: 1_000 * second, 1: 1_000 * second}
+
+
+def test_rejected_records_of_one_transaction_after_the_other_do_not_end_the_count(lab):
+    lab.look()
+    for second in range(1, 6):
+        lab.ends[0] = lab.written[0]
+        lab.written[0] += 3  # the next transaction is open
+        assert lab.look()[0] == (0 if second == 1 else 1_000 * (second - 1)), "until its records can be read"
+    lab.ends[0] = lab.written[0]
+    assert lab.look() == {0: 6_000, 1: 6_000}
+
+
+def test_a_partition_that_lost_records_begins_again(lab):
+    lab.look()
+    lab.look()
+    lab.ends[0] = lab.written[0] = 3
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 2_000}, {0: 1_000, 1: 3_000}]
+
+
+def test_a_partition_that_cannot_be_written_is_not_silent(lab):
+    lab.look()
+    lab.look()
+    lab.closed = {0}
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 2_000}, {0: 0, 1: 3_000}]
+    lab.closed = set()
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 4_000}, {0: 1_000, 1: 5_000}]
+
+
+def test_if_the_replicas_cannot_be_read_there_is_no_count(lab):
+    lab.look()
+    lab.look()
+
+    def fail():
+        raise LogUnavailable("no metadata")
+
+    with pytest.raises(LogUnavailable):
+        lab.meter.look(lab.ask, lab.accepted_in, fail)
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 0}, {0: 1_000, 1: 1_000}]
 
 
 def test_an_outage_is_no_silence_and_neither_is_the_time_until_what_was_held_up_is_sent_again(lab):
@@ -73,7 +113,7 @@ def test_an_outage_is_no_silence_and_neither_is_the_time_until_what_was_held_up_
         raise LogUnavailable("away")
 
     with pytest.raises(LogUnavailable):
-        lab.meter.look(fail, lab.read)
+        lab.meter.look(fail, lab.accepted_in)
     assert [lab.look(60_000), lab.look()] == [{0: 0, 1: 0}, {0: 1_000, 1: 1_000}]
     lab.answer_takes_ms = LOOK_MAX_MS + 1  # the brokers come back while they are asked
     assert lab.look() == {0: 0, 1: 0}
@@ -96,5 +136,5 @@ def test_a_new_run_begins_anew(lab):
 
 def test_a_partition_that_was_added_begins_at_zero(lab):
     lab.look()
-    lab.ends[2] = lab.written[2] = lab.read[2] = 0
+    lab.ends[2] = lab.written[2] = 0
     assert [lab.look(), lab.look()] == [{0: 1_000, 1: 1_000, 2: 0}, {0: 2_000, 1: 2_000, 2: 1_000}]

@@ -31,7 +31,7 @@ def silent(*silences_ms):
 def test_before_the_first_accepted_record_nothing_is_late_and_nothing_closes():
     assert watermark_after(RULE, None, {}) is None
     assert watermark_after(RULE, a_checkpoint(1, closes_ms=None, reached={}), {}) is None
-    assert closes_after(a_slice(1, watermark_ms=None), {}) is None
+    assert closes_after(a_slice(1, watermark_ms=None), {}, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,15 @@ def test_before_the_first_accepted_record_nothing_is_late_and_nothing_closes():
         (RULE, silent(0, 29_999), 900_000),
         (RULE, silent(0, 30_000), 1_000_000),  # the one that is behind is idle
         (RULE, silent(30_000, 0), 900_000),
-        (RULE, silent(30_000, 30_000), 1_000_000),  # both are: the greatest,
-        (RULE, silent(95_000, 37_000), 1_007_000),  # and what the shorter silence has beyond the timeout
+        (RULE, silent(30_000, 30_000), 900_000),  # both are: the minimum,
+        (RULE, silent(95_000, 37_000), 907_000),  # and the time that the shorter silence has beyond the timeout
+        (RULE, silent(95_000, 59_999), 929_999),
+        (RULE, silent(95_000, 60_000), 1_000_000),  # a silence of two timeouts: the maximum,
+        (RULE, silent(95_000, 67_000), 1_007_000),  # and the time that the shorter silence has beyond them
         (NEWEST, {}, 1_000_000),
         (NEWEST, silent(500_000, 0), 1_000_000),
         (NEWEST, silent(95_000, 37_000), 1_007_000),
+        (NEWEST, silent(95_000, 67_000), 1_037_000),
         (replace(RULE, idle_timeout_ms=None), silent(10**9, 10**9), 900_000),
         (replace(NEWEST, idle_timeout_ms=None), silent(10**9, 10**9), 1_000_000),
     ],
@@ -85,14 +89,18 @@ def test_the_watermark_never_falls_below_what_was_closed():
 
 def test_a_slice_closes_what_its_own_records_complete_by_the_silence_recorded_with_it():
     row = a_slice(2, watermark_ms=890_000, rule=RULE, reached=REACHED, silence_ms=silent(0, 0))
-    assert closes_after(row, REACHED) == 890_000
-    assert closes_after(row, {"s": {0: 1_000_000, 1: 960_000}}) == 950_000
-    assert closes_after(replace(row, silence_ms=silent(0, 30_000)), {"s": {0: 1_100_000, 1: 900_000}}) == 1_090_000
+    assert closes_after(row, REACHED, {}) == 890_000
+    assert closes_after(row, {"s": {0: 1_000_000, 1: 960_000}}, {}) == 950_000
+    is_silent = replace(row, silence_ms=silent(0, 30_000))
+    assert closes_after(is_silent, {"s": {0: 1_100_000, 1: 900_000}}, {"s": {0}}) == 1_090_000
+    assert closes_after(is_silent, {"s": {0: 1_100_000, 1: 900_000}}, {"s": {0, 1}}) == 890_000, (
+        "it isn't silent any more"
+    )
 
 
 def test_a_slice_closes_at_its_watermark_at_least():
     drain = a_slice(2, watermark_ms=3_600_000, rule=RULE, reached=REACHED, silence_ms={})
-    assert closes_after(drain, REACHED) == 3_600_000
+    assert closes_after(drain, REACHED, {}) == 3_600_000
 
 
 def test_only_accepted_events_move_a_partition_and_only_ahead():

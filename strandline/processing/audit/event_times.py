@@ -11,15 +11,30 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import reduce
+from typing import NamedTuple
 
 from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceKind, SliceRow
 from strandline.results.document import format_timestamp
 
 Place = tuple[str, int]
 """Stream and partition."""
-LatestEvents = dict[tuple[str, int, int], int]
-"""(stream, partition, offset) -> the latest event time, in ms, of the accepted records that are read from that offset on up to
-the next one. No range reaches beyond its slice."""
+
+
+class LatestTimes(NamedTuple):
+    """Latest times, in ms, of some accepted records."""
+
+    event_ms: int
+    logged_ms: int
+    """The latest of the times to which each record can move event time: its event time, or its log time if that is earlier."""
+
+    def with_others(self, other: LatestTimes) -> LatestTimes:
+        return LatestTimes(max(self.event_ms, other.event_ms), max(self.logged_ms, other.logged_ms))
+
+
+LatestEvents = dict[tuple[str, int, int], LatestTimes]
+"""(stream, partition, offset) -> latest times of the accepted records that are read from that offset to the next one. No range
+reaches beyond its slice."""
 
 
 def event_time_differences(
@@ -31,7 +46,8 @@ def event_time_differences(
     reached = _places(before.reached) if before is not None else {}
     closed_ms = before.closes_ms if before is not None else None
     for row, checkpoint in done:
-        own = _latest_in(row, events)
+        found = _latest_in(row, events)
+        own = {place: _moves_to(row, place, times) for place, times in found.items()}
         after = {
             place: max(ms for ms in (reached.get(place), own.get(place)) if ms is not None) for place in reached | own
         }
@@ -41,13 +57,20 @@ def event_time_differences(
             reached, closed_ms = _places(checkpoint.reached), checkpoint.closes_ms
             continue
         silence_ms = _places(row.silence_ms)
-        begin_anew = {
-            place[0]
+        filled = {
+            place
             for place, end in _places(row.offsets).items()
-            if end > row.offsets_first.get(place[0], {}).get(place[1], 0) and place not in reached
+            if end > row.offsets_first.get(place[0], {}).get(place[1], 0)
         }
-        watermark_ms = _latest(closed_ms, _watermark(row.rule, reached, silence_ms, begin_anew))
-        closes_ms = _latest(row.watermark_ms, _watermark(row.rule, after, silence_ms))
+        # Records that may be accepted end a silence, and once they are known, those that are accepted and not too late.
+        before_it = {place: ms for place, ms in silence_ms.items() if place not in filled}
+        accepted = {
+            place for place, times in found.items() if row.watermark_ms is None or times.event_ms >= row.watermark_ms
+        }
+        behind_it = {place: ms for place, ms in silence_ms.items() if place not in accepted}
+        begin_anew = {place[0] for place in filled if place not in reached}
+        watermark_ms = _latest(closed_ms, _watermark(row.rule, reached, before_it, begin_anew))
+        closes_ms = _latest(row.watermark_ms, _watermark(row.rule, after, behind_it))
         is_past_all = row.kind is SliceKind.DRAIN and (row.watermark_ms or 0) >= (watermark_ms or 0)
         if row.watermark_ms != watermark_ms and not is_past_all:
             yield f"slice {row.number}: watermark {_time(watermark_ms)} by the log, {_time(row.watermark_ms)} by the ledger"
@@ -71,6 +94,14 @@ def _knows_no_partitions(before: CheckpointRow | None, checkpoint: CheckpointRow
     return not checkpoint.reached and checkpoint.latest_event_ms is not None
 
 
+def _moves_to(row: SliceRow, place: Place, times: LatestTimes) -> int:
+    """How far these records move event time: not beyond their log times. Log times of producers are no limit, but the time of the
+    plan is: all records of the slice were there by then."""
+    if row.rule.of(place[0]).bound == "planned":
+        return min(times.event_ms, row.planned_ms)
+    return times.logged_ms
+
+
 def _watermark(
     rule: EventTimeRule,
     reached: Mapping[Place, int],
@@ -83,15 +114,17 @@ def _watermark(
     Each place holds the watermark back at its event time less its stream's delay, unless it is idle. Of a stream that goes by the
     newest, the latest place alone does; and all of them while one isn't idle. So it is of one that goes by emissions, which holds
     the watermark back at what its emitter says where that is later, and lets none be beside others before anything is known.
+    When all are idle, all hold it back by that, but the place furthest behind moves on with the shortest time beyond a timeout;
+    and after one more timeout none holds it back, and the furthest ahead moves on.
     """
     less_delay = {place: ms - rule.of(place[0]).delay_ms for place, ms in reached.items()}
-    idle_ms = {
-        place: silence_ms.get(place, 0) - timeout_ms
-        for place in reached
-        if (timeout_ms := rule.of(place[0]).idle_timeout_ms) is not None
+    timeouts_ms = {
+        place: timeout_ms for place in reached if (timeout_ms := rule.of(place[0]).idle_timeout_ms) is not None
     }
+    idle_ms = {place: silence_ms.get(place, 0) - timeout_ms for place, timeout_ms in timeouts_ms.items()}
     emitted = {stream for stream, one in rule.by_stream if one.watermark == "emissions"}
     holding: list[int] = []
+    idle_at: list[int] = []
     latest: list[int] = list(less_delay.values())
     for stream in {place[0] for place in reached} | set(begin_anew) | emitted:
         of_stream = rule.of(stream)
@@ -106,27 +139,33 @@ def _watermark(
             return None
         if awake or stream in begin_anew or (known and not own):
             holding += [max(known)] if follows_newest else awake
+        elif own:
+            idle_at.append(max(known) if follows_newest else min(known))
     if holding:
         return min(holding)
-    return max(latest) + min(idle_ms.values()) if latest else None
+    if not latest:
+        return None
+    together_ms = min(idle_at) + min(idle_ms.values())
+    let_go_ms = min(idle_ms[place] - timeouts_ms[place] for place in idle_ms)
+    return together_ms if let_go_ms < 0 else max(together_ms, max(latest) + let_go_ms)
 
 
-def _by_place(latest: LatestEvents) -> dict[Place, list[tuple[int, int]]]:
-    """Place -> (offset, event time), by offset."""
-    found: dict[Place, list[tuple[int, int]]] = defaultdict(list)
-    for (stream, partition, offset), event_ms in sorted(latest.items()):
-        found[stream, partition].append((offset, event_ms))
+def _by_place(latest: LatestEvents) -> dict[Place, list[tuple[int, LatestTimes]]]:
+    """Place -> (offset, latest times), by offset."""
+    found: dict[Place, list[tuple[int, LatestTimes]]] = defaultdict(list)
+    for (stream, partition, offset), times in sorted(latest.items()):
+        found[stream, partition].append((offset, times))
     return found
 
 
-def _latest_in(row: SliceRow, events: Mapping[Place, list[tuple[int, int]]]) -> dict[Place, int]:
+def _latest_in(row: SliceRow, events: Mapping[Place, list[tuple[int, LatestTimes]]]) -> dict[Place, LatestTimes]:
     found = {}
     for (stream, partition), end in _places(row.offsets).items():
         known = events.get((stream, partition), [])
         first = bisect_left(known, (row.offsets_first.get(stream, {}).get(partition, 0),))
         inside = known[first : bisect_left(known, (end,))]
         if inside:
-            found[stream, partition] = max(event_ms for _, event_ms in inside)
+            found[stream, partition] = reduce(LatestTimes.with_others, (times for _, times in inside))
     return found
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.aggregate_query import restored, stored_type
+from strandline.processing.audit.event_times import LatestTimes
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.joins.join_query import JoinQuery
 from strandline.processing.audit.parts import Account
@@ -112,7 +113,8 @@ class RecordsPart:
                 event_us = decoded.event_time.cast(pa.int64()).to_numpy(zero_copy_only=False)
                 if self.task.own:
                     places = np.searchsorted(ends, np.array(offsets, np.int64)[accepted], "right")
-                    self._note_latest(account, places, event_us // 1000)
+                    log_ms = np.asarray(chunk.log_times_ms, np.int64)[accepted]
+                    self._note_latest(account, places, event_us // 1000, log_ms)
                 for emission, stepped in at_emissions:
                     records = emission.records_of(
                         chunk, np.array(accepted, np.int64)[stepped.rows], event_us[stepped.rows], stepped.columns
@@ -135,13 +137,14 @@ class RecordsPart:
                     rows.append(query.rows(pa.array(event_us[chosen]), columns, stands))
         return account
 
-    def _note_latest(self, account: Account, places: np.ndarray, event_ms: np.ndarray) -> None:
-        """The latest event in each piece of the task. `places`: of each accepted record, the place of its piece."""
+    def _note_latest(self, account: Account, places: np.ndarray, event_ms: np.ndarray, log_ms: np.ndarray) -> None:
+        """The latest times in each piece of the task. `places`: the index of the piece of each accepted record."""
         for place in np.unique(places):
-            first = self.task.pieces[place].offsets
+            first, is_here = self.task.pieces[place].offsets, places == place
             key = first.stream, first.partition, first.offset_first
-            latest_ms = int(event_ms[places == place].max())
-            account.latest[key] = max(latest_ms, account.latest.get(key, latest_ms))
+            logged_ms = np.minimum(event_ms[is_here], log_ms[is_here])
+            times = LatestTimes(int(event_ms[is_here].max()), int(logged_ms.max()))
+            account.latest[key] = times.with_others(account.latest.get(key, times))
 
     def _letters(self, rejected: Mapping[str, str]) -> pa.RecordBatch:
         rows = [

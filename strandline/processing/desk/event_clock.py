@@ -1,11 +1,12 @@
-"""Event time at the desk: which record is late, and up to where windows are closed. Pure: no clock is asked.
+"""Event time at the desk: which record is late, and which windows are closed. Pure: no clock is read.
 
 A running job judges by slice: the watermark in force for a slice is recorded before the slice is read. At the desk each record is
 judged as if it were a slice of its own, so what is late doesn't depend on how the records are cut. That is the strictest that a
 job can be: what a job finds late is late at the desk, and what is in time at the desk is in time for a job, unless silence (which
 a job counts by its own clock) closed a window.
 
-Silence is counted in log time: how far the log has come since a partition's last record.
+Silence is counted in log time: how far the log has come since the last accepted record of a partition. As in a running job, a
+record advances the event time of its partition at most to its log time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _EVER = np.iinfo(np.int64).max >> 1
 _BLOCK_TIMES = 1 << 20
 """So many times of partitions are held at once: one of each partition for each row."""
 _FEW_ROWS = 8
-"""So few are cheaper one by one."""
+"""Up to this number of rows, evaluation one by one is cheaper."""
+_PASSES_MAX = 4
+"""Maximum number of times that rows are evaluated together before the remaining ones are evaluated one by one."""
 BEFORE, AFTER = 0, 1
 
 
@@ -72,9 +75,10 @@ class EventClock:
         self._rule = rule
         self._streams = streams
         self._reached: dict[int, int] = {}
-        """Label of a partition (`partition_labels`) -> the latest event time."""
+        """Label of a partition (`partition_labels`) -> event time reached."""
+        self._latest_ms: int | None = None
         self._came_ms: dict[int, int] = {}
-        """Label -> how far the log had come with its last record."""
+        """Label -> how far the log had come with the last accepted record that wasn't below the watermark."""
         self._now_ms: int | None = None
         """How far the log has come. A log time behind it doesn't set it back."""
         self.watermark_ms: int | None = None
@@ -82,21 +86,20 @@ class EventClock:
 
     @property
     def latest_event_ms(self) -> int | None:
-        """Of all records that were in time."""
-        return greatest(*self._reached.values())
+        """The latest event time of all records that were in time."""
+        return self._latest_ms
 
     def watermarks(
         self, partitions: Sequence[int], events_ms: Times, is_usable: Marks, log_times_ms: Times | None = None
     ) -> Times:
         """The watermark in force for each row, in the order of the log, and move on behind them. `partitions`: their labels.
 
-        `is_usable`: rows that can't be read move nothing, but their partition is not silent. `log_times_ms`: None: event time is
-        log time.
+        `is_usable`: False for rows that can't be read; they change nothing. `log_times_ms`: None if event time is log time.
         """
         if not len(partitions):  # all records of a piece had no row
             return np.zeros(0, np.int64)
         is_alone = len(set(partitions) | self._reached.keys()) == 1 and not self._awaited()
-        if log_times_ms is None and is_alone:
+        if log_times_ms is None and is_alone and self._now_ms == self._came_ms.get(partitions[0]):
             return self._of_one_partition(partitions[0], events_ms, is_usable)
         labels = np.asarray(partitions, np.int64)
         rows = _Rows(labels, events_ms, events_ms if log_times_ms is None else log_times_ms, is_usable)
@@ -116,85 +119,108 @@ class EventClock:
         """Put the watermark in force for each row into `found`, as the rule says it."""
         for at, (partition, event_ms, log_ms, usable) in enumerate(rows.as_tuples()):
             if not usable:
-                if self._now_ms is not None:
-                    self._came_ms[partition] = self._now_ms
                 continue
-            in_force = self._before(partition, log_ms)
+            self._now_ms = log_ms if self._now_ms is None else max(self._now_ms, log_ms)
+            in_force = self._before(partition)
             if in_force is not None:
                 found[at] = in_force
             if in_force is None or event_ms >= in_force - self._rule.revise_ms:
-                self._reached[partition] = max(event_ms, self._reached.get(partition, event_ms))
+                reached_ms = min(event_ms, log_ms)
+                self._reached[partition] = max(reached_ms, self._reached.get(partition, reached_ms))
+                self._latest_ms = greatest(self._latest_ms, event_ms)
+                if in_force is None or event_ms >= in_force or partition not in self._came_ms:
+                    self._came_ms[partition] = self._now_ms
             self.watermark_ms = greatest(in_force, self._by_rule())
 
     def _together(self, rows: _Rows, found: Times) -> int:
-        """As `_one_by_one`, of all rows at once up to one that is not plain; return how many these are.
+        """The same as `_one_by_one`, for all rows in one step up to a row that isn't plain. Return the number of these rows.
 
-        Of all rows it is taken that they are in time, but for those that are too late by the watermark that is in force before
-        them. So how far each partition has come follows, and with it each watermark. A row is not plain if it moved its partition
-        on by this, and is too late by the watermark that came out; or if it is the first of its partition.
+        Which rows are in time depends on the watermarks, and these depend on the rows in time. So all rows are evaluated by the
+        watermark before the first row, then again by the watermarks that result, until nothing changes. Each pass is right for
+        more rows. A row isn't plain if it is the first of its partition, or if the last pass still changed it.
         """
         assert self._now_ms is not None and self.watermark_ms is not None, "a record was in time before"
         now_ms = np.maximum.accumulate(np.where(rows.is_usable, rows.log_times_ms, NEVER_LATE))
         now_ms = np.maximum(now_ms, self._now_ms)
         last_ms = rows.events_ms + self._rule.revise_ms  # the last watermark by which each is not too late
-        is_counted = rows.is_usable & (last_ms >= self.watermark_ms)
         is_known = np.isin(rows.partitions, list(self._reached))
-        moves_on = np.zeros(len(rows), np.bool_)
-        times: dict[int, _PartitionTimes] = {}
-        for label, reached_ms in self._reached.items():
-            is_here = rows.partitions == label
-            reached = _running(np.where(is_here & is_counted, rows.events_ms, NEVER_LATE), reached_ms)
-            times[label] = _PartitionTimes(
-                reached, _running(np.where(is_here, now_ms, NEVER_LATE), self._came_ms[label])
-            )
-            moves_on |= reached[1:] > reached[:-1]
-        marks = np.empty((len(rows), 2), np.int64)
-        for stage in (BEFORE, AFTER):
-            marks[:, stage] = np.where(rows.is_usable, self._marks(times, now_ms, stage), NEVER_LATE)
-        watermarks = np.maximum(np.maximum.accumulate(marks.ravel()).reshape(marks.shape), self.watermark_ms)
-        in_force = watermarks[:, BEFORE]
-        is_plain = np.where(is_known, ~moves_on | (last_ms >= in_force), ~rows.is_usable)
-        end = len(rows) if is_plain.all() else int(np.argmin(is_plain))
+        limits_ms = np.full(len(rows), self.watermark_ms)
+        for _ in range(_PASSES_MAX):
+            is_counted, is_in_time = last_ms >= limits_ms, rows.events_ms >= limits_ms
+            times = self._times(rows, now_ms, rows.is_usable & is_counted, rows.is_usable & is_in_time)
+            marks = np.empty((len(rows), 2), np.int64)
+            for stage in (BEFORE, AFTER):
+                marks[:, stage] = np.where(rows.is_usable, self._marks(rows, times, now_ms, stage), NEVER_LATE)
+            watermarks = np.maximum(np.maximum.accumulate(marks.ravel()).reshape(marks.shape), self.watermark_ms)
+            limits_ms = watermarks[:, BEFORE]
+            is_same = (is_counted == (last_ms >= limits_ms)) & (is_in_time == (rows.events_ms >= limits_ms))
+            is_plain = ~rows.is_usable | (is_known & is_same)
+            end = len(rows) if is_plain.all() else int(np.argmin(is_plain))
+            if end == len(rows) or not is_known[end]:
+                break
         if not end:
             return 0
-        found[:end] = np.where(rows.is_usable, in_force, NEVER_LATE)[:end]
+        found[:end] = np.where(rows.is_usable, limits_ms, NEVER_LATE)[:end]
         for label, one in times.items():
             self._reached[label], self._came_ms[label] = int(one.reached_ms[end]), int(one.came_ms[end])
-        for label in np.unique(rows.partitions[:end][~is_known[:end]]).tolist():
-            self._came_ms[label] = int(now_ms[:end][rows.partitions[:end] == label][-1])
+        in_time = rows.events_ms[:end][(rows.is_usable & is_counted)[:end]]
+        if len(in_time):
+            self._latest_ms = greatest(self._latest_ms, int(in_time.max()))
         self._now_ms, self.watermark_ms = int(now_ms[end - 1]), int(watermarks[end - 1, AFTER])
         return end
 
-    def _marks(self, times: Mapping[int, _PartitionTimes], now_ms: Times, stage: int) -> Times:
-        """What `watermark_by` says for each row, before it comes or after it."""
+    def _times(self, rows: _Rows, now_ms: Times, is_counted: Marks, is_in_time: Marks) -> dict[int, _PartitionTimes]:
+        """Label -> the times of the partition, if these rows are accepted, and these are not below the watermark."""
+        bounded_ms = np.minimum(rows.events_ms, rows.log_times_ms)
+        times = {}
+        for label, reached_ms in self._reached.items():
+            is_here = rows.partitions == label
+            reached = _running(np.where(is_here & is_counted, bounded_ms, NEVER_LATE), reached_ms)
+            came = _running(np.where(is_here & is_in_time, now_ms, NEVER_LATE), self._came_ms[label])
+            times[label] = _PartitionTimes(reached, came)
+        return times
+
+    def _marks(self, rows: _Rows, times: Mapping[int, _PartitionTimes], now_ms: Times, stage: int) -> Times:
+        """The result of `watermark_by` for each row, before it or after it. Before it, its partition isn't idle."""
         if self._awaited():
             return np.full(len(now_ms), NEVER_LATE)
-        awake_ms, latest_ms, idle_ms = (
-            np.full(len(now_ms), _EVER),
-            np.full(len(now_ms), NEVER_LATE),
-            np.full(len(now_ms), _EVER),
-        )
-        by_stream: dict[str, list[_PartitionTimes]] = {}
-        for label, one in times.items():
-            by_stream.setdefault(self._stream_of(label), []).append(one)
-        for stream, partitions in by_stream.items():
+
+        def all_rows(value: int) -> Times:
+            return np.full(len(now_ms), value)
+
+        awake_ms, run_on_ms, latest_ms = all_rows(_EVER), all_rows(_EVER), all_rows(NEVER_LATE)
+        idle_ms, released_ms = all_rows(_EVER), all_rows(_EVER)
+        by_stream: dict[str, list[int]] = {}
+        for label in times:
+            by_stream.setdefault(self._stream_of(label), []).append(label)
+        for stream, labels in by_stream.items():
             rule = self._rule.of(stream)
-            newest, least, shortest = (
-                np.full(len(now_ms), NEVER_LATE),
-                np.full(len(now_ms), _EVER),
-                np.full(len(now_ms), _EVER),
-            )
-            for one in partitions:
+            newest, least, shortest, awake = all_rows(NEVER_LATE), all_rows(_EVER), all_rows(_EVER), all_rows(_EVER)
+            for label in labels:
+                one = times[label]
                 reached, came = (column[stage : len(column) - 1 + stage] for column in (one.reached_ms, one.came_ms))
-                newest, shortest = np.maximum(newest, reached), np.minimum(shortest, now_ms - came)
-                is_awake = True if rule.idle_timeout_ms is None else now_ms - came < rule.idle_timeout_ms
-                least = np.minimum(least, np.where(is_awake, reached, _EVER))
-            is_awake, latest = least < _EVER, newest - rule.delay_ms
-            own = least - rule.delay_ms if rule.watermark == "partitions" else latest
+                silence = now_ms - came
+                if stage == BEFORE:
+                    silence = np.where(rows.partitions == label, 0, silence)
+                newest, least, shortest = (
+                    np.maximum(newest, reached),
+                    np.minimum(least, reached),
+                    np.minimum(shortest, silence),
+                )
+                is_awake = True if rule.idle_timeout_ms is None else silence < rule.idle_timeout_ms
+                awake = np.minimum(awake, np.where(is_awake, reached, _EVER))
+            is_awake, latest = awake < _EVER, newest - rule.delay_ms
+            by_partitions = rule.watermark == "partitions"
+            own = awake - rule.delay_ms if by_partitions else latest
             awake_ms = np.where(is_awake, np.minimum(awake_ms, own), awake_ms)
+            run_on_ms = np.minimum(run_on_ms, least - rule.delay_ms if by_partitions else latest)
             latest_ms = np.maximum(latest_ms, latest)
-            idle_ms = np.minimum(idle_ms, shortest - (rule.idle_timeout_ms or 0))
-        return np.where(awake_ms < _EVER, awake_ms, latest_ms + idle_ms)
+            timeout_ms = rule.idle_timeout_ms or 0
+            idle_ms = np.minimum(idle_ms, shortest - timeout_ms)
+            released_ms = np.minimum(released_ms, shortest - 2 * timeout_ms)
+        run_on_ms = run_on_ms + idle_ms
+        run_on_ms = np.where(released_ms < 0, run_on_ms, np.maximum(run_on_ms, latest_ms + released_ms))
+        return np.where(awake_ms < _EVER, awake_ms, run_on_ms)
 
     def _awaited(self) -> bool:
         """Whether the first result of a stream of results is to come, without which nothing closes. Here nobody says how far the
@@ -212,22 +238,20 @@ class EventClock:
         """Close windows up to there, as a drain does."""
         self.watermark_ms = greatest(self.watermark_ms, up_to_ms)
 
-    def _before(self, partition: int, log_ms: int) -> int | None:
-        """The watermark in force for a record that comes to the partition now."""
-        self._now_ms = log_ms if self._now_ms is None else max(self._now_ms, log_ms)
+    def _before(self, partition: int) -> int | None:
+        """The effective watermark for a record that comes to the partition now."""
         is_first = partition not in self._reached
-        in_force = greatest(self.watermark_ms, self._by_rule([self._stream_of(partition)] if is_first else ()))
-        self._came_ms[partition] = self._now_ms
-        return in_force
+        return greatest(self.watermark_ms, self._by_rule([self._stream_of(partition)] if is_first else (), partition))
 
-    def _by_rule(self, first_records: Collection[str] = ()) -> int | None:
+    def _by_rule(self, first_records: Collection[str] = (), awake: int | None = None) -> int | None:
+        """`awake`: a partition that isn't idle."""
         now_ms = self._now_ms or 0
         reached: dict[str, dict[int, int]] = {}
         silence_ms: dict[str, dict[int, int]] = {}
         for label, event_ms in self._reached.items():
             stream = self._stream_of(label)
             reached.setdefault(stream, {})[label] = event_ms
-            silence_ms.setdefault(stream, {})[label] = now_ms - self._came_ms.get(label, now_ms)
+            silence_ms.setdefault(stream, {})[label] = 0 if label == awake else now_ms - self._came_ms[label]
         return watermark_by(self._rule, reached, silence_ms, first_records=first_records)
 
     def _stream_of(self, label: int) -> str:
@@ -248,6 +272,7 @@ class EventClock:
         if is_known[-1]:
             last_ms = int(reached[-1])
             self._reached[partition] = last_ms
+            self._latest_ms = greatest(self._latest_ms, last_ms)
             self._now_ms = last_ms if self._now_ms is None else max(self._now_ms, last_ms)
             self._came_ms[partition] = self._now_ms
         if after[-1] != NEVER_LATE:

@@ -22,7 +22,13 @@ from strandline.processing.emission.open_windows import ClosedWindowsSweep
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import slice_of_offset
-from strandline.processing.slices.watermark import closes_after, emitted_up_to, greatest
+from strandline.processing.slices.watermark import (
+    accepted_in_after,
+    accepted_partitions,
+    closes_after,
+    emitted_up_to,
+    greatest,
+)
 from strandline.processing.source.recorded_counts import recorded_counts
 from strandline.processing.source.slice_rows import SourceFacts, add_facts, reached_in, sessions_after
 from strandline.results.writer import CommittedWriter
@@ -141,8 +147,8 @@ class SliceCommitter:
             # The end of its own letters at least: an audit takes those that are gone from behind it for somebody else's.
             dead_letter_offsets = self._run.index.settled_ends(dead_letter_topic(job))
         result_offsets = self._result_offsets(before, results)
-        reached = reached_in(sliced, [facts])
-        closes_ms = closes_after(sliced, reached)
+        reached, accepted = reached_in(sliced, facts), accepted_partitions(sliced, facts.latest_ms)
+        closes_ms = closes_after(sliced, reached, accepted)
         parts: dict[str, list[str]] = {}
         for outcome in outcomes:
             for place, told in outcome.parts.items():
@@ -177,6 +183,8 @@ class SliceCommitter:
                 reached=reached,
                 refused=dict(refused),
                 sessions=sessions_after(sliced, facts),
+                accepted_in=accepted_in_after(before, accepted, sliced.number),
+                ahead_ms=facts.ahead_ms,
             )
         )
         failpoint("checkpoint.committed")

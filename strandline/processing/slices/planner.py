@@ -28,7 +28,14 @@ from strandline.processing.slices.input_log import InputContinuity, InputLog
 from strandline.processing.slices.lookups_in_force import LookupsInForce, UsedLookups
 from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.slices.silence import SilenceMeter, Vector
-from strandline.processing.slices.watermark import first_records, greatest, rule_after, watermark_after
+from strandline.processing.slices.watermark import (
+    first_records,
+    greatest,
+    new_records,
+    rule_after,
+    silence_without,
+    watermark_after,
+)
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -118,6 +125,8 @@ class SlicePlanner:
         self._filling_ms = filling_ms
         self._filling_since_ms: int | None = None
         """When the run first saw records in a stream that has no slice yet."""
+        senders = {one.stream for one in settings.streams if one.has_senders_times}
+        self._rule = settings.rule.bounded_by_plan(senders)
         self._schema: SchemaInForce | None = None
         self._compiled = {one.stream: one.stream_version for one in settings.streams if one.stream_version is not None}
         if self._compiled:
@@ -265,7 +274,7 @@ class SlicePlanner:
         """Look at the log, and plan nothing. Called now and then while no slice is due for long: of the time between two looks
         only a part is known to be silence."""
         with suppress(NotFound):  # the next look for a slice says what that means
-            self._look(self._ledger.last_slice(self._settings.job))
+            self._look(self._ledger.last_checkpoint(self._settings.job))
 
     def is_to_end(self) -> bool:
         """Whether the job drains, or has an end: then each slice is due at once."""
@@ -276,7 +285,8 @@ class SlicePlanner:
         self, done: SliceRow | None, checkpoint: CheckpointRow | None, ends_of_batch: Offsets | None, *, draining: bool
     ) -> SliceRow | None:
         firsts = self._log.labelled(done.offsets) if done is not None else self._log.starts()
-        ends, silence_ms = self._look(done)
+        ends, silence_ms = self._look(checkpoint)
+        ends_seen = ends
         if not self._continuity.reaches(ends, firsts):
             return None
         ends = self._emissions.readable(ends, firsts)
@@ -292,7 +302,7 @@ class SlicePlanner:
         # A partition that was added since the last slice starts at 0 and joins by standing in `offsets`. The log reaches as far
         # as it was read, but the last emission need not: the job may have read on before the stream had an emitter.
         ends = {partition: max(ends.get(partition, 0), firsts.get(partition, 0)) for partition in ends | firsts}
-        row = self._empty_slice(done, checkpoint, firsts, silence_ms)
+        row = self._empty_slice(done, checkpoint, firsts, self._silence_of(silence_ms, ends_seen, firsts))
         if done is not None and done.kind is SliceKind.CATCH_UP:
             # What was read may be ahead of what waits. The newest event counts when all is read.
             row = replace(row, rule=row.rule.by_partitions_where(done.rule))
@@ -307,12 +317,16 @@ class SlicePlanner:
                 newcomers = self._newcomers(row, ends)
                 offsets, cut_time_ms = self._cut_by_log_time(firsts, ends, checkpoint, newcomers)
                 if any(offsets[partition] < end for partition, end in newcomers.items()):
-                    row = replace(row, silence_ms={})  # that of others may not pass by what waits in them
-            offsets_of = self._log.by_stream(offsets)
-            row = replace(row, kind=SliceKind.CATCH_UP, offsets=offsets_of, cut_time_ms=cut_time_ms)
+                    silence_ms = {}  # that of others may not pass by what waits in them
+            offsets_of, silent_ms = self._log.by_stream(offsets), self._silence_of(silence_ms, ends_seen, offsets)
+            row = replace(
+                row, kind=SliceKind.CATCH_UP, offsets=offsets_of, cut_time_ms=cut_time_ms, silence_ms=silent_ms
+            )
             return _with_watermark(row, checkpoint)
         if rows:
-            return _with_watermark(replace(row, kind=SliceKind.LIVE, offsets=self._log.by_stream(ends)), checkpoint)
+            silent_ms = self._silence_of(silence_ms, ends_seen, ends)
+            row = replace(row, kind=SliceKind.LIVE, offsets=self._log.by_stream(ends), silence_ms=silent_ms)
+            return _with_watermark(row, checkpoint)
         row = _with_watermark(row, checkpoint)
         windows, closed_ms = self._settings.windows, checkpoint.closes_ms if checkpoint is not None else None
         still_open_ms = open_until(windows, checkpoint.latest_event_ms) if checkpoint is not None else None
@@ -321,16 +335,21 @@ class SlicePlanner:
             return replace(row, kind=SliceKind.DRAIN, watermark_ms=greatest(row.watermark_ms, still_open_ms))
         return row if closes_a_window(windows, closed_ms, row.watermark_ms, still_open_ms) else None
 
-    def _look(self, done: SliceRow | None) -> tuple[Vector, Offsets]:
-        """Where the streams end now, and the silence of their partitions, where their rules ask for it."""
+    def _look(self, checkpoint: CheckpointRow | None) -> tuple[Vector, Vector]:
+        """The ends of the partitions, and how long each has been without an accepted record, if its rule has a timeout."""
         log, rule = self._log, self._settings.rule
         asking = {stream for stream in log.streams if rule.of(stream).idle_timeout_ms is not None}
         if not asking:
             return log.ends(), {}
-        read = log.labelled(done.offsets) if done is not None else {}
-        ends, silence_ms = self._silence.look(lambda: (log.ends(), log.ends_with_open()), read)
-        found = log.by_stream({at: ms for at, ms in silence_ms.items() if ms})
-        return ends, {stream: silent for stream, silent in found.items() if stream in asking}
+        accepted_in = log.labelled(checkpoint.accepted_in) if checkpoint is not None else {}
+        ends, silence_ms = self._silence.look(lambda: (log.ends(), log.ends_with_open()), accepted_in, log.not_writable)
+        return ends, {at: ms for at, ms in silence_ms.items() if ms and log.stream_of(at) in asking}
+
+    def _silence_of(self, silence_ms: Vector, ends_seen: Vector, offsets: Vector) -> Offsets:
+        """The silences to record with a slice that ends at `offsets`. A partition that it doesn't read to the end of the look has
+        none: nobody knows yet whether the remaining records are accepted."""
+        whole = {at: ms for at, ms in silence_ms.items() if offsets.get(at, 0) >= ends_seen[at]}
+        return {stream: found for stream, found in self._log.by_stream(whole).items() if found}
 
     def _is_filling(self, firsts: Vector, ends: Vector) -> bool:
         """Whether a stream that held nothing may just be filling. Its senders fill one partition after the other, and a partition
@@ -438,7 +457,7 @@ class SlicePlanner:
             offsets=self._log.by_stream(firsts),
             cut_time_ms=now_ms,
             watermark_ms=None,
-            rule=self._emissions.ruled(rule_after(settings.rule, done, checkpoint), firsts),
+            rule=self._emissions.ruled(rule_after(self._rule, done, checkpoint), firsts),
             reached=checkpoint.reached if checkpoint is not None else {},
             sessions=checkpoint.sessions if checkpoint is not None else {},
             silence_ms=silence_ms,
@@ -450,8 +469,10 @@ class SlicePlanner:
 
 
 def _with_watermark(row: SliceRow, checkpoint: CheckpointRow | None) -> SliceRow:
+    """The slice with its watermark. Partitions with records in the slice aren't idle: these may be accepted."""
     found = first_records(row.reached, row.offsets_first, row.offsets)
-    return replace(row, watermark_ms=watermark_after(row.rule, checkpoint, row.silence_ms, first_records=found))
+    silence_ms = silence_without(row.silence_ms, new_records(row.offsets_first, row.offsets))
+    return replace(row, watermark_ms=watermark_after(row.rule, checkpoint, silence_ms, first_records=found))
 
 
 def _count(firsts: Vector, ends: Vector) -> int:

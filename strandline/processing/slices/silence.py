@@ -1,20 +1,31 @@
-"""How long each partition has been silent: what a run's monotonic clock counted while Kafka answered and nothing was pending.
+"""How long each partition has been without an accepted record, counted on a run's monotonic clock while Kafka can take records.
 
-Silence lets event time run on, and what comes afterwards may be late. So whatever is not known to be silence is not counted:
+A partition counts as idle by this, and event time runs on without it: later records of it may be late. So only time is counted in
+which nothing but the sender can be the reason. These times are not counted:
 
 * the time of a look itself;
-* more than `GAP_MAX_MS` between two looks: the run was busy or paused, and nobody knows whether Kafka answered;
-* while a transaction is open in the partition, or a record in it is in no slice yet.
+* more than `GAP_MAX_MS` between two looks: the run was busy or paused, and nobody knows whether Kafka responded;
+* while a transaction is open in the partition, until its records can be read.
 
-A partition to which something came begins anew, whether it can be read yet or not: records, or the end of a transaction. All of
-them begin anew after an outage, a look that failed or took longer than `LOOK_MAX_MS`: senders and gateways could not reach Kafka
-either, and send again only now. So they do in a new run: nobody knows what was between it and the one before.
+The count of a partition begins again
+
+* when a slice with an accepted record of the partition was committed;
+* when a transaction hangs: it is open at two looks, and nothing became readable between them;
+* when the partition can't be written: senders can't append to it, and send again only later;
+* when the partition lost records.
+
+All counts begin again after an outage: a look that failed or took longer than `LOOK_MAX_MS`. Senders and gateways couldn't reach
+Kafka either, and send again only now. They begin again in a new run, too: nobody knows what was before it.
+
+New records don't end the count by themselves, because they may all be rejected. So the count holds on a condition: no record
+between the last accepted one and the ends of this look is accepted. The planner uses it only for a partition that its slice reads
+to the end, and only after the records of the slice are known (`watermark.closes_after`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 GAP_MAX_MS = 2_000
@@ -25,10 +36,23 @@ Vector = dict[int, int]
 
 @dataclass
 class _Partition:
-    ends: tuple[int, int]
-    """Without what open transactions hold, and with it."""
+    end: int
+    """Without the records of open transactions."""
+    written: int
+    """With the records of open transactions."""
+    accepted_in: int | None
+    """The last slice with an accepted record."""
     counted_ms: int
-    is_quiet: bool
+    held_ms: int = 0
+    """Time since the last look without an open transaction. It counts once all records of that time can be read."""
+    is_cut_off: bool = False
+    """True if senders couldn't append to the partition, or its transaction hangs. The time to the next look isn't counted."""
+    is_pending: bool = False
+    """True if the transaction is the first that came after a time without records: its records may be accepted."""
+
+    @property
+    def shown_ms(self) -> int:
+        return 0 if self.is_pending else self.counted_ms
 
 
 class SilenceMeter:
@@ -38,27 +62,48 @@ class SilenceMeter:
         self.monotonic_ms = monotonic_ms
         self._partitions: dict[int, _Partition] = {}
         self._answered_ms: int | None = None
-        """When the last look had its answer; None when it had none."""
+        """Time of the last response; None if the last look had none."""
 
-    def look(self, ask: Callable[[], tuple[Vector, Vector]], read: Mapping[int, int]) -> tuple[Vector, Vector]:
-        """Ask, count, and return each partition's end and its silence in ms.
+    def look(
+        self,
+        ask: Callable[[], tuple[Vector, Vector]],
+        accepted_in: Mapping[int, int],
+        closed: Callable[[], Collection[int]] = tuple,
+    ) -> tuple[Vector, Vector]:
+        """Ask, count, and return the end of each partition and its count in ms.
 
-        `ask` gives each partition's end without open transactions, and with them; what it raises passes through. `read` is where
-        the last slice ends.
+        `ask` returns the end of each partition without open transactions, and with them. `closed` returns the partitions that
+        can't be written now, or of which this isn't known. Both are part of the look: their errors pass through, and their time
+        isn't counted. `accepted_in`: the last committed slice with an accepted record of each partition.
         """
         answered_ms, self._answered_ms = self._answered_ms, None
         began_ms = self.monotonic_ms()
         ends, written = ask()
+        without = closed()
         self._answered_ms = self.monotonic_ms()
         if answered_ms is None or self._answered_ms - began_ms > LOOK_MAX_MS:
             self._partitions.clear()
         gap_ms = min(began_ms - answered_ms, GAP_MAX_MS) if answered_ms is not None else 0
         for partition, end in ends.items():
-            both = end, written.get(partition, end)
-            is_quiet = both == (read.get(partition), read.get(partition))
+            now = _Partition(end, written.get(partition, end), accepted_in.get(partition), 0)
             before = self._partitions.get(partition)
-            counted_ms = 0
-            if before is not None and before.ends == both:
-                counted_ms = before.counted_ms + (gap_ms if is_quiet and before.is_quiet else 0)
-            self._partitions[partition] = _Partition(both, counted_ms, is_quiet)
-        return ends, {partition: self._partitions[partition].counted_ms for partition in ends}
+            if partition in without:
+                now.is_cut_off = True
+            elif before is not None:
+                _count(before, now, gap_ms)
+            self._partitions[partition] = now
+        return ends, {partition: self._partitions[partition].shown_ms for partition in ends}
+
+
+def _count(before: _Partition, now: _Partition, gap_ms: int) -> None:
+    """Count the time between two looks, or begin again."""
+    if now.accepted_in != before.accepted_in or now.end < before.end:
+        return
+    if now.end >= now.written:
+        if not before.is_cut_off:
+            now.counted_ms = before.counted_ms + before.held_ms + gap_ms
+    elif now.end >= before.written:  # the records of the last look can be read by now
+        now.counted_ms, now.held_ms = before.counted_ms + before.held_ms, gap_ms
+        now.is_pending = now.end == before.end
+    else:
+        now.is_cut_off = True

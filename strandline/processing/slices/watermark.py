@@ -1,13 +1,17 @@
-"""The arithmetic of event time: which watermark is in force for a slice, and which windows the slice closes. Pure.
+"""Event-time arithmetic: the effective watermark of a slice, and the windows that the slice closes. Pure.
 
-* W(n), `SliceRow.watermark_ms`, is recorded before slice n is processed: a record of slice n is late when its event time is
-  below it.
-* C(n), `CheckpointRow.closes_ms`, follows from what slice n brought: windows that end at or before it become final in slice n. It
-  is recorded when the slice is committed, so that a replay reads it.
+* W(n), `SliceRow.watermark_ms`, is recorded before slice n is processed. A record of slice n is late if its event time is below it.
+* C(n), `CheckpointRow.closes_ms`, follows from the records of slice n: windows that end at or before it become final in slice n.
+  It is recorded when the slice is committed, so that a replay reads it.
 
-One threshold after the other: W(n) <= C(n) <= W(n+1). What slice n closed, no later slice can add to, because a record below C(n)
-is late there. Both follow from the rule in force (`SliceRow.rule`), from how far event time has come in each partition
-(`reached`), and from how long each partition has been silent (`silence_ms`); all are recorded, and no clock is asked.
+W(n) <= C(n) <= W(n+1). No later slice can add to a window that slice n closed, because a record below C(n) is late there.
+Both values follow from recorded facts, and no clock is read:
+
+* the effective rule (`SliceRow.rule`);
+* the event time reached in each partition (`reached`): a record advances it at most to its log time, so one clock that is ahead
+  doesn't make the records of other senders late;
+* the time that each partition has been without an accepted record (`silence_ms`). A partition is idle from `idle_timeout` on.
+  A partition with new records isn't idle for W(n), because nobody knows yet whether they are accepted. For C(n) this is known.
 """
 
 from __future__ import annotations
@@ -28,31 +32,40 @@ def greatest(*values: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class _StreamTime:
-    """How far event time has come in one stream, by its own rule."""
+    """How far event time has come in one stream, by the rule of the stream and less its delay."""
 
     awake_ms: int | None
-    """By its partitions that aren't idle; None: all are."""
+    """Event time of the partitions that aren't idle. None if all are idle."""
+    least_ms: int
+    """Minimum over all partitions. With another policy than `partitions`, the maximum."""
     latest_ms: int
-    """The greatest of all its partitions."""
+    """Maximum over all partitions."""
     idle_ms: int
-    """For how long the whole stream has been idle: what the shortest silence has beyond the timeout."""
+    """Time since the whole stream became idle. 0 if a partition isn't idle."""
+    released_ms: int
+    """Time since the whole stream was without an accepted record for two timeouts. Negative before."""
 
 
 def watermark_by(
     rule: EventTimeRule, reached: Offsets, silence_ms: Offsets, *, first_records: Collection[str] = ()
 ) -> int | None:
-    """The watermark that these facts give by themselves; None before the first accepted record.
+    """The watermark that follows from these facts alone. None before the first accepted record.
 
-    Of one stream: the least event time reached, over the partitions that aren't idle (`newest`: the greatest of all); when all
-    are idle the greatest, and what the shortest of their silences has beyond the timeout; less the delay. A partition that never
-    held an accepted record is not in `reached`, and doesn't count. But `first_records` names the streams in which such a one has
-    records now: it isn't idle, and nobody knows its event time yet, so it gives no watermark but by `newest`.
+    For one stream, it is the minimum event time reached over the partitions that aren't idle, less the delay. With the policy
+    `newest`, it is the maximum over all partitions. A partition without any accepted record isn't in `reached` and doesn't count.
+    `first_records` names the streams in which such a partition has new records. Nobody knows its event time yet, so the watermark
+    is None, except with `newest`.
 
-    Of several streams, each has a rule, timeout and delay of its own, and the least of them counts. A stream that is idle as a
-    whole holds no other back. When all are, it is the greatest of them, and what the shortest of their silences has beyond.
+    If all partitions are idle, time advances the minimum: the shortest silence beyond the timeout is added. A partition that ended
+    long before the others would hold the last windows of the others open by this, so a silence of two timeouts releases it:
+    from then on, the maximum counts, to which the silence beyond two timeouts is added. No value of `reached` is ahead of the log
+    time of its partition, so this isn't ahead of the log either.
 
-    A stream of results (`emissions`) has come as far as its emitter says, or as its newest result where that is further. Beside
-    others it holds them back from the beginning: its first result may come hours after the first records of the others.
+    With several streams, each has its own rule, timeout and delay, and the minimum counts. A stream that is idle as a whole holds
+    no other stream back. If all streams are idle, silence advances their minimum, and two timeouts release it likewise.
+
+    A stream of results (`emissions`) has come as far as its emitter states, or as far as its newest result if that is later. It
+    holds other streams back from the beginning: its first result can arrive hours after their first records.
     """
     times: list[_StreamTime] = []
     waiting = {name for name, one in rule.by_stream if one.watermark == "emissions"}
@@ -67,24 +80,32 @@ def watermark_by(
     awake_ms = [one.awake_ms for one in times if one.awake_ms is not None]
     if awake_ms:
         return min(awake_ms)
-    return max(one.latest_ms for one in times) + min(one.idle_ms for one in times) if times else None
+    if not times:
+        return None
+    run_on_ms = min(one.least_ms for one in times) + min(one.idle_ms for one in times)
+    released_ms = min(one.released_ms for one in times)
+    if released_ms < 0:
+        return run_on_ms
+    return max(run_on_ms, max(one.latest_ms for one in times) + released_ms)
 
 
 def _stream_time(
     rule: EventTimeRule, reached: Mapping[int, int], silence_ms: Mapping[int, int], brings_first_records: bool
 ) -> _StreamTime | None:
-    """None: nobody knows, because it has no accepted record, or because of first records."""
+    """None if event time isn't known: the stream has no accepted record, or has first records."""
     if not reached and (rule.watermark != "emissions" or rule.results_from_ms is None):
         return None
     timeout_ms = rule.idle_timeout_ms
     silent_ms = {partition: silence_ms.get(partition, 0) for partition in reached}
     awake = [at_ms for at, at_ms in reached.items() if timeout_ms is None or silent_ms[at] < timeout_ms]
     latest_ms = max([*reached.values(), *_said(rule)]) - rule.delay_ms
+    least_ms = min(reached.values()) - rule.delay_ms if rule.watermark == "partitions" else latest_ms
     if timeout_ms is not None and reached and not awake and not brings_first_records:
-        return _StreamTime(None, latest_ms, min(silent_ms.values()) - timeout_ms)
+        shortest_ms = min(silent_ms.values())
+        return _StreamTime(None, least_ms, latest_ms, shortest_ms - timeout_ms, shortest_ms - 2 * timeout_ms)
     if rule.watermark != "partitions":
-        return _StreamTime(latest_ms, latest_ms, 0)
-    return None if brings_first_records else _StreamTime(min(awake) - rule.delay_ms, latest_ms, 0)
+        return _StreamTime(latest_ms, least_ms, latest_ms, 0, 0)
+    return None if brings_first_records else _StreamTime(min(awake) - rule.delay_ms, least_ms, latest_ms, 0, 0)
 
 
 def _said(rule: EventTimeRule) -> list[int]:
@@ -116,33 +137,84 @@ def rule_after(rule: EventTimeRule, done: SliceRow | None, checkpoint: Checkpoin
 
 
 def first_records(reached: Offsets, firsts: Offsets, ends: Offsets) -> set[str]:
-    """The streams of which a slice from `firsts` to `ends` holds records of a partition that never had an accepted record: it is
-    not in `reached`."""
+    """The streams in which a slice from `firsts` to `ends` has records of a partition without any accepted record: the partition
+    isn't in `reached`."""
     return {
         stream
-        for stream, partitions in ends.items()
-        for partition, end in partitions.items()
-        if end > firsts.get(stream, {}).get(partition, 0) and partition not in reached.get(stream, {})
+        for stream, partitions in new_records(firsts, ends).items()
+        if any(one not in reached.get(stream, {}) for one in partitions)
     }
 
 
-def reached_after(reached: Offsets, latest_event_ms: Mapping[str, Mapping[int, int]]) -> Offsets:
-    """How far event time has come in each partition, after a slice that began at `reached` and whose latest *accepted* event in
-    each partition is given. It never falls."""
+def new_records(firsts: Offsets, ends: Offsets) -> dict[str, set[int]]:
+    """Stream -> the partitions that have records in a slice from `firsts` to `ends`."""
+    return {
+        stream: {partition for partition, end in partitions.items() if end > firsts.get(stream, {}).get(partition, 0)}
+        for stream, partitions in ends.items()
+    }
+
+
+def silence_without(silence_ms: Offsets, partitions: Mapping[str, Collection[int]]) -> dict[str, dict[int, int]]:
+    """The same, without these partitions: they aren't idle."""
+    return {
+        stream: {one: ms for one, ms in silent.items() if one not in partitions.get(stream, ())}
+        for stream, silent in silence_ms.items()
+    }
+
+
+def reached_after(reached: Offsets, reached_in_slice: Mapping[str, Mapping[int, int]]) -> Offsets:
+    """Event time reached in each partition after a slice. It never falls.
+
+    `reached`: before the slice. `reached_in_slice`: of the accepted records of the slice; see `bounded_ms`.
+    """
     after = {stream: dict(partitions) for stream, partitions in reached.items()}
-    for stream, partitions in latest_event_ms.items():
+    for stream, partitions in reached_in_slice.items():
         for partition, event_ms in partitions.items():
             known = after.setdefault(stream, {})
             known[partition] = max(event_ms, known.get(partition, event_ms))
     return after
 
 
-def closes_after(row: SliceRow, reached: Offsets) -> int | None:
-    """C(n): windows that end at or before it become final in slice n. `reached`: `reached_after` the slice. None: none do.
+def bounded_ms(rule: EventTimeRule, row: SliceRow, latest_event_ms: int, logged_ms: int) -> int:
+    """How far the accepted records of one partition in a slice advance its event time, by the rule of the stream.
 
-    A drain's last slice has its watermark past every open window, so it closes them all.
+    `latest_event_ms` is their latest event time, `logged_ms` the maximum of min(event time, log time) over the records. If
+    producers write the log times, these can be as wrong as event times. Then the time of the plan is the bound: every record of
+    the slice was in the log by then.
     """
-    return greatest(row.watermark_ms, watermark_by(row.rule, reached, row.silence_ms))
+    return logged_ms if rule.bound == "log_time" else min(latest_event_ms, row.planned_ms)
+
+
+def accepted_partitions(row: SliceRow, latest_event_ms: Mapping[str, Mapping[int, int]]) -> dict[str, set[int]]:
+    """Stream -> the partitions in which the slice has an accepted record that isn't below its watermark.
+
+    A record below the watermark that only revises results doesn't count: its partition would hold windows open again.
+    """
+    watermark_ms = row.watermark_ms
+    return {
+        stream: {one for one, ms in partitions.items() if watermark_ms is None or ms >= watermark_ms}
+        for stream, partitions in latest_event_ms.items()
+    }
+
+
+def accepted_in_after(
+    before: CheckpointRow | None, accepted: Mapping[str, Collection[int]], number: int
+) -> dict[str, dict[int, int]]:
+    """Stream -> partition -> the last slice with an accepted record, after slice `number`. `accepted`: its
+    `accepted_partitions`."""
+    found = {stream: dict(known) for stream, known in (before.accepted_in if before is not None else {}).items()}
+    for stream, partitions in accepted.items():
+        found.setdefault(stream, {}).update(dict.fromkeys(partitions, number))
+    return found
+
+
+def closes_after(row: SliceRow, reached: Offsets, accepted: Mapping[str, Collection[int]]) -> int | None:
+    """C(n): windows that end at or before it become final in slice n. None if no window does.
+
+    `reached`: event time reached after the slice. `accepted`: the slice's `accepted_partitions`, which aren't idle.
+    The last slice of a drain has its watermark past every open window, so it closes all windows.
+    """
+    return greatest(row.watermark_ms, watermark_by(row.rule, reached, silence_without(row.silence_ms, accepted)))
 
 
 def emitted_up_to(

@@ -24,7 +24,13 @@ import pyarrow as pa
 
 from strandline.ledger.states import Offsets, SliceRow
 from strandline.processing.operators.blobs import batch_of
-from strandline.processing.slices.watermark import closes_after, greatest, reached_after
+from strandline.processing.slices.watermark import (
+    accepted_partitions,
+    bounded_ms,
+    closes_after,
+    greatest,
+    reached_after,
+)
 
 RECORDS, REJECTED, FACTS, WORK, RECORD_ROWS = range(5)
 ROWS_SCHEMA = pa.schema(
@@ -81,7 +87,8 @@ class SliceWork(msgspec.Struct, frozen=True):
         """Up to which event time windows become final. `facts`: of every source task."""
         if self.new_slice is None:
             return self.to_ms
-        return closes_after(self.new_slice, reached_in(self.new_slice, facts))
+        row, total = self.new_slice, add_facts(facts)
+        return closes_after(row, reached_in(row, total), accepted_partitions(row, total.latest_ms))
 
 
 class SourceFacts(msgspec.Struct):
@@ -90,8 +97,12 @@ class SourceFacts(msgspec.Struct):
     records: int = 0
     rejected: dict[str, int] = {}
     """Reason -> records, late ones included."""
-    reached_ms: dict[str, dict[int, int]] = {}
+    latest_ms: dict[str, dict[int, int]] = {}
     """Stream -> partition -> the latest event time of its accepted records."""
+    logged_ms: dict[str, dict[int, int]] = {}
+    """Stream -> partition -> the maximum of min(event time, log time) over its accepted records."""
+    ahead_ms: dict[str, dict[int, int]] = {}
+    """Stream -> partition -> how far the event time of an accepted record was ahead of its log time, at most. Only if one was."""
     latest_log_ms: int | None = None
     sessions: dict[str, dict[int, str]] = {}
     """Stream -> partition -> what its records up to here have declared, packed; of formats that keep sessions."""
@@ -99,7 +110,7 @@ class SourceFacts(msgspec.Struct):
     @property
     def latest_event_ms(self) -> list[int]:
         """Of each partition that has accepted records."""
-        return [one for reached in self.reached_ms.values() for one in reached.values()]
+        return [one for latest in self.latest_ms.values() for one in latest.values()]
 
 
 def kind_of_records(entry: int) -> int:
@@ -120,12 +131,16 @@ def row_identity(stream: str, partition: int, offset: int, element: int | None) 
     return place if element is None else f"{place}/{element}"
 
 
-def reached_in(row: SliceRow, facts: Iterable[SourceFacts]) -> Offsets:
-    """How far event time has come in each partition after the slice. `facts`: of every source task."""
-    reached = row.reached
-    for one in facts:
-        reached = reached_after(reached, one.reached_ms)
-    return reached
+def reached_in(row: SliceRow, facts: SourceFacts) -> Offsets:
+    """Event time reached in each partition after the slice. `facts`: of all its records."""
+    bounded = {
+        stream: {
+            partition: bounded_ms(row.rule.of(stream), row, latest_ms, facts.logged_ms[stream][partition])
+            for partition, latest_ms in latest.items()
+        }
+        for stream, latest in facts.latest_ms.items()
+    }
+    return reached_after(row.reached, bounded)
 
 
 def sessions_after(row: SliceRow, facts: SourceFacts) -> dict[str, dict[int, str]]:
@@ -145,10 +160,15 @@ def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
     for part in parts:
         total.records += part.records
         rejected.update(part.rejected)
-        for stream, reached in part.reached_ms.items():
-            known = total.reached_ms.setdefault(stream, {})
-            for partition, reached_ms in reached.items():
-                known[partition] = max(reached_ms, known.get(partition, reached_ms))
+        for known_of, found_of in (
+            (total.latest_ms, part.latest_ms),
+            (total.logged_ms, part.logged_ms),
+            (total.ahead_ms, part.ahead_ms),
+        ):
+            for stream, found in found_of.items():
+                known = known_of.setdefault(stream, {})
+                for partition, ms in found.items():
+                    known[partition] = max(ms, known.get(partition, ms))
         total.latest_log_ms = greatest(total.latest_log_ms, part.latest_log_ms)
         for stream, sessions in part.sessions.items():
             total.sessions.setdefault(stream, {}).update(sessions)

@@ -102,8 +102,8 @@ class SourceTask:
                     for one in stepped.problems
                 ]
                 rejects.sort(key=lambda reject: reject.index)
-            facts.append(_facts_of(chunk, rejects))
             event_us = decoded.event_time.cast(pa.int64())
+            facts.append(_facts_of(chunk, rejects, event_us))
             if is_new and stepped.at_stages:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
             candidates = self._candidates(partition, event_us, stepped)
@@ -241,11 +241,23 @@ def _places_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa
     return {OFFSET: pa.array(offsets[places]), ELEMENT: element}
 
 
-def _facts_of(chunk: DecodedChunk, rejects: list[Reject]) -> SourceFacts:
-    latest_ms = chunk.decoded.latest_event_ms
-    return SourceFacts(
+def _facts_of(chunk: DecodedChunk, rejects: list[Reject], event_us: pa.Array) -> SourceFacts:
+    """`event_us`: of the accepted rows of the chunk."""
+    log_ms = np.asarray(chunk.log_times_ms, np.int64)
+    facts = SourceFacts(
         records=len(chunk.offsets),
         rejected=Counter(reject.reason for reject in rejects),
-        reached_ms={chunk.stream: {chunk.partition: latest_ms}} if latest_ms is not None else {},
-        latest_log_ms=int(np.asarray(chunk.log_times_ms, np.int64).max()),
+        latest_log_ms=int(log_ms.max()),
     )
+    if len(event_us):
+        event_ms = event_us.to_numpy(zero_copy_only=False) // 1000
+        if chunk.decoded.rejects:
+            log_ms = np.delete(log_ms, [reject.index for reject in chunk.decoded.rejects])
+        ahead_ms = int((event_ms - log_ms).max())
+        latest_ms = int(event_ms.max())
+        logged_ms = latest_ms if ahead_ms <= 0 else int(np.minimum(event_ms, log_ms).max())
+        facts.latest_ms = {chunk.stream: {chunk.partition: latest_ms}}
+        facts.logged_ms = {chunk.stream: {chunk.partition: logged_ms}}
+        if ahead_ms > 0:
+            facts.ahead_ms = {chunk.stream: {chunk.partition: ahead_ms}}
+    return facts

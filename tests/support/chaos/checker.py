@@ -48,7 +48,7 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     check_slices(dump, slices, checkpoints, stream, pipeline.windows, verdict)
     check_log(dump, slices, stream, verdict)
     judged = list(judge_all(dump.records, slices, stream, pipeline.judge, verdict))
-    check_silences(dump, slices, stream, verdict)
+    check_silences(dump, judged, slices, stream, verdict)
     if pipeline.lookup is not None:
         check_lookups(dump, judged, slices, verdict)
     closers = Closers(check_watermarks(judged, slices, checkpoints, stream, pipeline.rule, verdict))

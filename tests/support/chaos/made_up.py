@@ -238,7 +238,8 @@ class MadeUpJob:
                 else:
                     self.latest_ms = max(self.latest_ms or 0, reading["ts"])
                     partition = str(record.partition)
-                    self.reached[partition] = max(reading["ts"], self.reached.get(partition, 0))
+                    reached_ms = min(reading["ts"], record.log_time_ms)
+                    self.reached[partition] = max(reached_ms, self.reached.get(partition, 0))
             if reason is not None:
                 rejected[reason] += 1
                 self.bury(record, reason)

@@ -19,8 +19,14 @@ from tests.support.chaos.checking.pace import AGAIN, ALL, DELAY_MS, IDLE_MS, LON
 from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.dump import Record, Row
 
-RULE = {"delay_ms": DELAY_MS, "idle_timeout_ms": IDLE_MS, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "partitions"}
-RULE_OF_RESULTS = {"delay_ms": 0, "idle_timeout_ms": None, "max_ahead_ms": MAX_AHEAD_MS, "watermark": "newest"}
+RULE = {
+    "delay_ms": DELAY_MS,
+    "idle_timeout_ms": IDLE_MS,
+    "max_ahead_ms": MAX_AHEAD_MS,
+    "watermark": "partitions",
+    "bound": "log_time",
+}
+RULE_OF_RESULTS = RULE | {"delay_ms": 0, "idle_timeout_ms": None, "watermark": "newest"}
 
 
 @dataclass(frozen=True)

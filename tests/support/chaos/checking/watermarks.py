@@ -28,30 +28,35 @@ def check_watermarks(
     Returns slice -> up to where it closes windows, also of a slice that is not committed."""
     say = verdict.watermark.append
     used: dict[int, dict[int, int]] = defaultdict(dict)
+    accepted: dict[int, set[int]] = defaultdict(set)
     held: dict[int, set[int]] = defaultdict(set)
     for one in judged:
         held[one.slice].add(one.record.partition)
         if one.is_used and one.event_ms is not None:
             partition = one.record.partition
-            used[one.slice][partition] = max(one.event_ms, used[one.slice].get(partition, one.event_ms))
+            moves_to_ms = min(one.event_ms, one.record.log_time_ms)
+            used[one.slice][partition] = max(moves_to_ms, used[one.slice].get(partition, moves_to_ms))
+            accepted[one.slice].add(partition)
     reached: dict[int, int] = {}
     closed_ms: int | None = None
     closes_ms: dict[int, int | None] = {}
     for row in slices:
         name, number = f"slice {row['number']}", row["number"]
         silence_ms = silences(row, stream)
+        before_it = {one: ms for one, ms in silence_ms.items() if one not in held[number]}
+        behind_it = {one: ms for one, ms in silence_ms.items() if one not in accepted[number]}
         if row["rule"] != rule:
             say(f"{name} has the rule {row['rule']}, the pipeline says {rule}")
         if row["reached"].get(stream, {}) != _by_text(reached):
             say(f"{name} says that event time had come to {row['reached']}, it was {reached}")
         is_held_back = rule["watermark"] == "partitions" and any(one not in reached for one in held[number])
-        expected_ms = closed_ms if is_held_back else _latest(closed_ms, watermark_of(reached, silence_ms, rule))
+        expected_ms = closed_ms if is_held_back else _latest(closed_ms, watermark_of(reached, before_it, rule))
         is_past_all = row["kind"] == "drain" and (row["watermark_ms"] or 0) >= (expected_ms or 0)
         if row["watermark_ms"] != expected_ms and not is_past_all:
             say(f"{name} has the watermark {row['watermark_ms']}, expected {expected_ms}")
-        for partition, event_ms in used[number].items():
-            reached[partition] = max(event_ms, reached.get(partition, event_ms))
-        closed_ms = closes_ms[number] = _latest(row["watermark_ms"], watermark_of(reached, silence_ms, rule))
+        for partition, moves_to_ms in used[number].items():
+            reached[partition] = max(moves_to_ms, reached.get(partition, moves_to_ms))
+        closed_ms = closes_ms[number] = _latest(row["watermark_ms"], watermark_of(reached, behind_it, rule))
         done = checkpoints.get(number)
         if done is not None and done["closes_ms"] != closed_ms:
             say(f"{name} closes windows up to {done['closes_ms']}, expected {closed_ms}")
@@ -66,25 +71,35 @@ def silences(row: Row, stream: str) -> dict[int, int]:
 
 
 def watermark_of(reached: dict[int, int], silence_ms: dict[int, int], rule: Row) -> int | None:
-    """The least of the partitions that are not idle, or by the rule `newest` the greatest; when all are idle, the greatest,
-    which runs on with their silence."""
+    """The minimum of the partitions that aren't idle, or by the rule `newest` the maximum of all. If all are idle, the minimum runs
+    on with the shortest silence beyond the timeout; from two timeouts on, the maximum runs on with the time beyond these."""
     if not reached:
         return None
-    delay_ms, idle_ms = rule["delay_ms"], rule["idle_timeout_ms"]
+    delay_ms, idle_ms, is_newest = rule["delay_ms"], rule["idle_timeout_ms"], rule["watermark"] != "partitions"
     awake = [at_ms for one, at_ms in reached.items() if idle_ms is None or silence_ms.get(one, 0) < idle_ms]
-    if not awake:
-        return int(max(reached.values()) + min(silence_ms[one] for one in reached) - idle_ms - delay_ms)
-    return int((min(awake) if rule["watermark"] == "partitions" else max(reached.values())) - delay_ms)
+    least_ms, most_ms = min(reached.values()), max(reached.values())
+    if awake:
+        return int((most_ms if is_newest else min(awake)) - delay_ms)
+    over_ms = min(silence_ms[one] for one in reached) - idle_ms
+    run_on_ms = (most_ms if is_newest else least_ms) + over_ms
+    if over_ms >= idle_ms:
+        run_on_ms = max(run_on_ms, most_ms + over_ms - idle_ms)
+    return int(run_on_ms - delay_ms)
 
 
-def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdict) -> None:
-    """No more may count as silence of a partition than the time between the records on both sides of the slice's end, less what
-    Kafka was away meanwhile, and more where the clock that counts it ran fast."""
+def check_silences(dump: Dump, judged: list[Judged], slices: list[Row], stream: str, verdict: JobVerdict) -> None:
+    """No more may count as silence of a partition than the time between the last accepted record before the slice and the record
+    after its end, less the time when Kafka was away, and more if the clock that counts it ran fast. `judged` tells which
+    records are accepted."""
     logged: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for record in dump.records:
         offsets, times_ms = logged[record.partition]
         offsets.append(record.offset)
         times_ms.append(appended_ms(record.log_time_ms, dump.log_time_steps))
+    used: dict[int, list[int]] = defaultdict(list)
+    for one in judged:
+        if one.is_used:
+            used[one.record.partition].append(one.record.offset)
     for row in slices:
         verdict.idle += any(ms >= IDLE_MS for ms in silences(row, stream).values())
         for partition, ms in silences(row, stream).items():
@@ -93,10 +108,11 @@ def check_silences(dump: Dump, slices: list[Row], stream: str, verdict: JobVerdi
                 verdict.watermark.append(f"slice {row['number']} records {ms} ms of silence of partition {partition}")
                 continue
             offsets, times_ms = logged[partition]
-            at = bisect_left(offsets, end)
-            if not 0 < at < len(offsets):
+            after = bisect_left(offsets, end)
+            last = bisect_left(used[partition], row["offsets_first"][stream].get(str(partition), 0))
+            if not last or after == len(offsets):
                 continue  # nothing bounds it
-            between = times_ms[at - 1], times_ms[at]
+            between = times_ms[bisect_left(offsets, used[partition][last - 1])], times_ms[after]
             longest_ms = _silence_between(dump.kafka_away, *between) + _gained_ms(dump.silence_drifts, *between)
             if ms > longest_ms + TOLERANCE_MS:
                 verdict.watermark.append(
