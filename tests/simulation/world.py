@@ -33,7 +33,6 @@ from tests.simulation.run import JobRun, Step, StoreUnavailable
 from tests.simulation.topic import Topic
 from tests.simulation.versions import (
     JOB,
-    STREAM,
     Version,
     document_of,
     first_version,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from strandline.core.errors import LogUnavailable
 from strandline.log import index, transactions
-from strandline.log.admin import TopicDescription
+from strandline.log.admin import ReplicaCounts, TopicDescription
 from strandline.log.index import LogIndex
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.commit import SliceCommitter
@@ -22,9 +23,19 @@ class GrowingTopic:
 
     def __init__(self, *ends: int) -> None:
         self.offsets = list(ends)
+        self.replicas: list[ReplicaCounts] = []
+        self.settings: dict[str, str] | None = {"min.insync.replicas": "2"}
+        self.requests: list[str] = []
 
     def describe(self, topic: str) -> TopicDescription:
-        return TopicDescription(topic, "id-1", len(self.offsets))
+        self.requests.append("describe")
+        return TopicDescription(topic, "id-1", len(self.offsets), replicas=tuple(self.replicas))
+
+    def config(self, topic: str) -> dict[str, str]:
+        self.requests.append("config")
+        if self.settings is None:
+            raise LogUnavailable("no answer")
+        return self.settings
 
     def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         return dict.fromkeys(partitions, 0)
@@ -79,3 +90,44 @@ def test_a_task_that_is_done_again_finds_what_it_wrote_to_an_added_partition(
     )
     slot = TransactionSlot(config, "minutes-0", {0: 3, 1: 4})
     assert slot.write([Entry("2-1", b"", None, ())]) == 0, "it is there"
+
+
+def test_a_partition_without_a_leader_or_enough_replicas_in_sync_cannot_be_written(topic: GrowingTopic) -> None:
+    topic.offsets = [0] * 5
+    topic.replicas = [ReplicaCounts(3, 3), ReplicaCounts(3, 1), ReplicaCounts(3, 0), ReplicaCounts(3, 2)]
+    assert LogIndex("nowhere").not_writable(STREAM) == {1, 2, 4}, "nothing is known of the last"
+
+
+def test_if_a_topic_has_fewer_replicas_than_must_be_in_sync_its_senders_need_only_the_leader(
+    topic: GrowingTopic,
+) -> None:
+    topic.replicas = [ReplicaCounts(1, 1), ReplicaCounts(1, 0)]
+    assert LogIndex("nowhere").not_writable(STREAM) == {1}
+
+
+@pytest.mark.parametrize("settings", [None, {}, {"min.insync.replicas": ""}])
+def test_if_the_setting_is_not_known_no_partition_counts_as_writable(
+    topic: GrowingTopic, settings: dict[str, str] | None
+) -> None:
+    topic.replicas, topic.settings = [ReplicaCounts(3, 3)] * 2, settings
+    log = LogIndex("nowhere")
+    assert log.not_writable(STREAM) == {0, 1}
+    topic.settings = {"min.insync.replicas": "2"}
+    assert log.not_writable(STREAM) == set()
+
+
+def test_replicas_are_read_once_a_second_and_the_setting_twice_a_minute(
+    topic: GrowingTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.replicas = [ReplicaCounts(3, 3)] * 2
+    now_s = 5.0
+    monkeypatch.setattr(index, "time", SimpleNamespace(monotonic=lambda: now_s))
+    log = LogIndex("nowhere")
+    for _ in range(600):
+        log.not_writable(STREAM)
+        log.partitions(STREAM)
+        now_s += 0.1
+    assert topic.requests.count("describe") <= 60 and topic.requests.count("config") == 2
+    topic.replicas = [ReplicaCounts(3, 1)] * 2
+    now_s += 1.0
+    assert log.not_writable(STREAM) == {0, 1}

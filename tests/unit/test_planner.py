@@ -22,6 +22,7 @@ from strandline.processing.slices.spark_offset import offset_of_slice
 from strandline.processing.slices.watermark import (
     accepted_in_after,
     accepted_partitions,
+    bounded_ms,
     closes_after,
     greatest,
     reached_after,
@@ -41,6 +42,7 @@ class FakeLog:
         self.open_from = {}
         """Partition -> where an open transaction begins."""
         self.is_away = False
+        self.read_only = set()
         self.first = {}
         """Partition -> the first offset that retention left, where it took some."""
         self.id = "first"
@@ -81,7 +83,7 @@ class FakeLog:
         }
 
     def not_writable(self, stream):
-        return set()
+        return self.read_only
 
     def newest_log_time(self, stream):
         return max((log_ms for records in self.records.values() for log_ms, _ in records), default=0)
@@ -104,6 +106,8 @@ class Job:
         self.run = self.ledger.begin_run("j", 1)
         self.log = FakeLog()
         self.now_ms = 0
+        self.is_bounded = False
+        """True if log times are right. In most tests, a record is sent long before its event time, for short."""
         self.rule = rule
         settings = PlannerSettings("j", 1, self.run.epoch, "s", "earliest", rows_max, rule, WINDOWS)
         self.planner = self.planner_of(settings)
@@ -132,17 +136,28 @@ class Job:
         before = self.ledger.last_checkpoint("j")
         accepted = [event for _, event in held if row.watermark_ms is None or event >= row.watermark_ms]
         latest = {"s": self.latest(row)}
-        reached, came = reached_after(row.reached, latest), accepted_partitions(row, latest)
+        logged = {"s": self.logged(row)} if self.is_bounded else latest
+        reached, came = reached_after(row.reached, logged), accepted_partitions(row, latest)
         self.ledger.commit_checkpoint(
             CheckpointRow(
                 job="j", slice=row.number, epoch=self.run.epoch, version=1, emitted={},
                 latest_event_ms=greatest(before.latest_event_ms if before else None, max(accepted, default=None)),
                 latest_log_ms=greatest(before.latest_log_ms if before else None, max((log for log, _ in held), default=None)),
                 records=len(held), accepted=len(accepted), rejected={}, results={}, dead_letter_offsets={}, committed_ms=0,
-                closes_ms=closes_after(row, reached, came), reached=reached, accepted_in=accepted_in_after(before, came, row.number),
+                closes_ms=closes_after(row, reached, came), reached=reached,
+                accepted_in=accepted_in_after(before, came, row.number),
             )
         )  # fmt: skip
         return row
+
+    def logged(self, row):
+        """Partition -> how far its accepted records move event time: none further than its log time."""
+        found = {}
+        for partition, offset_next in row.offsets["s"].items():
+            held = self.log.records[partition][row.offsets_first["s"].get(partition, 0) : offset_next]
+            if accepted := [min(one) for one in held if row.watermark_ms is None or one[1] >= row.watermark_ms]:
+                found[partition] = max(accepted)
+        return found
 
     def latest(self, row):
         found = {}
@@ -243,7 +258,7 @@ def test_what_was_counted_is_recorded_with_the_slice_and_a_new_run_begins_anew(j
     job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, RULE, WINDOWS))
     assert job.commit_all(8_000) == []
     job.log.add(1, 8_000, 9_200)
-    assert job.next(8_300).silence_ms == {"s": {0: 3_100}}, "from its own first look on"
+    assert job.next(8_300).silence_ms == {"s": {0: 3_100, 1: 3_100}}, "from its own first look on"
 
 
 @pytest.mark.parametrize("wall_ms", [lambda now_ms: now_ms + 45_000, lambda now_ms: now_ms + now_ms % 3 * 86_400_000])
@@ -474,6 +489,136 @@ def test_a_partition_of_which_nothing_can_be_used_does_not_stop_the_others(tmp_p
         job.commit(job.next(200))
         slices += 1
         assert slices < 20
+    job.ledger.close()
+
+
+@pytest.fixture
+def bounded(tmp_path):
+    """A job whose log times are right."""
+    job = Job(tmp_path, rows_max=1_000)
+    job.is_bounded = True
+    yield job
+    job.ledger.close()
+
+
+def late_records(job, row):
+    return [
+        (partition, event_ms)
+        for partition, end in row.offsets["s"].items()
+        for _, event_ms in job.log.records[partition][row.offsets_first["s"].get(partition, 0) : end]
+        if row.watermark_ms is not None and event_ms < row.watermark_ms
+    ]
+
+
+def test_a_clock_that_is_ahead_makes_no_record_of_others_late(bounded):
+    """Two senders write to each partition. One of them, in partition 0, is three minutes ahead."""
+    job, late = bounded, []
+    for second in range(1, 31):
+        now_ms = 1_000 * second
+        for partition in (0, 1):
+            job.log.add(partition, now_ms, now_ms - 300)
+        job.log.add(0, now_ms, now_ms + 180_000)
+        row = job.next(now_ms)
+        late += late_records(job, row)
+        job.commit(row)
+    assert late == []
+    assert 27_000 <= job.closed_ms <= 30_000
+
+
+def test_after_a_silence_of_all_partitions_a_clock_that_is_ahead_makes_no_record_of_others_late(bounded):
+    job, late = bounded, []
+    for second in [*range(1, 11), *range(80, 90)]:
+        now_ms = 1_000 * second
+        job.commit_all(now_ms - 100)
+        job.log.add(0, now_ms, now_ms + 270_000)
+        job.log.add(1, now_ms, now_ms - 300)
+        while (row := job.next(now_ms)) is not None:
+            late += late_records(job, row)
+            job.commit(row)
+    assert late == []
+
+
+def test_a_partition_whose_records_are_all_rejected_becomes_idle(bounded):
+    """The clock of its only sender was reset. Its records come as often as those of the other partition."""
+    job, ended_ms = bounded, []
+    for second in range(1, 31):
+        now_ms = 1_000 * second
+        job.log.add(0, now_ms, now_ms)
+        job.log.add(1, now_ms, now_ms if second <= 10 else 5_000)
+        row = job.next(now_ms)
+        job.commit(row)
+        ended_ms.append(job.closed_ms)
+    assert job.ledger.last_checkpoint("j").accepted_in["s"][1] <= 11
+    assert ended_ms[13] < 11_000, "the timeout of 5 s has not passed"
+    assert job.closed_ms == 29_000, "less the delay, as if there were no other partition"
+
+
+def test_a_record_that_is_accepted_again_ends_the_idle_time_of_its_partition(bounded):
+    job = bounded
+    for second in range(1, 21):
+        now_ms = 1_000 * second
+        job.log.add(0, now_ms, now_ms)
+        job.log.add(1, now_ms, now_ms if second <= 5 or second > 15 else 2_000)
+        row = job.next(now_ms)
+        assert second < 17 or late_records(job, row) == []
+        job.commit(row)
+    assert job.ledger.last_checkpoint("j").accepted_in["s"][1] == row.number
+    job.log.add(0, 60_000, 60_000)
+    job.commit(job.next(21_000))
+    assert job.closed_ms == 19_000, "partition 1 holds the watermark back again"
+
+
+def test_records_of_a_partition_that_are_not_read_yet_do_not_count_as_none(tmp_path):
+    """A slice takes only a part of what waits there: nobody knows whether the rest is accepted."""
+    job = Job(tmp_path, rows_max=10)
+    job.is_bounded = True
+    for partition in (0, 1):
+        job.log.add(partition, 1_000, 1_000)
+    job.commit_all(1_500)
+    for second in range(2, 10):
+        job.log.add(0, 1_000 * second, 1_000 * second)
+        job.commit_all(1_000 * second)
+    for _ in range(30):
+        job.log.add(1, 9_500, 500)  # all of them are late
+    job.log.add(1, 9_600, 9_600)
+    found = []
+    while (row := job.next(9_700)) is not None:
+        found.append((row.kind, 1 in row.silence_ms.get("s", {}), late_records(job, row)))
+        job.commit(row)
+    assert [one for one in found if one[0] is SliceKind.CATCH_UP and one[1]] == []
+    assert (1, 9_600) not in [late for _, _, records in found for late in records]
+    job.ledger.close()
+
+
+def test_while_a_partition_cannot_be_written_it_is_not_silent(job):
+    for partition in (0, 1):
+        job.log.add(partition, 100, 9_000)
+    job.commit_all(200)
+    job.log.read_only = {0}
+    job.log.add(1, 300, 22_000)
+    job.commit_all(60_000)
+    assert job.closed_ms == 8_000, "the senders of partition 0 can't write"
+    job.log.read_only = set()
+    job.log.add(0, 60_100, 9_500)
+    (row,) = [one for one in job.commit_all(61_000) if one.offsets != one.offsets_first]
+    assert late_records(job, row) == []
+    job.log.read_only = {1}
+    job.commit_all(90_000)
+    assert job.closed_ms == 21_000, "partition 0 is idle now"
+
+
+def test_if_producers_write_the_log_times_the_planners_clock_bounds_event_time(tmp_path):
+    job = Job(tmp_path)
+    settings = PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, RULE, WINDOWS, has_senders_times=True)
+    job.planner = job.planner_of(settings)
+    job.log.add(0, 900_000, 900_000)
+    row = job.next(1_000)
+    assert (row.rule.bound, row.planned_ms) == ("planned", 1_000 + 10**9)
+    assert (bounded_ms(row.rule, row, 10**12, 10**12), bounded_ms(row.rule, row, 900_000, 7)) == (
+        10**9 + 1_000,
+        900_000,
+    )
+    assert bounded_ms(RULE, row, 900_000, 7) == 7
     job.ledger.close()
 
 

@@ -139,7 +139,8 @@ class Job:
                 latest_event_ms=greatest(before.latest_event_ms if before else None, *known),
                 latest_log_ms=greatest(before.latest_log_ms if before else None, *(log for log, _ in held)),
                 records=len(held), accepted=len(held), rejected={}, results={}, dead_letter_offsets={}, committed_ms=0,
-                closes_ms=closes_after(row, reached, came), reached=reached, accepted_in=accepted_in_after(before, came, row.number),
+                closes_ms=closes_after(row, reached, came), reached=reached,
+                accepted_in=accepted_in_after(before, came, row.number),
             )
         )  # fmt: skip
         return row

@@ -1,6 +1,6 @@
 """Event-time arithmetic: the effective watermark of a slice, and the windows that the slice closes. Pure.
 
-* W(n), `SliceRow.watermark_ms`, is recorded before slice n is processed. A record of slice n is late if its event time is below it.
+* W(n), `SliceRow.watermark_ms`, is recorded before slice n is processed. A record of slice n with an earlier event time is late.
 * C(n), `CheckpointRow.closes_ms`, follows from the records of slice n: windows that end at or before it become final in slice n.
   It is recorded when the slice is committed, so that a replay reads it.
 
@@ -56,10 +56,10 @@ def watermark_by(
     `first_records` names the streams in which such a partition has new records. Nobody knows its event time yet, so the watermark
     is None, except with `newest`.
 
-    If all partitions are idle, time advances the minimum: the shortest silence beyond the timeout is added. A partition that ended
-    long before the others would hold the last windows of the others open by this, so a silence of two timeouts releases it:
-    from then on, the maximum counts, to which the silence beyond two timeouts is added. No value of `reached` is ahead of the log
-    time of its partition, so this isn't ahead of the log either.
+    If all partitions are idle, time advances the minimum: the shortest silence beyond the timeout is added. By this, a partition
+    that is far behind would hold the last windows of the others open. So a silence of two timeouts releases it: from then on, the
+    maximum counts, to which the silence beyond two timeouts is added. No value of `reached` is ahead of the log time of its
+    partition, so the maximum isn't ahead of the log either.
 
     With several streams, each has its own rule, timeout and delay, and the minimum counts. A stream that is idle as a whole holds
     no other stream back. If all streams are idle, silence advances their minimum, and two timeouts release it likewise.

@@ -71,8 +71,11 @@ def silences(row: Row, stream: str) -> dict[int, int]:
 
 
 def watermark_of(reached: dict[int, int], silence_ms: dict[int, int], rule: Row) -> int | None:
-    """The minimum of the partitions that aren't idle, or by the rule `newest` the maximum of all. If all are idle, the minimum runs
-    on with the shortest silence beyond the timeout; from two timeouts on, the maximum runs on with the time beyond these."""
+    """The minimum of the partitions that aren't idle, or by the rule `newest` the maximum of all.
+
+    If all are idle, the minimum runs on with the shortest silence beyond the timeout; from two timeouts on, the maximum runs on
+    with the time beyond these.
+    """
     if not reached:
         return None
     delay_ms, idle_ms, is_newest = rule["delay_ms"], rule["idle_timeout_ms"], rule["watermark"] != "partitions"

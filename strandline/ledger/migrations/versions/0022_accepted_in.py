@@ -1,13 +1,12 @@
-"""`checkpoints.accepted_in`: the last slice with an accepted record of each partition. `checkpoints.ahead_ms`: how far event times
-were ahead of log times."""
+"""`checkpoints.accepted_in`: by partition, the last slice with an accepted record. `ahead_ms`: how far event times were ahead."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0021"
-down_revision = "0020"
+revision = "0022"
+down_revision = "0021"
 
 
 def upgrade() -> None:
