@@ -29,7 +29,7 @@ class GrowingTopic:
 
     def describe(self, topic: str) -> TopicDescription:
         self.requests.append("describe")
-        return TopicDescription(topic, "id-1", len(self.offsets), replicas=tuple(self.replicas))
+        return TopicDescription(topic, "id-1", len(self.offsets), replica_counts=tuple(self.replicas))
 
     def config(self, topic: str) -> dict[str, str]:
         self.requests.append("config")
