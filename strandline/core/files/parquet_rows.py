@@ -10,6 +10,10 @@ import pyarrow as pa
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
+ROWS_AT_ONCE = 256
+"""Maximum number of rows that are unpacked in one step. A file of 444 bytes can hold thousands of long strings, which it stores
+once."""
+
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
     """Each row as a JSON object. Times become ISO 8601 text, and decimals text with all their digits. Raises as `python_rows`."""

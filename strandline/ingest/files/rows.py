@@ -39,7 +39,6 @@ else:
     from backports import zstd
 
 _READ_BYTES = 1 << 18
-_PARQUET_ROWS = 1_000
 COMPRESSIONS = (".gz", ".zst", ".zstd")
 PARQUET = (".parquet", ".pq")
 ONE_A_LINE = ("json", "value", "raw", "csv", "influx", "debezium")
@@ -161,7 +160,7 @@ def _parquet_rows(
     import pyarrow as pa  # only where a file needs it
     from pyarrow import parquet
 
-    from strandline.core.files.parquet_rows import python_rows
+    from strandline.core.files.parquet_rows import ROWS_AT_ONCE, python_rows
 
     if spec.format != "json" or compression:
         what = (
@@ -173,7 +172,7 @@ def _parquet_rows(
     try:
         with parquet.ParquetFile(path) as file:
             total, size, done = max(1, file.metadata.num_rows), path.stat().st_size, 0
-            for batch in file.iter_batches(_PARQUET_ROWS):
+            for batch in file.iter_batches(ROWS_AT_ONCE):
                 done += batch.num_rows
                 on_read(size * done // total)
                 for row in python_rows(batch):

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from strandline.core.errors import PermanentError
 from strandline.core.files.avro_files import AvroFile
-from strandline.core.files.parquet_rows import json_rows
+from strandline.core.files.parquet_rows import ROWS_AT_ONCE, json_rows
 from strandline.core.files.text_rows import (
     Row,
     TooLong,
@@ -267,7 +267,7 @@ def _of_parquet(path: Path) -> Iterator[list[bytes]]:
 
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(RECORDS_AT_ONCE):
+            for batch in file.iter_batches(ROWS_AT_ONCE):
                 yield list(json_rows(batch))
     except ValueError as error:
         raise PermanentError(f"{path} can't be read as Parquet: {error}") from error

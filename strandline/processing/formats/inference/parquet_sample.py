@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from strandline.core.field_types import array_type, decimal_type
-from strandline.core.files.parquet_rows import json_rows
+from strandline.core.files.parquet_rows import ROWS_AT_ONCE, json_rows
 from strandline.processing.formats.inference.schemas import NoSampleError, Path
 
-_ROWS_AT_ONCE = 1_000
+_SAMPLE_BYTES_MAX = 64 << 20
+"""Length in bytes of the rows as JSON at which the sample ends."""
 
 
 def read_parquet(sample: bytes, rows_max: int) -> tuple[list[bytes], pa.Schema]:
@@ -20,9 +21,12 @@ def read_parquet(sample: bytes, rows_max: int) -> tuple[list[bytes], pa.Schema]:
     rows: list[bytes] = []
     try:
         with pq.ParquetFile(pa.BufferReader(sample)) as file:
-            for batch in file.iter_batches(_ROWS_AT_ONCE):
-                rows += json_rows(batch)
-                if len(rows) >= rows_max:
+            size = 0
+            for batch in file.iter_batches(ROWS_AT_ONCE):
+                read = list(json_rows(batch))
+                rows += read
+                size += sum(map(len, read))
+                if len(rows) >= rows_max or size >= _SAMPLE_BYTES_MAX:
                     break
             return rows[:rows_max], file.schema_arrow
     except (pa.ArrowException, OSError, ValueError) as error:
