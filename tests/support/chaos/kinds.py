@@ -26,7 +26,7 @@ from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.restored import LedgerRestored
 from tests.support.chaos.tcp_proxy import TcpProxy
 from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, drop_answer, empty_fetches, holed_fetches
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 HOLD_S = (2.0, 10.0)
 AWAY_S = (10.0, 20.0)
@@ -189,7 +189,7 @@ class KafkaUnwritable(Fault):
         entry = ConfigEntry("min.insync.replicas", str(replicas), incremental_operation=AlterConfigOpType.SET)
         resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in self._topics]
         for done in admin.incremental_alter_configs(resources).values():
-            done.result(ANSWER_TIMEOUT_S)
+            done.result(stretched(ANSWER_TIMEOUT_S))
 
 
 class RewindKill(Fault):
@@ -209,7 +209,7 @@ class RewindKill(Fault):
         wait_until(
             lambda: self._begun(stack), lambda epoch: epoch > self._epoch, "begun: a rewind", REWIND_TIMEOUT_S, 0.05
         )
-        time.sleep(self._after_s)  # somewhere in the rewind
+        time.sleep(self._after_s)  # sleeps: the kill falls somewhere in the rewind
         send_signal(stack.family(self._job), signal.SIGKILL)
 
     def _begun(self, stack: JobStack) -> int:

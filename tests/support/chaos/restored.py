@@ -124,7 +124,7 @@ def _stopped(stack: JobStack, act: Callable[[], None]) -> None:
             pass
         finally:
             signal_each(pids, signal.SIGCONT)
-        time.sleep(0.2)
+        time.sleep(0.2)  # sleeps: the processes run on, and give the lock free
     raise AssertionError(f"the ledger was locked at each of {TRIES_MAX} tries")
 
 
