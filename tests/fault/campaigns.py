@@ -34,7 +34,7 @@ CAMPAIGNS = {
     "handed-over": Campaign(  # done by test_slice_handed_over.py
         states=("slice-handed-over", "version-takeover", "slice-by-two-runs"),
         only=("upgrade",),
-        failpoints=("emit.before_write",),
+        failpoints=("slice.before_action",),
     ),
     "all": Campaign(
         states=(
