@@ -25,12 +25,13 @@ from tests.support.faults.kafka_proxy import Api, drop_answer, empty_fetches, ho
 RECORDS = 60_000
 
 
-def fill(cluster: KafkaCluster, topic: str, records: int = RECORDS) -> None:
+def fill(cluster: KafkaCluster, topic: str, records: int = RECORDS, **settings: object) -> None:
+    """`settings`: of the producer."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     config = {"message.timestamp.type": "LogAppendTime", "min.insync.replicas": "1"}
     admin.create_topics([NewTopic(topic, 1, cluster.replication, config=config)])[topic].result()
     # A new topic's first requests may be refused and sent again: only idempotent ones are then in the log in order, each once.
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, **settings})
     for number in range(records):
         producer.produce(topic, f"{number}-{'x' * 100}", partition=0)
         producer.poll(0)
@@ -66,7 +67,7 @@ def test_connections_that_break_and_answers_that_are_lost(cluster: KafkaCluster)
 
 def test_answers_without_records_and_with_holes_cost_no_record(cluster: KafkaCluster):
     """As of a broker with slow tiered storage, or one that lost a part of its log for a while."""
-    fill(cluster, "spoilt")
+    fill(cluster, "spoilt", **{"batch.size": 20_000})  # several batches in an answer
     chance = random.Random(7)
     with closing(RangeReader(cluster.bootstrap_proxied, timeout_s=20)) as reader:
         for rule in (empty_fetches(chance, 0.5), holed_fetches(chance, 0.5)):

@@ -59,7 +59,8 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     versions = {row["version"] for table in ("slices", "backfills") for row in dump.tables[table]}
     by_version = {version: pipeline.results(judged, Version(version)) for version in sorted(versions)}
     results, windows = results_of_closed(by_version, slices, closers), pipeline.windows
-    documents = expected_documents(job, results, closers, slices, checkpoints, windows, verdict.epochs)
+    restored = [one for one in dump.tables["events"] if one["kind"] == "results_restored"]
+    documents = expected_documents(job, results, closers, slices, checkpoints, windows, verdict.epochs, restored)
     backfills = expected_backfills(job, dump.tables["backfills"], by_version, closers, checkpoints, windows, verdict)
     check_dead_letters(
         dump.dead_letters, judged, [*documents.values(), *of_all(backfills)], stream, checkpoints, verdict

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.support.chaos.machine import copy_files
 from tests.support.ports import free_port
 from tests.support.postgresql import find_programs, is_up, run_initdb, start_server, stop_server, unprivileged
 from tests.support.waiting import wait_until
@@ -54,15 +55,15 @@ class PostgresqlServer:
     def copy(self, into: Path) -> None:
         """Copy the data as it is on disk now. The server is away for as long as that takes."""
         self._stop()
-        _copy(self._data, into)
+        copy_files(self._data, into)
         self.start()
 
     def swap(self, present: Path, kept: Path | None) -> None:
         """Make a copy the present data. `kept`: where the data of now is copied first."""
         self._stop()
         if kept is not None:
-            _copy(self._data, kept)
-        _copy(present, self._data)
+            copy_files(self._data, kept)
+        copy_files(present, self._data)
         self.start()
 
     def _stop(self) -> None:
@@ -77,9 +78,3 @@ class PostgresqlServer:
         if self._server is not None:
             stop_server(self._server)
         shutil.rmtree(self._home)
-
-
-def _copy(data: Path, into: Path) -> None:
-    """Replace `into` by a copy with the same owner."""
-    shutil.rmtree(into, ignore_errors=True)
-    subprocess.run(["cp", "-a", data, into], check=True)

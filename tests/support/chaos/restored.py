@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sqlite3
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from tests.support.chaos.acts import ANSWER_TIMEOUT_S, ask, wait_for_backfills
 from tests.support.chaos.faults import End, Fault, send_signal
 from tests.support.chaos.job_stack import JobStack
+from tests.support.chaos.machine import copy_files
 from tests.support.chaos.processes import signal_each
 from tests.support.waiting import stretched, wait_until
 
@@ -23,9 +23,10 @@ BUSY_S = 2.0
 """Maximum time for a copy while the processes are stopped: one of them may hold SQLite's lock."""
 TRIES_MAX = 50
 LEDGER_BEHIND = "the ledger is older than what job {job} has written"
-REACHED_LEDGER = "ledger-behind"
-OLDER, NEWEST = "ledger-older", "ledger-newest"
-"""Copies of the ledger, in the directory of the stack."""
+INDEX_BEHIND = "are missing in index"
+REACHED_LEDGER, REACHED_INDEX = "ledger-behind", "index-behind"
+OLDER, NEWEST, OLDER_INDEX = "ledger-older", "ledger-newest", "index-older"
+"""Copies of the ledger and of the index's files, in the directory of the stack."""
 
 
 class _Busy(Exception):
@@ -92,6 +93,70 @@ class LedgerRestored(Fault):
         _stopped(stack, swap)
 
 
+class IndexRestored(Fault):
+    """The index loses its last 5 s or more, as if it had been restored from a copy, and the runners are killed. Each job must
+    refuse to start, with the command that restores the missing results. The command is given, and the jobs go on."""
+
+    is_alone = True
+
+    def __init__(self) -> None:
+        super().__init__("index restored", "", 0.0, End.WHEN_OTHERS_ENDED, touches=frozenset({"elasticsearch"}))
+
+    def prepare(self, stack: JobStack) -> None:
+        wait_for_backfills(stack)
+
+    def begin(self, stack: JobStack) -> None:
+        data = stack.directory / "elasticsearch" / "data"
+        with _without(stack, "elasticsearch"):
+            copy_files(data, stack.directory / OLDER_INDEX)
+        known, began_s = _results(stack), time.monotonic()
+        wait_until(
+            lambda: _results(stack),
+            lambda now: (
+                all(now.get(one.name, 0) > known.get(one.name, 0) for one in stack.jobs)
+                and time.monotonic() - began_s >= LOST_S
+            ),
+            "committed: results that the copy lacks",
+            ANSWER_TIMEOUT_S,
+        )
+        with _without(stack, "elasticsearch"):
+            send_signal(stack.family(), signal.SIGKILL)
+            copy_files(stack.directory / OLDER_INDEX, data)
+
+    def end(self, stack: JobStack) -> None:
+        found = wait_until(
+            lambda: _failures(stack), lambda rows: len(rows) == len(stack.jobs), "failed", FAILED_TIMEOUT_S
+        )
+        for job, message in found.items():
+            assert INDEX_BEHIND in message and f"strandline job backfill {job} --missing" in message, message
+            ask(stack, "to restore", lambda control, job=job: control.order(job, "restore"))
+        wait_until(
+            lambda: stack.ask_ledger("SELECT job FROM events WHERE kind = 'results_restored'"),
+            lambda rows: {row["job"] for row in rows} >= {*found},
+            "restored: the missing results",
+            FAILED_TIMEOUT_S,
+        )
+        stack.noted[REACHED_INDEX] += 1
+
+
+@contextmanager
+def _without(stack: JobStack, part: str) -> Iterator[None]:
+    """Kill a server, and start it again at the end."""
+    send_signal(stack.named(part), signal.SIGKILL)
+    wait_until(lambda: stack.named(part), lambda pids: not pids, f"gone: {part}")
+    yield
+    stack.mend_all([part])
+
+
+def _results(stack: JobStack) -> dict[str, int]:
+    """Number of results that each job's checkpoints count."""
+    rows = stack.ask_ledger("SELECT job, results FROM checkpoints")
+    found: dict[str, int] = {}
+    for row in rows:
+        found[row["job"]] = found.get(row["job"], 0) + sum(row["results"].values())
+    return found
+
+
 def _failures(stack: JobStack) -> dict[str, str]:
     rows = stack.ask_ledger("SELECT name, message FROM jobs WHERE state = 'failed'")
     return {row["name"]: row["message"] for row in rows}
@@ -144,9 +209,3 @@ def _backup(source: Path, into: Path) -> None:
             read.backup(written, progress=check, sleep=0.1)
     except sqlite3.OperationalError as error:
         raise _Busy from error
-
-
-def copy_directory(source: Path, into: Path) -> None:
-    """Replace `into` by a copy of a directory whose server is dead."""
-    shutil.rmtree(into, ignore_errors=True)
-    shutil.copytree(source, into, symlinks=True)

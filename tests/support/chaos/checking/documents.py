@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -89,8 +89,10 @@ def expected_documents(
     checkpoints: dict[int, Row],
     windows: dict[str, Windows],
     epochs: int,
+    restored: Sequence[Row] = (),
 ) -> dict[str, Expected]:
-    """Every result of a closed window by its id. `epochs`: the last run's."""
+    """Every result of a closed window by its id. `epochs`: the last run's. `restored`: the events `results_restored`: what such a
+    run writes again may have the number of a later slice that it restored."""
     planned = {row["number"]: row for row in slices}
     found = {}
     for (stage, end_ms, _), result in results.items():
@@ -99,7 +101,12 @@ def expected_documents(
             done = checkpoints.get(closer)
             may_write = (planned[closer]["epoch"], done["epoch"] if done else epochs)
             version = planned[closer]["version"]
-            expected = Expected(job, stage, windows[stage].size_ms, result, closer, version, may_write)
+            again = [one for one in restored if one["facts"]["slice_first"] <= closer <= one["facts"]["slice_last"]]
+            may_write = (may_write[0], max([may_write[1], *(one["epoch"] for one in again)]))
+            last = max((one["facts"]["slice_last"] for one in again), default=0)
+            expected = Expected(
+                job, stage, windows[stage].size_ms, result, closer, version, may_write, emission_last=last
+            )
             found[expected.id] = expected
     return found
 
