@@ -470,8 +470,28 @@ registered_schemas = sa.Table(
     metadata,
     sa.Column("kind", PlainText, primary_key=True),
     sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("document", PlainText, nullable=True),
+    _text("document"),
     _number("kept_ms"),
+)
+
+schema_uses = sa.Table(
+    "schema_uses",
+    metadata,
+    sa.Column("job", PlainText, primary_key=True),
+    sa.Column("stream", PlainText, primary_key=True),
+    sa.Column("kind", PlainText, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    _number("slice"),
+)
+
+unknown_schemas = sa.Table(
+    "unknown_schemas",
+    metadata,
+    sa.Column("job", PlainText, primary_key=True),
+    sa.Column("stream", PlainText, primary_key=True),
+    sa.Column("slice", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("kind", PlainText, primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
 )
 
 replay_attempts = sa.Table(

@@ -565,13 +565,13 @@ class Totals(Described):
 
 @dataclass(frozen=True)
 class RegisteredSchemaRow(Described):
-    """What the schema registry first gave for a number."""
+    """The schema that the schema registry first gave for a number."""
 
     kind: str
     """`avro` or `protobuf`."""
     number: int
-    document: str | None
-    """JSON: the schema with all that it refers to; None: the registry had none."""
+    document: str
+    """JSON: the schema with all that it refers to."""
     kept_ms: int
 
 

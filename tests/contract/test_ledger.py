@@ -990,10 +990,40 @@ class TestRegisteredSchemas:
         kept = ledger.keep_schema("avro", 7, '{"text":"\\u0000"}')
         assert (kept.kind, kept.number, kept.document) == ("avro", 7, '{"text":"\\u0000"}')
         assert ledger.keep_schema("avro", 7, "another") == kept == ledger.kept_schema("avro", 7)
-        assert ledger.keep_schema("protobuf", 7, None).document is None
-        assert ledger.keep_schema("protobuf", 7, "later").document is None
-        assert ledger.keep_schema("avro", 2**32 - 1, None).number == 2**32 - 1
-        assert (ledger.count_unknown_schemas("avro"), ledger.count_unknown_schemas("protobuf")) == (1, 1)
+        assert ledger.kept_schema("protobuf", 7) is None
+        assert ledger.keep_schema("avro", 2**32 - 1, "large").number == 2**32 - 1
+
+    def test_the_first_answer_for_a_slice_counts_and_later_slices_are_asked_again(self, running: Ledger) -> None:
+        record = partial(running.record_schema, "power", "turbines", schema=("avro", 8), unknown_max=9)
+        running.plan_slice(a_slice(1))
+        assert not record(slice_number=1, is_known=False)
+        assert not record(slice_number=1, is_known=True), "the registry got it in between"
+        assert running.unknown_schemas("power", "turbines", 1) == ({("avro", 8)}, False)
+        assert running.schema_uses("power", "turbines") == {}
+        running.commit_checkpoint(a_checkpoint(1))
+        with pytest.raises(Fenced, match="Slice 1 of job power is committed"):
+            record(slice_number=1, is_known=True)
+        running.plan_slice(a_slice(2))
+        assert record(slice_number=2, is_known=True)
+        assert record(slice_number=2, is_known=False), "it is used already"
+        assert running.schema_uses("power", "turbines") == {("avro", 8): 2}
+        assert running.schema_uses("power", "others") == {}
+
+    def test_a_slice_takes_a_bounded_number_of_unknown_schemas_from_each_stream(self, running: Ledger) -> None:
+        record = partial(running.record_schema, "power", slice_number=1, unknown_max=3)
+        running.plan_slice(a_slice(1))
+        assert record("turbines", schema=("avro", 1), is_known=True)
+        for number in (20, 21, 21, 22, 23):
+            assert not record("turbines", schema=("avro", number), is_known=False)
+        assert running.unknown_schemas("power", "turbines", 1) == ({("avro", 20), ("avro", 21), ("avro", 22)}, True)
+        assert not record("turbines", schema=("avro", 2), is_known=True)
+        assert record("turbines", schema=("avro", 1), is_known=True)
+        assert record("sites", schema=("avro", 2), is_known=True)
+        running.commit_checkpoint(a_checkpoint(1))
+        running.plan_slice(a_slice(2))
+        assert running.record_schema("power", "turbines", 2, ("avro", 2), is_known=True, unknown_max=3)
+        assert not running.record_schema("power", "turbines", 2, ("avro", 20), is_known=False, unknown_max=3)
+        assert running.unknown_schemas("power", "turbines", 1) == (set(), False), "a committed slice needs none"
 
     def test_of_many_at_once_one_is_first(self, ledger: Ledger) -> None:
         with ThreadPoolExecutor(4) as pool:

@@ -22,7 +22,7 @@ from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema, RegisteredSchemas
 from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.source.kept_schemas import KeptSchemas, _SchemasOfSlices
+from strandline.processing.source.kept_schemas import KeptSchemas, SchemasNow
 from tests.support.messages import (
     RegistryServer,
     SchemasInMemory,
@@ -317,11 +317,9 @@ def test_a_number_that_no_registry_gives_is_a_dead_letter(document: dict[str, An
     server = RegistryServer()
     try:
         registry = SchemaRegistry(server.url)
-        kept = KeptSchemas(lambda: Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite"), lambda: registry)
+        schemas = SchemasNow(KeptSchemas(lambda: Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite"), lambda: registry))
         records = [numbered(0x7FFFFFFF, b"\0"), numbered(0x80000000, b"\0"), numbered(0xFFFFFFFF, b"\0")]
-        _, rejected, letters = read(
-            {**document, "schema": {"x": "long"}}, *records, schemas=_SchemasOfSlices(kept, is_new=True)
-        )
+        _, rejected, letters = read({**document, "schema": {"x": "long"}}, *records, schemas=schemas)
     finally:
         server.close()
     assert rejected == [

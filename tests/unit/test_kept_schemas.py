@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from strandline.core.errors import InvalidSettings, PermanentError, RegistryUnavailable, SchemaChanged, TransientError
+from strandline.core.errors import InvalidSettings, RegistryUnavailable, SchemaChanged, TransientError
 from strandline.ledger.ledger import Ledger
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
 from strandline.processing.source import kept_schemas
-from strandline.processing.source.kept_schemas import KeptSchemas, schemas_of_process
+from strandline.processing.source.kept_schemas import (
+    KeptSchemas,
+    SchemasNow,
+    SchemasOfSlice,
+    SliceScope,
+    schemas_of_process,
+)
+from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.messages import RegistryServer
 
 LONG = RegisteredSchema('{"type":"record","name":"R","fields":[{"name":"x","type":"long"}]}')
@@ -29,78 +37,147 @@ def server() -> Iterator[RegistryServer]:
 
 
 class Process:
-    """A process that reads records, with the ledger that all share."""
+    """Processes that read records of job `power`, with the ledger that all share."""
 
     def __init__(self, directory: Path) -> None:
         self.ledger_url = f"sqlite:///{directory}/ledger.sqlite"
 
     def begin(self, registry: SchemaRegistry | None) -> KeptSchemas:
+        """The schemas of a process that has just started."""
         return KeptSchemas(lambda: Ledger.open(self.ledger_url), lambda: registry)
+
+    def slice(
+        self, registry: SchemaRegistry | None, number: int, *, stream: str = "turbines", is_open: bool = True
+    ) -> SchemasOfSlice:
+        """What a process that has just started reads a slice by."""
+        return SchemasOfSlice(self.begin(registry), SliceScope("power", stream, number, is_open))
+
+    def commit(self, number: int) -> None:
+        """Commit this slice, and plan the next one."""
+        with closing(Ledger.open(self.ledger_url)) as ledger:
+            ledger.commit_checkpoint(a_checkpoint(number))
+            ledger.plan_slice(a_slice(number + 1))
 
 
 @pytest.fixture
 def process(tmp_path: Path) -> Process:
-    return Process(tmp_path)
+    """Slice 1 is open."""
+    process = Process(tmp_path)
+    with closing(Ledger.open(process.ledger_url)) as ledger:
+        ledger.submit_job("power", "pipeline: power", {"pipeline": "power"})
+        ledger.begin_run("power", pid=4711)
+        ledger.plan_slice(a_slice(1))
+    return process
+
+
+UNKNOWN_8 = Rejection("decode", "the schema registry has no avro schema 8")
 
 
 def test_a_replay_needs_no_registry(process: Process, server: RegistryServer) -> None:
-    assert process.begin(SchemaRegistry(server.url)).schema("avro", 7, is_new=True) == LONG
+    assert process.slice(SchemaRegistry(server.url), 1).schema("avro", 7) == LONG
     assert [path for path, _ in server.asked] == ["/schemas/ids/7"]
+    process.commit(1)
     away = SchemaRegistry("http://127.0.0.1:9")
     for registry in (None, away):
-        assert process.begin(registry).schema("avro", 7, is_new=False) == LONG
-        assert process.begin(registry).schema("avro", 7, is_new=True) == LONG
+        assert process.slice(registry, 1, is_open=False).schema("avro", 7) == LONG
+        assert process.slice(registry, 1, is_open=False).schema("avro", 8) == UNKNOWN_8
+        assert process.slice(registry, 2).schema("avro", 7) == LONG
     with pytest.raises(RegistryUnavailable, match="does not answer /schemas/ids/8"):
-        process.begin(away).schema("avro", 8, is_new=False)
+        process.slice(away, 2).schema("avro", 8)
     assert issubclass(RegistryUnavailable, TransientError)
     with pytest.raises(InvalidSettings, match="set STRANDLINE_SCHEMA_REGISTRY_URL"):
-        process.begin(None).schema("avro", 8, is_new=True)
+        process.slice(None, 2).schema("avro", 8)
 
 
 def test_a_registry_that_gives_another_schema_stops_new_slices_and_no_replay(
     process: Process, server: RegistryServer
 ) -> None:
     registry = SchemaRegistry(server.url)
-    process.begin(registry).schema("avro", 7, is_new=True)
+    process.slice(registry, 1).schema("avro", 7)
+    process.commit(1)
     server.schemas[7, ""] = {"schema": LONG.text.replace("long", "double")}
-    later = process.begin(registry)
-    assert later.schema("avro", 7, is_new=False) == LONG
+    assert process.slice(registry, 1, is_open=False).schema("avro", 7) == LONG
+    later = process.slice(registry, 2)
     for _ in range(2):
         with pytest.raises(SchemaChanged, match="gives another avro schema 7"):
-            later.schema("avro", 7, is_new=True)
+            later.schema("avro", 7)
     del server.schemas[7, ""]
-    assert later.schema("avro", 7, is_new=True) == LONG
+    assert later.schema("avro", 7) == LONG
 
 
 def test_a_sound_registry_is_asked_once_in_each_process(process: Process, server: RegistryServer) -> None:
-    process.begin(SchemaRegistry(server.url)).schema("avro", 7, is_new=True)
+    process.slice(SchemaRegistry(server.url), 1).schema("avro", 7)
     later = process.begin(SchemaRegistry(server.url))
     for _ in range(3):
-        assert later.schema("avro", 7, is_new=True) == LONG
+        assert SchemasOfSlice(later, SliceScope("power", "turbines", 1, True)).schema("avro", 7) == LONG
     assert len(server.asked) == 2
 
 
-def test_a_number_that_the_registry_has_not_stays_unknown(process: Process, server: RegistryServer) -> None:
+def test_a_number_that_came_too_early_is_unknown_in_its_slice_alone(process: Process, server: RegistryServer) -> None:
+    """A device that names numbers which others will register later can't take these numbers from them."""
     registry = SchemaRegistry(server.url)
-    unknown = Rejection("decode", "the schema registry has no avro schema 8")
-    assert process.begin(registry).schema("avro", 8, is_new=True) == unknown
+    assert process.slice(registry, 1).schema("avro", 8) == UNKNOWN_8
     server.schemas[8, ""] = {"schema": LONG.text}
-    for is_new in (False, True):
-        assert process.begin(registry).schema("avro", 8, is_new=is_new) == unknown
+    assert process.slice(registry, 1).schema("avro", 8) == UNKNOWN_8, "a restart within the slice"
+    assert process.slice(registry, 1, stream="others").schema("avro", 8) == LONG
+    process.commit(1)
+    assert process.slice(registry, 2).schema("avro", 8) == LONG
+    process.commit(2)
+    del server.schemas[8, ""]
+    assert [process.slice(None, n, is_open=False).schema("avro", 8) for n in (1, 2)] == [UNKNOWN_8, LONG]
+    assert [process.begin(None).generation("power", "turbines", n) for n in (1, 2, 3)] == [0, 1, 1]
     server.schemas[9, ""] = {"schema": "message R {}", "schemaType": "PROTOBUF"}
-    assert isinstance(process.begin(registry).schema("avro", 9, is_new=True), Rejection)
+    assert isinstance(process.slice(registry, 3).schema("avro", 9), Rejection)
 
 
-def test_there_is_a_limit_to_unknown_numbers(
+def test_no_number_of_unknown_schemas_stops_a_stream(
     process: Process, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept_schemas, "UNKNOWN_MAX", 3)
-    schemas = process.begin(SchemaRegistry(server.url))
+    registry = SchemaRegistry(server.url)
+    server.schemas[6, ""] = {"schema": LONG.text}
+    used = process.begin(registry)
+    one, other = (SchemasOfSlice(used, SliceScope("power", "turbines", 1, True)) for _ in range(2))
     for number in (20, 21, 22, 20):
-        schemas.schema("avro", number, is_new=True)
-    with pytest.raises(PermanentError, match="more than 3 avro schemas that the registry does not have, now 23"):
-        schemas.schema("avro", 23, is_new=True)
-    assert schemas.schema("avro", 7, is_new=True) == LONG
+        assert one.schema("avro", number) == Rejection("decode", f"the schema registry has no avro schema {number}")
+    assert one.schema("avro", 21).message.endswith("no avro schema 21")
+    queries = len(server.asked)
+    for task in (one, process.slice(registry, 1), process.slice(registry, 1, is_open=True)):
+        for number in range(23, 200):
+            assert "was not looked up: more than 3 schemas" in task.schema("avro", number).message
+    assert len(server.asked) == queries
+    assert "was not looked up" in other.schema("avro", 7).message, "it began before the slice was full"
+    assert process.slice(registry, 1, stream="others").schema("avro", 7) == LONG
+    process.commit(1)
+    assert process.slice(registry, 2).schema("avro", 7) == LONG
+    assert isinstance(process.slice(registry, 1, is_open=False).schema("avro", 7), Rejection)
+
+
+def test_a_full_slice_still_reads_by_the_schemas_that_another_process_recorded(
+    process: Process, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_schemas, "UNKNOWN_MAX", 1)
+    registry = SchemaRegistry(server.url)
+    early = process.begin(registry)
+    scope = SliceScope("power", "turbines", 1, True)
+    assert not early.is_used(scope, ("avro", 7))
+    assert process.slice(registry, 1).schema("avro", 7) == LONG
+    assert process.slice(registry, 1).schema("avro", 20) == Rejection(
+        "decode", "the schema registry has no avro schema 20"
+    )
+    assert SchemasOfSlice(early, scope).schema("avro", 7) == LONG
+
+
+def test_records_outside_a_slice_are_read_as_the_registry_is_now(
+    process: Process, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_schemas, "UNKNOWN_MAX", 1)
+    kept = process.begin(SchemaRegistry(server.url))
+    now = SchemasNow(kept)
+    assert now.schema("avro", 8) == now.schema("avro", 8) == UNKNOWN_8
+    assert "was not looked up" in now.schema("avro", 9).message
+    server.schemas[8, ""] = {"schema": LONG.text}
+    assert SchemasNow(kept).schema("avro", 8) == LONG
 
 
 def test_a_schema_comes_with_all_that_it_refers_to(server: RegistryServer) -> None:
@@ -135,10 +212,10 @@ def test_a_password_that_was_replaced_reaches_a_process_that_goes_on(
     monkeypatch.setenv("STRANDLINE_SCHEMA_REGISTRY_PASSWORD_FILE", str(password))
     Ledger.migrate(process.ledger_url)
     password.write_text("first")
-    schemas_of_process(process.ledger_url, is_new=True).schema("avro", 7)
+    SchemasNow(schemas_of_process(process.ledger_url)).schema("avro", 7)
     server.schemas[8, ""] = {"schema": LONG.text}
     password.write_text("second")
-    schemas_of_process(process.ledger_url, is_new=True).schema("avro", 8)
+    SchemasNow(schemas_of_process(process.ledger_url)).schema("avro", 8)
     assert [authorization for _, authorization in server.asked] == [
         "Basic " + base64.b64encode(f"me:{word}".encode()).decode() for word in ("first", "second")
     ]

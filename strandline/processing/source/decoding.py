@@ -24,9 +24,11 @@ from strandline.results.records.partition_labels import label_of
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
     from strandline.log.range_reader import RangeReader
+    from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
     from strandline.processing.operators.lookups.lookup_table import LookupTable
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
     from strandline.processing.source.kept_lookups import LookupRef
+    from strandline.processing.source.kept_schemas import KeptSchemas
 
 
 def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str = "") -> DecodingConfig:
@@ -151,15 +153,13 @@ def decode_pieces(
     """
     decoders: dict[str, Decoder] = {}
     whole = config
-    for (stream, other, refs), runs in groupby(_adjoining(pieces), _decoded_alike):
+    registry = _RegistrySchemas(config, is_new=is_new)
+    for (stream, other, refs, _), runs in groupby(_adjoining(pieces, registry), partial(_decoded_alike, registry)):
         config, place = whole.of(stream), whole.place_of(stream)
         if config.stream not in decoders:
             decoders[config.stream] = decoder_of(config)
-        schemas = None
-        if (other or config.format).uses_registry:
-            from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
-
-            schemas = schemas_of_process(config.ledger_url, is_new=is_new)
+        alike = list(runs)
+        schemas = registry.schemas_of(alike[0][0])
         tables: Mapping[str, LookupTable] = {}
         if refs:
             from strandline.processing.source.kept_lookups import tables_of_process  # only where a pipeline needs it
@@ -168,14 +168,55 @@ def decode_pieces(
         if other is None:
             decoder = decoders[config.stream]
             reader = RowReader(config.format, schemas)
-            yield from _decode_runs(config, reader, decoder.decode, runs, tables, place, sessions)
+            yield from _decode_runs(config, reader, decoder.decode, alike, tables, place, sessions)
         else:
             decode = conforming_decoder(config, other)
-            yield from _decode_runs(config, RowReader(other, schemas), decode, runs, tables, place, sessions)
+            yield from _decode_runs(config, RowReader(other, schemas), decode, alike, tables, place, sessions)
 
 
-def _decoded_alike(run: Sequence[Piece]) -> tuple[str, RecordFormat | None, tuple[LookupRef, ...]]:
-    return run[0].offsets.stream, run[0].format, run[0].lookups
+class _RegistrySchemas:
+    """The registered schemas that records name, by the slice of each piece."""
+
+    def __init__(self, config: DecodingConfig, *, is_new: bool) -> None:
+        self._config = config
+        self._is_new = is_new
+        self._current: set[str] = set()
+        """Streams for which this process has read again since when each schema is used."""
+
+    def generation_of(self, piece: Piece) -> int:
+        """Equal for committed slices whose records are read by the same schemas. 0 where records name none."""
+        if self._is_new or not piece.job or not self._uses_registry(piece):
+            return 0
+        stream = piece.offsets.stream
+        if stream not in self._current:
+            self._kept().forget_uses(piece.job, stream)
+            self._current.add(stream)
+        return self._kept().generation(piece.job, stream, piece.slice)
+
+    def schemas_of(self, piece: Piece) -> RegisteredSchemas | None:
+        """Return the schemas for this piece, and for others of its generation; None where records name none."""
+        if not self._uses_registry(piece):
+            return None
+        from strandline.processing.source.kept_schemas import SchemasNow, SchemasOfSlice, SliceScope
+
+        if not piece.job:
+            return SchemasNow(self._kept())
+        scope = SliceScope(piece.job, piece.offsets.stream, piece.slice, self._is_new)
+        return SchemasOfSlice(self._kept(), scope)
+
+    def _uses_registry(self, piece: Piece) -> bool:
+        return (piece.format or self._config.of(piece.offsets.stream).format).uses_registry
+
+    def _kept(self) -> KeptSchemas:
+        from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
+
+        return schemas_of_process(self._config.ledger_url)
+
+
+def _decoded_alike(
+    registry: _RegistrySchemas, run: Sequence[Piece]
+) -> tuple[str, RecordFormat | None, tuple[LookupRef, ...], int]:
+    return run[0].offsets.stream, run[0].format, run[0].lookups, registry.generation_of(run[0])
 
 
 Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
@@ -260,9 +301,9 @@ def _whole(run: Sequence[Piece]) -> OffsetRange:
     return replace(last, offset_first=run[0].offsets.offset_first, inner_checksums=inner + last.inner_checksums)
 
 
-def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Group pieces that follow each other in one partition and have one format and the same lookups: each group is fetched at
-    once."""
+def _adjoining(pieces: Sequence[Piece], registry: _RegistrySchemas) -> Iterator[list[Piece]]:
+    """Group pieces that follow each other in one partition and have one format, the same lookups, and the same registered
+    schemas: each group is fetched at once."""
     run: list[Piece] = []
     for piece in pieces:
         before = run[-1].offsets if run else None
@@ -271,6 +312,7 @@ def _adjoining(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
             (before.stream, before.partition, before.offset_next) != (here.stream, here.partition, here.offset_first)
             or piece.format is not run[-1].format
             or piece.lookups != run[-1].lookups
+            or registry.generation_of(piece) != registry.generation_of(run[-1])
         ):
             yield run
             run = []

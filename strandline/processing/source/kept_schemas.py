@@ -1,31 +1,50 @@
 """The schemas that records name: as the registry first gave them, kept in the ledger for every replay.
 
-1. What the ledger keeps of a number counts, for ever, also that the registry had no schema for it.
-2. What it doesn't keep is asked of the registry, and kept before any record is read by it. While the registry is away the job
-   waits as while Kafka is: that is no fault of a record.
-3. Where a new slice comes to a number that is kept, the registry is asked once in each process whether it still gives the same
-   schema. A number's schema never changes in a sound registry; if it did, new records may mean something else, so the job stops.
-   A registry that is away, or has lost the schema, changes nothing.
+1. The ledger keeps each schema before a record is read by it, and the first slice of each job and stream that reads by it. A
+   replay asks the ledger alone: in earlier slices the number is unknown.
+2. An open slice queries the registry for a number that no slice has used. The answer counts for the whole slice, also after a
+   restart; later slices query again. While the registry is away, the job waits as while Kafka is away.
+3. If an open slice comes to a used number, the registry is queried once per process whether it still gives the same schema. A
+   number's schema never changes in a sound registry; if it did, new records may mean something else, so the job stops. A registry
+   that is away, or has lost the schema, changes nothing.
+
+Records with numbers that the registry doesn't have become dead letters. They cost queries, so a slice takes only UNKNOWN_MAX of
+them; the other new numbers of that slice are unknown without a query.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
-from strandline.core.errors import InvalidSettings, PermanentError, RegistryUnavailable, SchemaChanged
+from strandline.core.errors import InvalidSettings, RegistryUnavailable, SchemaChanged
 from strandline.core.record_headers import REASON_DECODE
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.schemas import SchemaNumber
+from strandline.ledger.states import RegisteredSchemaRow
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema, SchemaKind
 from strandline.processing.source.opened_ledger import open_ledger
 
-UNKNOWN_MAX = 10_000
-"""Numbers that the registry has no schema for. More come from records of another kind than the stream says."""
+SchemaKey = tuple[SchemaKind, int]
+UNKNOWN_MAX = 1_000
+"""Maximum number of queries without a schema per stream and slice, or per reading outside a slice."""
+
+
+@dataclass(frozen=True)
+class SliceScope:
+    """The slice of a job whose records of one stream are read."""
+
+    job: str
+    stream: str
+    slice: int
+    is_open: bool
+    """True if the slice isn't committed yet."""
 
 
 class Registry(Protocol):
@@ -35,54 +54,91 @@ class Registry(Protocol):
 
 
 class KeptSchemas:
-    """The schemas of one ledger for one process. Keeps what it read in memory: of a number that never changes."""
+    """The schemas of one ledger for one process. What it read of a number never changes, so it keeps that in memory."""
 
     def __init__(self, open_ledger: Callable[[], Ledger], open_registry: Callable[[], Registry | None]) -> None:
-        """`open_registry()`: with the password as it is now; None where none is set."""
+        """`open_registry()`: with the current password; None if no registry is set."""
         self._open_ledger = open_ledger
         self._open_registry = open_registry
-        self._read: dict[tuple[str, int], RegisteredSchema | Rejection] = {}
-        self._compared: set[tuple[str, int]] = set()
+        self._read: dict[SchemaKey, RegisteredSchema] = {}
+        self._compared: set[SchemaKey] = set()
+        self._uses: dict[tuple[str, str], dict[SchemaNumber, int]] = {}
+        """(job, stream) -> the first slice that uses each schema, as far as this process knows."""
 
-    def schema(self, kind: SchemaKind, number: int, *, is_new: bool) -> RegisteredSchema | Rejection:
-        """As `RegisteredSchemas.schema`. `is_new`: whether a record of a new slice names it."""
-        key = kind, number
-        found = self._read.get(key)
-        if found is None:
-            found = self._read_or_fetch(kind, number)
-            if len(self._read) < UNKNOWN_MAX:
-                self._read[key] = found
-        if is_new and key not in self._compared and isinstance(found, RegisteredSchema):
-            self._compare(kind, number, found)
+    def generation(self, job: str, stream: str, slice_number: int) -> int:
+        """Return a number that is equal for two committed slices if the same schemas are known in both."""
+        return sum(first <= slice_number for first in self._uses_of(job, stream, slice_number).values())
+
+    def is_used(self, scope: SliceScope, key: SchemaKey) -> bool:
+        """True if the slice, or an earlier one, has read records by this schema."""
+        return self._uses_of(scope.job, scope.stream, scope.slice).get(key, scope.slice + 1) <= scope.slice
+
+    def used(self, scope: SliceScope, key: SchemaKey) -> RegisteredSchema:
+        """Return a schema for which `is_used`. Raises SchemaChanged if the registry now gives another one."""
+        found = self._stored(key)
+        assert found is not None, f"the ledger has lost {key}"
+        if scope.is_open and key not in self._compared:
+            self._compare(key, found)
             self._compared.add(key)
         return found
 
-    def _read_or_fetch(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
+    def query(self, key: SchemaKey) -> RegisteredSchema | None:
+        """Return the schema that the registry gave first, or gives now; None if it has none. Keep it in the ledger."""
+        stored = self._stored(key)
+        if stored is not None:
+            return stored
+        given = self._asked().schema(*key)
+        if given is None:
+            return None
         with closing(self._open_ledger()) as ledger:
-            kept = ledger.kept_schema(kind, number)
-            if kept is None:
-                given = self._asked().schema(kind, number)
-                if given is None and ledger.count_unknown_schemas(kind) >= UNKNOWN_MAX:
-                    raise PermanentError(
-                        f"Records name more than {UNKNOWN_MAX:,} {kind} schemas that the registry does not have, now {number}: "
-                        "see that the stream's format and the registry are right."
-                    )
-                kept = ledger.keep_schema(kind, number, None if given is None else msgspec.json.encode(given).decode())
-                if given is not None:
-                    self._compared.add((kind, number))
-        if kept.document is None:
-            return Rejection(REASON_DECODE, f"the schema registry has no {kind} schema {number}")
-        return msgspec.json.decode(kept.document, type=RegisteredSchema)
+            kept = ledger.keep_schema(*key, msgspec.json.encode(given).decode())
+        self._compared.add(key)
+        self._read[key] = _schema_of(kept)
+        return self._read[key]
 
-    def _compare(self, kind: SchemaKind, number: int, kept: RegisteredSchema) -> None:
+    def record(self, scope: SliceScope, key: SchemaKey, *, is_known: bool) -> bool:
+        """Record the registry's answer for an open slice; return the one that counts. Raises Fenced."""
+        with closing(self._open_ledger()) as ledger:
+            is_used = ledger.record_schema(
+                scope.job, scope.stream, scope.slice, key, is_known=is_known, unknown_max=UNKNOWN_MAX
+            )
+        if is_used:
+            self._uses_of(scope.job, scope.stream, scope.slice)[key] = scope.slice
+        return is_used
+
+    def unknown(self, scope: SliceScope) -> tuple[set[SchemaNumber], bool]:
+        """Return the numbers that are unknown in this open slice, and whether it takes no further ones."""
+        with closing(self._open_ledger()) as ledger:
+            return ledger.unknown_schemas(scope.job, scope.stream, scope.slice)
+
+    def forget_uses(self, job: str, stream: str) -> None:
+        """Read them again when they are needed: other processes record them, too."""
+        self._uses.pop((job, stream), None)
+
+    def _uses_of(self, job: str, stream: str, slice_number: int) -> dict[SchemaNumber, int]:
+        if (job, stream) not in self._uses:
+            with closing(self._open_ledger()) as ledger:
+                self._uses[job, stream] = ledger.schema_uses(job, stream)
+        return self._uses[job, stream]
+
+    def _stored(self, key: SchemaKey) -> RegisteredSchema | None:
+        if key not in self._read:
+            with closing(self._open_ledger()) as ledger:
+                kept = ledger.kept_schema(*key)
+            if kept is None:
+                return None
+            self._read[key] = _schema_of(kept)
+        return self._read[key]
+
+    def _compare(self, key: SchemaKey, kept: RegisteredSchema) -> None:
         try:
             registry = self._open_registry()
-            given = None if registry is None else registry.schema(kind, number)
+            given = None if registry is None else registry.schema(*key)
         except RegistryUnavailable:
             return
         if given is not None and given != kept:
             raise SchemaChanged(
-                f"The schema registry gives another {kind} schema {number} than it gave when it was kept in the ledger "
+                f"The schema registry gives another {key[0]} schema {key[1]} than it gave when it was kept in the ledger "
                 "(registered_schemas). Records may be of either: point STRANDLINE_SCHEMA_REGISTRY_URL at the registry that "
                 "the senders use, or give their stream another name."
             )
@@ -97,26 +153,89 @@ class KeptSchemas:
         return registry
 
 
-class _SchemasOfSlices:
-    """What a reader of records asks."""
+def _schema_of(kept: RegisteredSchemaRow) -> RegisteredSchema:
+    return msgspec.json.decode(kept.document, type=RegisteredSchema)
 
-    def __init__(self, kept: KeptSchemas, *, is_new: bool) -> None:
+
+def _unknown(key: SchemaKey) -> Rejection:
+    return Rejection(REASON_DECODE, f"the schema registry has no {key[0]} schema {key[1]}")
+
+
+def _not_queried(key: SchemaKey) -> Rejection:
+    return Rejection(
+        REASON_DECODE,
+        f"{key[0]} schema {key[1]} was not looked up: more than {UNKNOWN_MAX:,} schemas that these records name are not in the "
+        "schema registry; stop the sender that names them, then requeue this record",
+    )
+
+
+class SchemasOfSlice:
+    """The schemas for the records of one stream in one slice, or in committed slices of one generation."""
+
+    def __init__(self, kept: KeptSchemas, scope: SliceScope) -> None:
         self._kept = kept
-        self._is_new = is_new
+        self._scope = scope
+        self._unknown: set[SchemaNumber] = set()
+        self._is_full = False
+        if scope.is_open:
+            self._read_unknown()
 
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
-        return self._kept.schema(kind, number, is_new=self._is_new)
+        """As `RegisteredSchemas.schema`.
+
+        1. A schema that this slice or an earlier one has used counts.
+        2. In a committed slice, and where the slice has recorded that the number is unknown, it is unknown.
+        3. Otherwise the registry is queried, and the ledger says which answer counts.
+        """
+        key: SchemaKey = (kind, number)
+        if self._kept.is_used(self._scope, key):
+            return self._kept.used(self._scope, key)
+        if not self._scope.is_open or key in self._unknown:
+            return _unknown(key)
+        if self._is_full:
+            return _not_queried(key)
+        given = self._kept.query(key)
+        if self._kept.record(self._scope, key, is_known=given is not None):
+            return self._kept.used(self._scope, key)
+        self._read_unknown()
+        return _unknown(key) if key in self._unknown else _not_queried(key)
+
+    def _read_unknown(self) -> None:
+        self._unknown, self._is_full = self._kept.unknown(self._scope)
+        if self._is_full:  # what other processes have recorded still counts, and no more comes
+            self._kept.forget_uses(self._scope.job, self._scope.stream)
+
+
+class SchemasNow:
+    """The schemas for records that are read outside a slice, as the registry has them now."""
+
+    def __init__(self, kept: KeptSchemas) -> None:
+        self._kept = kept
+        self._unknown: set[SchemaKey] = set()
+
+    def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
+        """As `RegisteredSchemas.schema`."""
+        key: SchemaKey = (kind, number)
+        if key in self._unknown:
+            return _unknown(key)
+        if len(self._unknown) >= UNKNOWN_MAX:
+            return _not_queried(key)
+        found = self._kept.query(key)
+        if found is None:
+            self._unknown.add(key)
+            return _unknown(key)
+        return found
 
 
 _kept: dict[str, KeptSchemas] = {}
 
 
-def schemas_of_process(ledger_url: str, *, is_new: bool) -> _SchemasOfSlices:
+def schemas_of_process(ledger_url: str) -> KeptSchemas:
     """This process's schemas: Python workers are reused. The registry and its password come from this process's environment, so
     that they don't go through Spark, whenever it is asked: a password may have been replaced. Asking raises InvalidSettings."""
     if ledger_url not in _kept:
         _kept[ledger_url] = KeptSchemas(lambda: open_ledger(ledger_url), lambda: registry_of(Settings.read()))
-    return _SchemasOfSlices(_kept[ledger_url], is_new=is_new)
+    return _kept[ledger_url]
 
 
 def registry_of(settings: Settings) -> Registry | None:

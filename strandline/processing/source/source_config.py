@@ -104,6 +104,9 @@ class Piece:
     """By which versions of lookups they are enriched."""
     revised_below_ms: int | None = None
     """Where results are revised, the watermark in force: a record below it that is not left out counts as late there."""
+    job: str = ""
+    slice: int = 0
+    """The slice of the job. Of a piece outside a slice: no job, and 0."""
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
@@ -115,4 +118,6 @@ class Piece:
         sessions = row.sessions.get(stream, {}).get(partition, "")
         revised_below_ms = row.watermark_ms if row.rule.revise_ms else None
         max_ahead_ms = row.rule.of(stream).max_ahead_ms
-        return Piece(offsets, row.late_below_ms, max_ahead_ms, other, sessions, lookups, revised_below_ms)
+        return Piece(
+            offsets, row.late_below_ms, max_ahead_ms, other, sessions, lookups, revised_below_ms, row.job, row.number
+        )

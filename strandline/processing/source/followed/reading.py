@@ -163,9 +163,12 @@ class SourceReader:
     def _schemas(self, stream: StreamSpec) -> RegisteredSchemas | None:
         if not record_format(stream).uses_registry:
             return None
-        from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
+        from strandline.processing.source.kept_schemas import (
+            SchemasNow,
+            schemas_of_process,
+        )  # only where a stream needs it
 
-        return schemas_of_process(self._ledger_url, is_new=True)
+        return SchemasNow(schemas_of_process(self._ledger_url))
 
 
 def wait_ms(source: LookupSource, version_bytes: int | None, *, is_current: bool = True) -> int:
