@@ -119,7 +119,7 @@ SEEDS ?= 100000
 FIRST ?= 0
 RULES ?= current
 simulate-clocks: $(VENV)/.test-ready
-	@$(BIN)/python -m tests.simulation.clocks.test_clocks --seeds $(SEEDS) --first $(FIRST) --rules $(RULES)
+	@$(BIN)/python -m tests.simulation.test_clocks --seeds $(SEEDS) --first $(FIRST) --rules $(RULES)
 
 simulate: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.simulation.test_simulation --seeds $(SEEDS) --first $(FIRST)
