@@ -108,7 +108,7 @@ def ingest(
 
 
 @spool_app.command("list", epilog="Example: strandline spool list --data-dir /var/lib/strandline")
-def list_spools(data_dir: DataDir = None, url: IgnoredUrl = None, as_json: AsJson = False) -> None:
+def list_spools(data_dir: DataDir = None, ignored_url: IgnoredUrl = None, as_json: AsJson = False) -> None:
     """List spooled records of which the log no longer shows whether they have arrived."""
     from rich.text import Text
 
@@ -132,7 +132,7 @@ def resolve_spooled(
         typer.Argument(help="resend: send the records, which may repeat them. drop: delete them, which may lose them."),
     ],
     data_dir: DataDir = None,
-    url: IgnoredUrl = None,
+    ignored_url: IgnoredUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Resend or drop spooled records of which the log no longer shows whether they have arrived."""
