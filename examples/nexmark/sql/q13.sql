@@ -1,5 +1,5 @@
 -- NEXMark, query 13: bids with what a table says of their auctions. The same as ../q13.yaml.
-create lookup `nexmark-side-input` (slot bigint, value string) with (key = 'slot', file = '../side_input.csv');
+create lookup `nexmark-side-input` (slot bigint, value string) with (key = 'slot', file = 'side_input.csv');
 
 create view with_slot as
 select *, auction % 1000 as slot
