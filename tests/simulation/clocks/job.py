@@ -153,7 +153,10 @@ class SimulatedJob:
                 slow = next((span for span in history.slow if span.holds(looked_ms)), None)
                 history.now_ms = looked_ms + 100 if slow is None else slow.end_ms
                 if any(looked_ms <= span.begin_ms < history.now_ms for span in history.down):
-                    continue  # the run ends before the commit, and the next one has the same slice
+                    # The run ends before the commit. The next run has the same slice, and counts silence from its start.
+                    self._wait_until(history.now_ms)
+                    self._planner = self._new_run()
+                    continue
                 self._commit(row)
                 if slow is not None or row.kind is SliceKind.CATCH_UP:
                     self._clear_from_ms = history.now_ms
