@@ -95,6 +95,7 @@ REST_OPERATIONS: dict[str, Need] = {
     "POST /v1/jobs/{name}/stop": Need.OPERATOR,
     "POST /v1/jobs/{name}/drain": Need.OPERATOR,
     "POST /v1/jobs/{name}/restart": Need.OPERATOR,
+    "POST /v1/jobs/{name}/restore": Need.OPERATOR,
     "POST /v1/jobs/{name}/reset": Need.OPERATOR,
     "DELETE /v1/jobs/{name}": Need.OPERATOR,
     "DELETE /v1/streams/{name}": Need.OPERATOR,

@@ -18,6 +18,7 @@
     - TooExpensive         a request needs more memory or time than it may use
     - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
       - LogChanged         the log is not the one that was read
+      - ResultsMissing     a store lost results of committed slices: restore them
       - LedgerBehind       the ledger is older than what a job has written: it lost its last commits, or is an older copy
       - SchemaChanged      the schema registry gives another schema for a number than before
     - FunctionUnusable     a pipeline calls a Python function that is not allowed, not there, or not what the pipeline says
@@ -166,6 +167,10 @@ class LedgerBehind(Conflict):
             f"of the ledger, then run strandline job start {job}. If there is no newer copy, submit the pipeline under another "
             "name, with other names of its aliases, streams of results and tables"
         )
+
+
+class ResultsMissing(Conflict):
+    """A store doesn't contain results that the ledger knows to be emitted. It was restored from an older copy, or lost writes."""
 
 
 class SchemaChanged(Conflict):

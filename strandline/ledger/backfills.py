@@ -47,10 +47,12 @@ class Backfills(Part):
         slice: int,
         records: int,
         stream_versions: StreamVersions | None = None,
+        generation_taken: int = 0,
     ) -> BackfillRow:
         """Request a backfill of `windows` (stage -> their ends) with this version of the job. `asked`: from and to, as the
         caller gave them; `slice`: the last committed one, when the windows were chosen; `records`: how many it will read;
-        `stream_versions`: by which versions of its streams' documents the pipeline is compiled.
+        `stream_versions`: by which versions of its streams' documents the pipeline is compiled. `generation_taken`: the highest
+        generation in the stores; an older ledger can lack it, and its number is not used again.
 
         Requesting the same again while it is open changes nothing. Raises Conflict while another one is open; NotFound.
         """
@@ -68,7 +70,7 @@ class Backfills(Part):
             now_ms = self._clock_ms()
             fresh = BackfillRow(
                 job=job,
-                generation=max(own, *(row.generation for row in known), GENERATION_FIRST - 1) + 1,
+                generation=max(own, generation_taken, *(row.generation for row in known), GENERATION_FIRST - 1) + 1,
                 version=version,
                 from_ms=asked[0],
                 to_ms=asked[1],

@@ -122,13 +122,14 @@ class Lives(Part):
             )
             return fence
 
-    def reset_job(self, fence: RunRow, origin: Origin) -> JobRow:
+    def reset_job(self, fence: RunRow, origin: Origin, generation_taken: int = 0) -> JobRow:
         """Begin a new life of the job at `origin`, under a new generation of results. `fence` is the answer of `end_runs`.
+        `generation_taken`: the highest generation in the stores; an older ledger can lack it.
 
         Raises Fenced when the job was started in between; Conflict when a backfill was; NotFound.
         """
         with self._database.writing(f"reset job {fence.job}") as connection:
-            self._begin_life(connection, fence, origin)
+            self._begin_life(connection, fence, origin, generation_taken)
             return read_job(connection, fence.job)
 
     def delete_job(self, fence: RunRow, letter_offsets: Mapping[int, int]) -> None:
@@ -140,7 +141,7 @@ class Lives(Part):
             gone = sa.update(jobs).where(jobs.c.name == fence.job)
             connection.execute(gone.values(deleted_ms=self._clock_ms(), version_first=jobs.c.version + 1))
 
-    def _begin_life(self, connection: sa.Connection, fence: RunRow, origin: Origin) -> None:
+    def _begin_life(self, connection: sa.Connection, fence: RunRow, origin: Origin, generation_taken: int = 0) -> None:
         """Replace all slices and checkpoints by the origin, in a transaction that holds the job's row."""
         job, now_ms = fence.job, self._clock_ms()
         known = lock_job(connection, job)
@@ -152,7 +153,7 @@ class Lives(Part):
         _refuse_open_backfill(connection, job)  # it may have been asked for since the runs were fenced
         last = connection.execute(sa.select(sa.func.max(slices.c.number)).where(slices.c.job == job)).scalar() or 0
         newest = sa.select(sa.func.max(backfills.c.generation)).where(backfills.c.job == job)
-        generation = max(known.generation, connection.execute(newest).scalar() or 0) + 1
+        generation = max(known.generation, generation_taken, connection.execute(newest).scalar() or 0) + 1
         for table in (checkpoints, slices, inputs):
             connection.execute(sa.delete(table).where(table.c.job == job))
         number = max(ORIGIN_FIRST, last + 1)
@@ -188,6 +189,7 @@ class Lives(Part):
             "updated_ms": now_ms,
             "ends": None,
             "version_first": known.version,
+            "restores": False,
         }
         connection.execute(sa.update(jobs).where(jobs.c.name == job).values(begun))
 

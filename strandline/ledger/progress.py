@@ -215,6 +215,13 @@ class Progress(Compaction):
             rows = connection.execute(wanted.order_by(checkpoints.c.slice.desc()).limit(limit))
             return [CheckpointRow(*row) for row in rows]
 
+    def emitting_checkpoints(self, job: str, limit: int | None = None) -> list[CheckpointRow]:
+        """Return the checkpoints of slices that emitted results to a store that can be compared (`stored`), the newest first."""
+        emitting = sa.select(*_CHECKPOINT).where(checkpoints.c.job == job, checkpoints.c.stored != {})
+        with self._database.reading(f"read what job {job} has emitted") as connection:
+            rows = connection.execute(emitting.order_by(checkpoints.c.slice.desc()).limit(limit))
+            return [CheckpointRow(*row) for row in rows]
+
     def first_slice_reaching(self, job: str, event_ms: int) -> int | None:
         """The lowest committed slice after which the latest event time was `event_ms` or later; None if none was."""
         with self._database.reading(f"find where job {job} reached event time {event_ms}") as connection:

@@ -291,6 +291,20 @@ class Registry(Part):
             connection.execute(asked.values(restarts=job.restarts + 1, updated_ms=self._clock_ms()))
             return read_job(connection, name)
 
+    def order_restore(self, name: str) -> JobRow:
+        """Record that the next run restores the results that a store lost, and order a new run. Raises NotFound."""
+        with self._database.writing(f"order that job {name} restores its results") as connection:
+            job = lock_job(connection, name)
+            values = {"restores": True, "restarts": job.restarts + 1, "updated_ms": self._clock_ms()}
+            connection.execute(sa.update(jobs).where(jobs.c.name == name).values(values))
+        return self.set_desired(name, Desired.RUNNING)
+
+    def end_restore(self, name: str, epoch: int) -> None:
+        """Record that run `epoch` has restored all results, or can't. Raises NotFound; Fenced when a newer run owns the job."""
+        with self._database.writing(f"note that job {name} has restored its results") as connection:
+            refuse_old_epoch(lock_job(connection, name), epoch)
+            connection.execute(sa.update(jobs).where(jobs.c.name == name).values(restores=False))
+
     def move_job(
         self, name: str, to: JobState, message: str = "", epoch: int | None = None, *, lease: int | None = None
     ) -> JobRow:

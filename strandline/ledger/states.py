@@ -227,6 +227,8 @@ class JobRow:
     job."""
     ends: Offsets | None = None
     """Of a batch that has begun: the offset before which it ends in each partition. Null: the job has no end, or hasn't begun."""
+    restores: bool = False
+    """True if the next run restores the results that a store lost."""
 
     @property
     def has_completed(self) -> bool:
@@ -501,6 +503,9 @@ class CheckpointRow:
     ahead_ms: Offsets = field(default_factory=dict)
     """stream -> partition -> how far the event time of an accepted record of this slice was ahead of its log time, at most.
     Partitions without such a record are left out."""
+    stored: dict[str, int] = field(default_factory=dict)
+    """Store -> number of results of this slice that it has confirmed: `index NAME`, `table NAME`, `files STAGE PATH`. A later
+    start compares the stores with it."""
 
 
 class WindowRange(NamedTuple):

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import stamina
 
@@ -89,7 +90,13 @@ class ElasticsearchWriter:
             documents, refused = self.shape.columns(piece, epoch, emission, slice_digest).sorted_out()
             report.refused += refused
             self._make_sure(documents, epoch)
+            refused_before = len(report.refused)
             self.write(cut_bulks(documents, self.documents_max, self.bytes_max), report)
+            rows = np.bincount(documents.index_codes, minlength=len(documents.index_names)).tolist()
+            for name, count in zip(documents.index_names, rows, strict=True):
+                report.add_stored(
+                    f"index {name}", count - sum(one.index == name for one in report.refused[refused_before:])
+                )
         return report
 
     def prepare(self, next_end_ms: int | None) -> None:

@@ -163,6 +163,13 @@ def discard_generation(url: str, store: str, generation: int) -> None:
     _delete(url, template_path(index_stem(store, generation)))
 
 
+def newest_generation(url: str, stores: Iterable[str]) -> int:
+    """Return the highest generation that has an index in one of these stores, also of a backfill or a reset that an older ledger
+    doesn't contain; 0 if there is none. Raises IndexUnavailable, RequestRefused."""
+    numbers = (generation_of(store, index) for store in stores for index in indices_of(url, store))
+    return max((number for number in numbers if number is not None), default=0)
+
+
 def indices_of(url: str, store: str) -> dict[str, set[str]]:
     """Index -> its aliases, for the store's indices of all generations. Raises IndexUnavailable, RequestRefused."""
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}

@@ -11,7 +11,7 @@ from strandline.core.field_types import element_of, kind_of, members_of
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.index_settings import INDEX_SETTINGS_DEFAULT, IndexSettings
-from strandline.results.names import index_stem, write_alias
+from strandline.results.names import generation_of, index_stem, write_alias
 
 _DATE = {"type": "date", "format": "strict_date_optional_time||epoch_millis"}
 FIELD_MAPPINGS: dict[str, dict[str, Any]] = {
@@ -108,7 +108,8 @@ def ensure_index_template(
     Doing it again, or twice at the same time, changes nothing. Raises Conflict and IndexUnavailable.
     """
     stem = index_stem(emit_name, generation)
-    held = _held(url, stem, emit_name)
+    held, shown = _held(url, stem, emit_name)
+    later = max((generation_of(emit_name, index) or 0 for index in shown), default=0)
     _require_own_template(url, stem)
     lacking = find_lacking(held, mapping)
     _put(url, template_path(stem), _build_template(stem, emit_name, is_shown, mapping, settings))
@@ -116,7 +117,7 @@ def ensure_index_template(
     for index in lacking:
         meta = {**held[index]["mappings"].get("_meta", {}), **_MARK}
         _add_fields(url, index, {**mapping, "_meta": meta}, is_written=index >= first)
-    actions = list(_lacking_aliases(held, emit_name, is_shown, first))
+    actions = list(_lacking_aliases(held, emit_name, is_shown, first, later if later > generation else None))
     if actions:
         _put(url, "/_aliases", {"actions": actions}, method="POST")
     return sorted(held)
@@ -169,11 +170,13 @@ def _aliases_of_each(emit_name: str, is_shown: bool) -> dict[str, Any]:
     return shown | {write_alias(_INDEX_PLACEHOLDER): _HIDDEN}
 
 
-def _held(url: str, stem: str, emit_name: str) -> dict[str, Any]:
-    """The existing monthly indices of a stem, with their mappings and aliases. Raises Conflict when one of their names, of the
-    alias or of their write aliases is somebody else's."""
+def _held(url: str, stem: str, emit_name: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the existing monthly indices of a stem, with their mappings and aliases, and the names of all indices in the alias.
+    Raises Conflict if one of their names, the alias, or a write alias isn't Strandline's."""
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
-    found: dict[str, Any] = request(url, "GET", f"/{stem},{stem}-*", timeout_s=_TIMEOUT_S, parameters=parameters)
+    found: dict[str, Any] = request(
+        url, "GET", f"/{stem},{stem}-*,{emit_name}.g*-*", timeout_s=_TIMEOUT_S, parameters=parameters
+    )
     if stem in found:
         raise Conflict(f"an index is named {stem}, so it cannot be the alias of the results; emit under another name")
     own = re.compile(re.escape(stem) + r"-\d{4}\.\d{2}")
@@ -188,7 +191,7 @@ def _held(url: str, stem: str, emit_name: str) -> dict[str, Any]:
     shown = [name for name, one in sorted(found.items()) if emit_name in one["aliases"]]
     if shown and not any(is_ours(found[name]["mappings"]) for name in shown):
         raise _foreign(f"alias {emit_name} of index {', '.join(shown[:5])}", "remove it there")
-    return held
+    return held, shown
 
 
 def _require_own_template(url: str, stem: str) -> None:
@@ -236,8 +239,11 @@ def _add_fields(url: str, index: str, mapping: dict[str, Any], *, is_written: bo
             raise Conflict(str(error)) from error
 
 
-def _lacking_aliases(held: dict[str, Any], emit_name: str, is_shown: bool, first: str) -> Iterator[dict[str, Any]]:
-    """The actions that give existing indices the aliases that they lack, for writing from `first` on. Raises Conflict."""
+def _lacking_aliases(
+    held: dict[str, Any], emit_name: str, is_shown: bool, first: str, later: int | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the actions that give existing indices the aliases that they lack, for writing from `first` on. `later`: a later
+    generation that the alias shows; its windows would appear twice. None if it shows none. Raises Conflict."""
     is_filtered = any(_is_of_backfill(emit_name, *alias) for one in held.values() for alias in one["aliases"].items())
     for index, one in held.items():
         if index >= first and write_alias(index) not in one["aliases"]:
@@ -248,6 +254,12 @@ def _lacking_aliases(held: dict[str, Any], emit_name: str, is_shown: bool, first
             raise Conflict(
                 f"index {index} is no longer in the alias {emit_name}, and a backfill decides which of its windows that shows; "
                 f"compute one anew (strandline job backfill): when it is complete, the alias is set for every index"
+            )
+        if later is not None:
+            raise Conflict(
+                f"index {index} is not in the alias {emit_name}, and the alias shows generation {later}, which replaced the "
+                "results in this index; the ledger may be older than that. Nothing was changed; restore the newest copy of the "
+                "ledger, or emit under another name"
             )
         yield {"add": {"index": index, "alias": emit_name}}
 

@@ -97,7 +97,7 @@ class MonthIndices:
 
     def _lost(self, index: str) -> IndexMisconfigured:
         return IndexMisconfigured(
-            f"index {index} is gone, with the results that job {self.shape.job} emitted to it. Restore it from a snapshot; or "
-            f"make it anew, empty, with PUT /{index}, start the job again, and compute its windows again with strandline job "
-            f"backfill {self.shape.job}"
+            f"index {index} is gone, with the results that job {self.shape.job} emitted to it. Run strandline job backfill "
+            f"{self.shape.job} --missing, which makes the index again, restores its results, and starts the job; or restore the "
+            f"index from a snapshot first"
         )

@@ -1,12 +1,13 @@
-"""Search for documents of a job that the ledger can't know, because the ledger is older than they are."""
+"""Search for documents of a job that the ledger can't know, because the ledger is older than they are. Counts of its documents,
+by which a start notices that an index is older than the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from strandline.results.elasticsearch_client import request
+from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.generations import indices_of
 from strandline.results.names import first_index, generation_of, index_stem
 
@@ -58,6 +59,17 @@ def newer_document(
     return next((dict(hit["_source"]["strandline"]) for hit in hits if hit), None)
 
 
+def unknown_generation(url: str, alias: str, job: str, known: Collection[int], own: int) -> int | None:
+    """Return a generation with documents of the job that the ledger doesn't contain: of a reset, or of a backfill. None if there
+    is none. `known`: generations of the backfills in the ledger; those below `own` are of earlier lives. Raises IndexUnavailable,
+    RequestRefused."""
+    numbers = {index: generation_of(alias, index) or 0 for index in indices_of(url, alias)}
+    unknown = [index for index, number in numbers.items() if number > own and number not in known]
+    query = {"size": 1, "terminate_after": 1, "_source": False, "query": {"term": {"strandline.job": job}}}
+    hits = (_first_hit(url, place, query) for place in _places(unknown))
+    return next((numbers[hit["_index"]] for hit in hits if hit), None)
+
+
 def _planned_otherwise(emission: int, digest: str) -> dict[str, Any]:
     """The query for results of a slice of this number with another digest."""
     found = [{"term": {"strandline.emission": emission}}, {"exists": {"field": "strandline.slice_digest"}}]
@@ -82,3 +94,49 @@ def _first_hit(url: str, place: str, query: dict[str, Any]) -> dict[str, Any] | 
     whole = closed | {"allow_partial_search_results": "false"}
     answer = request(url, "POST", f"{place}/_search", timeout_s=_TIMEOUT_S, parameters=whole, body=query)
     return next(iter(answer["hits"]["hits"]), None)
+
+
+_EMISSIONS_A_PAGE = 10_000
+_NO_SUCH_INDEX = frozenset({"index_not_found_exception", "index_closed_exception"})
+
+
+def count_emission_range(url: str, index: str, job: str, first: int, last: int | None) -> int | None:
+    """Return the number of the job's documents in this index from emission `first` to `last` (None: without an upper limit). None
+    if the index doesn't exist, or is closed. Refreshes the index first. Raises IndexUnavailable, RequestRefused."""
+    body = {"size": 0, "track_total_hits": True, "query": _of_emissions(job, first, last)}
+    answer = _search_refreshed(url, index, body)
+    return None if answer is None else int(answer["hits"]["total"]["value"])
+
+
+def count_emissions(url: str, index: str, job: str, first: int) -> dict[int, int] | None:
+    """Return emission -> number of the job's documents in this index, from emission `first` on. None if the index doesn't exist,
+    or is closed. Refreshes the index first. Raises IndexUnavailable, RequestRefused."""
+    found: dict[int, int] = {}
+    emissions = {"size": _EMISSIONS_A_PAGE, "sources": [{"emission": {"terms": {"field": "strandline.emission"}}}]}
+    body: dict[str, Any] = {"size": 0, "track_total_hits": False, "query": _of_emissions(job, first, None)}
+    while True:
+        answer = _search_refreshed(url, index, body | {"aggs": {"emissions": {"composite": emissions}}})
+        if answer is None:
+            return None
+        page = answer["aggregations"]["emissions"]
+        found |= {one["key"]["emission"]: one["doc_count"] for one in page["buckets"]}
+        if "after_key" not in page:
+            return found
+        emissions["after"] = page["after_key"]
+
+
+def _of_emissions(job: str, first: int, last: int | None) -> dict[str, Any]:
+    limits = {"gte": first} | ({} if last is None else {"lte": last})
+    return {"bool": {"filter": [{"term": {"strandline.job": job}}, {"range": {"strandline.emission": limits}}]}}
+
+
+def _search_refreshed(url: str, index: str, body: dict[str, Any]) -> Any:
+    """Return the answer to a search that finds all documents. None if the index doesn't exist, or is closed."""
+    whole = {"allow_partial_search_results": "false"}
+    try:
+        request(url, "POST", f"/{index}/_refresh", timeout_s=_TIMEOUT_S)
+        return request(url, "POST", f"/{index}/_search", timeout_s=_TIMEOUT_S, parameters=whole, body=body)
+    except RequestRefused as error:
+        if error.error_type not in _NO_SUCH_INDEX:
+            raise
+        return None

@@ -43,6 +43,13 @@ class WriteReport:
     refused: list[Refused] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     """Of a CommittedWriter: what its `commit` must be told."""
+    stored: dict[str, int] = field(default_factory=dict)
+    """Store -> number of rows that it contains now, created or already present: `index NAME`, `table NAME`, `files STAGE PATH`.
+    Empty if a later start can't count them."""
+
+    def add_stored(self, store: str, rows: int) -> None:
+        if rows:
+            self.stored[store] = self.stored.get(store, 0) + rows
 
     @property
     def rows(self) -> int:

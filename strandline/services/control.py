@@ -36,7 +36,7 @@ from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.processing.source.followed.reading import SourceReader
-from strandline.results.generations import discard_generation
+from strandline.results.generations import discard_generation, newest_generation
 from strandline.services.processes.file_lock import held_alone
 from strandline.services.processes.limited_work import LimitedWork
 from strandline.services.rest.api import create_app
@@ -211,6 +211,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         log_starts,
         partial(discard_generation, settings.elasticsearch_url),
         outside_answers=outside.answers,
+        newest_generation=partial(newest_generation, settings.elasticsearch_url),
     )
     kept = SlicesKept(settings.slices_kept_days_min, settings.slices_kept_days_max)
     old_slices = OldSlices(ledger, supervisor.leads, log_starts, kept)

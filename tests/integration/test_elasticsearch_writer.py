@@ -419,7 +419,7 @@ def test_an_index_that_was_deleted_with_its_results_does_not_come_back_empty(emi
     with pytest.raises(IndexMisconfigured, match=f"index {index} is gone"):
         writer.prepare(None)
     assert emit.call("GET", f"/{emit.name}-*") == {}
-    emit.call("PUT", f"/{index}")  # as the sentence says
+    emit.call("PUT", f"/{index}")  # an operator gives the results up
     writer.prepare(None)
     assert writer.write_batches([batch], 3, 2).created == 1
 

@@ -13,7 +13,7 @@ import pytest
 from strandline.core.errors import Conflict, LogChanged, LogUnavailable, NotFound
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import EventTimeRule, SliceKind, SliceStatus
+from strandline.ledger.states import EventTimeRule, SliceKind, SliceStatus, WindowRange
 from strandline.log.kafka_status import LogRange
 from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.pipelines.job_run import JobRun
@@ -77,6 +77,8 @@ class Lab:
         self.since: dict[str, Mapping[int, int]] = {}
         self.asked: list[dict[str, Any]] = []
         self.document: dict[str, Any] | None = None
+        self.generations: set[int] = set()
+        """Those with results of the job in the index, but for its own."""
 
     def last_records(
         self, bootstrap: str, index: object, topic: str, since: Mapping[int, int], is_wanted: Callable[[Any], bool]
@@ -87,6 +89,9 @@ class Lab:
     def newer_document(self, url: str, alias: str, job: str, **bounds: Any) -> dict[str, Any] | None:
         self.asked.append({"alias": alias, "job": job, **bounds})
         return self.document if alias == "watts" else None
+
+    def unknown_generation(self, url: str, alias: str, job: str, known: set[int], own: int) -> int | None:
+        return next((one for one in sorted(self.generations) if one > own and one not in known), None)
 
     def refusal(self) -> str:
         with pytest.raises(Conflict) as caught:
@@ -125,6 +130,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(newer_results, "last_records", lab.last_records)
     monkeypatch.setattr(newer_results, "newer_document", lab.newer_document)
     monkeypatch.setattr(handed_slice, "last_records", lab.last_records)
+    monkeypatch.setattr(newer_results, "unknown_generation", lab.unknown_generation)
     yield lab
     ledger.close()
 
@@ -230,6 +236,20 @@ def test_a_document_of_a_slice_that_was_planned_again_is_refused(lab: Lab) -> No
     assert (
         "contains results of emission 3 of a slice with other records or another watermark, by run 2" in lab.refusal()
     )
+
+
+def test_results_of_a_reset_or_backfill_that_the_ledger_does_not_contain_are_refused(lab: Lab) -> None:
+    lab.run.ledger.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 2, 10)
+    lab.generations = {2}
+    require_newest_ledger(lab.run, "http://index")
+    lab.generations = {2, 3}
+    assert "the index of watts contains results of generation 3, of a reset or a backfill" in lab.refusal()
+
+
+def test_the_number_of_a_generation_that_the_ledger_does_not_contain_is_not_used_again(lab: Lab) -> None:
+    windows = {"per_minute": WindowRange(0, 60_000)}
+    row = lab.run.ledger.request_backfill("power", 1, (0, None), windows, 2, 10, generation_taken=4)
+    assert row.generation == 5
 
 
 def emit_by(lab: Lab, settings: Settings, emit: Emit) -> StoreWriter:

@@ -86,6 +86,8 @@ class SliceCommitter:
             return  # Spark begins a query with a batch, also where there is nothing to read yet
         if number <= self._plan.slice_committed:
             self._require_same(self._replayed_up_to + 1, number, facts)
+            if self._plan.restores(number):
+                self._restored(number, found)
             self._replayed_up_to = number
             log.info("replayed", job=self._run.job, epoch=self._run.epoch, slice=number, records=facts.records)
             failpoint("rewind.replayed")
@@ -104,6 +106,28 @@ class SliceCommitter:
         )
         if self._sweep is not None:
             self._tell_updates(found)
+
+    def _restored(self, number: int, outcomes: list[BucketOutcome]) -> None:
+        """Commit the parts of a slice whose results were restored. After the last one, record that all are restored."""
+        (sliced,) = self._ledger.slices(self._run.job, number, number)
+        self._commit_parts(sliced, outcomes)
+        if number < self._plan.slice_committed:
+            return
+        first = self._plan.restores_from
+        message = f"run {self._run.epoch} has restored the results of slices {first} to {number}"
+        self._ledger.end_restore(self._run.job, self._run.epoch)
+        facts = {"slice_first": first, "slice_last": number}
+        self._ledger.record_event("results_restored", message, job=self._run.job, epoch=self._run.epoch, facts=facts)
+        log.info(message, job=self._run.job, epoch=self._run.epoch)
+
+    def _commit_parts(self, sliced: SliceRow, outcomes: list[BucketOutcome]) -> None:
+        """Make rows count whose stores wait for the whole slice."""
+        parts: dict[str, list[str]] = {}
+        for outcome in outcomes:
+            for place, told in outcome.parts.items():
+                parts.setdefault(place, []).extend(told)
+        for place in sorted(parts):
+            self._committed_writers[place].commit(sliced.number, self._run.epoch, parts[place], sliced.digest)
 
     def _tell_updates(self, outcomes: list[BucketOutcome]) -> None:
         """Record in an event how many documents of open windows were dropped, each time that it is twice as many."""
@@ -149,12 +173,10 @@ class SliceCommitter:
         result_offsets = self._result_offsets(before, results)
         reached, accepted = reached_in(sliced, facts), accepted_partitions(sliced, facts.latest_ms)
         closes_ms = closes_after(sliced, reached, accepted)
-        parts: dict[str, list[str]] = {}
+        self._commit_parts(sliced, outcomes)
+        stored = Counter[str]()
         for outcome in outcomes:
-            for place, told in outcome.parts.items():
-                parts.setdefault(place, []).extend(told)
-        for place in sorted(parts):
-            self._committed_writers[place].commit(sliced.number, self._run.epoch, parts[place], sliced.digest)
+            stored.update(outcome.stored)
         rejected = dict(facts.rejected)
         if duplicates := sum(outcome.duplicates for outcome in outcomes):
             rejected[REASON_DUPLICATE] = duplicates
@@ -185,6 +207,7 @@ class SliceCommitter:
                 sessions=sessions_after(sliced, facts),
                 accepted_in=accepted_in_after(before, accepted, sliced.number),
                 ahead_ms=facts.ahead_ms,
+                stored=dict(sorted(stored.items())),
             )
         )
         failpoint("checkpoint.committed")

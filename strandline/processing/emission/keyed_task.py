@@ -78,6 +78,8 @@ class BucketOutcome(msgspec.Struct):
     """Dead letters that it wrote or found written."""
     parts: dict[str, list[str]] = {}
     """Place of a CommittedWriter -> what its `commit` must be told."""
+    stored: dict[str, int] = {}
+    """Store -> number of results that it contains now, as in WriteReport."""
     facts: list[SourceFacts] = []
     """Of every source task. Every bucket has them, and the first one hands them on."""
     duplicates: int = 0
@@ -214,7 +216,7 @@ class KeyedTask:
         split: in each bucket that merges some, one of every bucket that has any."""
         parts: list[tuple[int, int, bytes]] = []
         cascade, emissions = self.cascade, self.open_emissions
-        if not emissions:
+        if not emissions or work.restores:  # windows that were open then are closed
             return parts
         for at in dict.fromkeys(at for at, _ in emissions if at in cascade.split_stages):
             own = cascade.open_parts(at, state, closes_ms, OPEN_WINDOWS_MAX)
@@ -291,6 +293,8 @@ class KeyedTask:
             outcome.results[emission.stage] = outcome.results.get(emission.stage, 0) + emitted.results
         for place, parts in emitted.parts.items():
             outcome.parts.setdefault(place, []).extend(parts)
+        for store, count in emitted.stored.items():
+            outcome.stored[store] = outcome.stored.get(store, 0) + count
         if emitted.refused:
             outcome.refused[emission.stage] = outcome.refused.get(emission.stage, 0) + emitted.refused
         if emitted.letters:

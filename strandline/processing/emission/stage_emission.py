@@ -42,6 +42,8 @@ class Emitted:
     """Why one of those has a dead letter."""
     parts: dict[str, list[str]] = field(default_factory=dict)
     """Place of a CommittedWriter -> what its `commit` must be told."""
+    stored: dict[str, int] = field(default_factory=dict)
+    """Store -> number of results that it contains now, as in WriteReport."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class StageEmission:
             new = pa.concat_batches([new, results.revised])
         whole = [one for one in self.writers if getattr(one, "takes_whole", False)]
         writers: list[ResultWriter] = [one for one in self.writers if one not in whole]
-        writers += [self._stream_writer(stream, work, slot) for stream in self.streams]
+        if not work.restores:  # the records of a stream can't be restored under their offsets
+            writers += [self._stream_writer(stream, work, slot) for stream in self.streams]
         if whole:
             refused = self._write(whole, new, work, emitted)
             self._write_letters(refused, work, slot, emitted)
@@ -108,6 +111,8 @@ class StageEmission:
             for writer in writers:
                 report = writer.write_batches([good], self.epoch, work.number, work.digest)
                 refused += report.refused
+                for store, count in report.stored.items():
+                    emitted.stored[store] = emitted.stored.get(store, 0) + count
                 if report.parts and isinstance(writer, CommittedWriter):
                     emitted.parts.setdefault(writer.place, []).extend(report.parts)
             failpoint("emit.written")
@@ -138,7 +143,7 @@ class StageEmission:
         return rows.filter(pc.greater(rows.column(WINDOW_END), self.emitted_ms))
 
     def _write_letters(self, letters: Sequence[DeadLetter], work: SliceWork, slot: int, emitted: Emitted) -> None:
-        if not letters:
+        if not letters or work.restores:  # the dead letters of a committed slice are in their stream
             return
         writer = DeadLetterWriter(
             self.kafka_bootstrap,

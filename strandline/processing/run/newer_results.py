@@ -25,7 +25,7 @@ from strandline.processing.emission.result_stream_writer import result_header
 from strandline.processing.pipelines.checked_pipeline import aliases_of
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit
-from strandline.results.newer_documents import newer_document
+from strandline.results.newer_documents import newer_document, unknown_generation
 
 LAST_SLICES = 20
 """Number of the last slices whose results are compared with the ledger."""
@@ -154,8 +154,12 @@ def emissions_from(run: JobRun, stage: str, emit: Emit, first: int) -> list[tupl
 
 def _newer_document(run: JobRun, known: KnownSlices, index_url: str) -> str | None:
     generation = run.ledger.job(run.job).generation
+    backfilled = {row.generation for row in run.ledger.backfills(run.job)}
     for stage, aliases in aliases_of(run.pipeline).items():
         for alias in aliases:
+            unknown = unknown_generation(index_url, alias, run.job, backfilled, generation)
+            if unknown is not None:
+                return f"the index of {alias} contains results of generation {unknown}, of a reset or a backfill"
             origin = newer_document(
                 index_url,
                 alias,

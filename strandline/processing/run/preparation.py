@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import structlog
 
-from strandline.core.errors import LogUnavailable, NotFound
+from strandline.core.errors import Conflict, LedgerBehind, LogUnavailable, NotFound
 from strandline.core.failpoints import failpoint
+from strandline.ledger.states import BackfillState
 from strandline.processing.emission.fencing import fence_older_runs
+from strandline.processing.pipelines.checked_pipeline import aliases_of
 from strandline.processing.pipelines.functions.installed import installed_function
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitters_of_inputs
+from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.handed_slice import require_same_results
 from strandline.processing.run.lost_results import require_kept_results
+from strandline.processing.run.missing_results import require_results
 from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.snapshots import Snapshot
 from strandline.processing.slices.continuity import LogContinuity
@@ -26,6 +32,7 @@ from strandline.processing.slices.rewind import (
     rewind_cost,
 )
 from strandline.processing.source.data_source import planner_settings
+from strandline.results.generations import Generation, swap_aliases
 
 log = structlog.get_logger()
 
@@ -49,6 +56,8 @@ def prepare_run(
     6. Make sure that nothing is there that the ledger can't know. Before the fencing something might still come.
     7. If the run takes over a slice from another version, make sure that no store contains other results of it.
        `is_before_emission`: that version failed before it could emit anything.
+    8. Set the aliases again, as the ledger has them.
+    9. Make sure that the stores contain the results of the last slices, unless this run restores them.
 
     Raises FunctionUnusable, LogTruncated, Conflict, NotFound, LogUnavailable, SinkUnavailable, LedgerUnavailable.
     """
@@ -79,6 +88,8 @@ def prepare_run(
     message = (
         f"run {run.epoch} begins from {source}, at slice {plan.slice_first}; {cost.records} records are read again"
     )
+    if plan.restores_from is not None:
+        message += f", and the results from slice {plan.restores_from} on are emitted again"
     if functions:
         message += f"; it calls {', '.join(f'{name} of {package}' for name, package in functions.items())}"
     run.ledger.record_event(RUN_BEGINS, message, run.job, run.epoch, facts)
@@ -86,6 +97,34 @@ def prepare_run(
     fence_older_runs(run.ledger, run.settings.kafka_bootstrap, run.row)
     require_newest_ledger(run, index_url)
     require_same_results(run, index_url, is_before_emission=is_before_emission)
+    if index_url is not None:
+        set_aliases(run, index_url)
+    if plan.restores_from is None:
+        require_results(run, index_url)
+
+
+def set_aliases(run: JobRun, index_url: str) -> None:
+    """Let the aliases show what the ledger contains, if a backfill replaced results: an index that was restored from a copy has
+    the aliases of the time of the copy. Other indices get their aliases when the run sets up its writers.
+
+    Does nothing while a backfill swaps the aliases itself. Raises LedgerBehind if the aliases show a later generation;
+    IndexUnavailable, RequestRefused.
+    """
+    own = run.ledger.job(run.job).generation
+    backfills = [row for row in run.ledger.backfills(run.job) if row.generation > own]
+    if any(row.state is BackfillState.SWAPPING for row in backfills):
+        return
+    stores: dict[str, list[Generation]] = defaultdict(list)
+    for row in backfills:
+        if row.state is BackfillState.COMPLETE:
+            pipeline = load_pipeline(run.ledger, run.job, row.version, row.stream_versions)
+            for stage, aliases in aliases_of(pipeline).items():
+                for alias in aliases if stage in row.windows else ():
+                    stores[alias].append(Generation(row.generation, *row.windows[stage]))
+    try:
+        swap_aliases(index_url, stores, own)
+    except Conflict as error:
+        raise LedgerBehind.of(run.job, str(error)) from error
 
 
 def _prepare_log(run: JobRun, plan: RewindPlan) -> RewindCost:

@@ -94,7 +94,7 @@ class RunQuery:
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig, checkpoint: Path) -> KeyedTask:
         run, settings = self.run, self.run.settings
         emissions = EmissionsOfRun(run, self._stream_keys(), self.writer_of)
-        last = run.ledger.last_checkpoint(run.job)
+        last = next(iter(run.ledger.checkpoints(run.job, limit=1, before=plan.slice_replayed + 1)), None)
         return KeyedTask(
             stages=source.stages,
             types=source.types,

@@ -36,6 +36,7 @@ from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_run
 from strandline.processing.run.ending import Ending
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, exit_code_of
+from strandline.processing.run.missing_results import plan_restore
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery
 from strandline.processing.run.snapshot_choice import SnapshotChoice
@@ -181,6 +182,7 @@ class Runner:
             partial(prepare_run, run, self._index_url, is_before_emission=self._met_bad_record),
             run_query,
             self._is_java_alive,
+            partial(plan_restore, run, self._index_url),
         ).run()
 
     def _session(self, scratch: Path) -> SparkSession:

@@ -27,15 +27,21 @@ class RunStart:
     run_query: Callable[[RewindPlan, Path | None], Ending]
     """Runs Spark's query to its end, over this checkpoint directory (None: over one that ends with the run)."""
     is_java_alive: Callable[[], bool]
+    restore: Callable[[], RewindPlan | None] = lambda: None
+    """Plans a run that restores results that a store lost. None if nobody ordered that, or nothing is missing."""
 
     def run(self) -> Ending:
         """Run the query to its end.
 
-        1. With `recovery: snapshot`, begin from a snapshot where one fits.
-        2. Otherwise, or when that fails before its first commit, rewind.
+        1. If results are restored, rewind to before the first missing one.
+        2. With `recovery: snapshot`, begin from a snapshot where one fits.
+        3. Otherwise, or when that fails before its first commit, rewind.
 
         Raises StrandlineError.
         """
+        if (restored := self.restore()) is not None:
+            self.prepare(restored, None)
+            return self.run_query(restored, self.snapshots.begin())
         if (snapshot := self.snapshots.choose()) is not None:
             try:
                 return self._resume(snapshot)

@@ -41,10 +41,23 @@ class RewindPlan:
     held_open_from_ms: int | None = None
     """Windows that end later stay open through the replay, and the first new slice closes them: an earlier version with other
     windows has left some that are closed but not emitted. None: there are none."""
+    restores_from: int | None = None
+    """First slice whose results are emitted again, up to `slice_committed`, because a store lost some. None if none did."""
+    merges_restored: bool = True
+    """True if these slices may be processed in large batches. A file contains the results of one slice."""
+
+    @property
+    def slice_replayed(self) -> int:
+        """Last slice that is replayed without emitting anything."""
+        return self.slice_committed if self.restores_from is None else self.restores_from - 1
+
+    def restores(self, number: int) -> bool:
+        """Return True if the results of this committed slice are emitted again."""
+        return self.slice_replayed < number <= self.slice_committed
 
     def closed_ms(self, row: CheckpointRow) -> int | None:
         """Up to which event time windows are closed after this committed slice, in a run that follows the plan."""
-        if row.slice > self.slice_committed or row.closes_ms is None or self.held_open_from_ms is None:
+        if row.slice > self.slice_replayed or row.closes_ms is None or self.held_open_from_ms is None:
             return row.closes_ms
         return min(row.closes_ms, self.held_open_from_ms)
 
@@ -110,6 +123,23 @@ def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
         lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
         pipeline.kept,
         ledger.floor(pipeline.job),
+    )
+
+
+def restore_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline, slice_first: int, *, merges: bool) -> RewindPlan:
+    """Plan a run that emits the results of the committed slices from `slice_first` on again."""
+    before = ledger.checkpoints(pipeline.job, limit=1, before=slice_first)
+    last = ledger.last_checkpoint(pipeline.job)
+    assert last is not None, "results are missing only of committed slices"
+    plan = plan_rewind(
+        before[0] if before else None,
+        lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
+        pipeline.kept,
+        ledger.floor(pipeline.job),
+    )
+    first = min(plan.slice_first, slice_first)
+    return replace(
+        plan, slice_first=first, slice_committed=last.slice, restores_from=slice_first, merges_restored=merges
     )
 
 

@@ -138,10 +138,11 @@ def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSetting
 class SourceInputPartition(InputPartition):
     """Spark's input partition: what one source task reads, which may be pieces of several partitions of the log."""
 
-    def __init__(self, pieces: list[Piece], is_new: bool, work: bytes | None = None) -> None:
+    def __init__(self, pieces: list[Piece], is_new: bool, work: bytes | None = None, *, restores: bool = False) -> None:
         """`is_new`: whether the slice is new; a replayed one sends no rejected records. `work`: what the keyed tasks have to do;
-        one task of a batch hands it on."""
+        one task of a batch hands it on. `restores`: True if results of committed slices are emitted again."""
         super().__init__(None)
+        self.restores = restores
         self.pieces = pieces
         self.is_new = is_new
         self.work = work
@@ -213,7 +214,8 @@ class SliceStreamReader(DataSourceStreamReader):
         decoding = self._config.task.decoding
         self._formats = self._formats or StreamFormats(self._open_ledger(), decoding.formats, decoding.lookups)
         spread = spread_pieces(slices, self._config.parallelism, self._formats)
-        tasks = [SourceInputPartition(pieces, is_new) for pieces in spread]
+        restores = self._config.plan.restores(last)
+        tasks = [SourceInputPartition(pieces, is_new, restores=restores) for pieces in spread]
         tasks[0].work = encode(self._work(first, slices[-1], is_new=is_new))
         return tasks
 
@@ -221,7 +223,9 @@ class SliceStreamReader(DataSourceStreamReader):
         from strandline.processing.source.source_task import SourceTask  # the planner starts sooner without it
 
         assert isinstance(partition, SourceInputPartition)
-        return SourceTask(self._config.task).read(partition.pieces, is_new=partition.is_new, work=partition.work)
+        return SourceTask(self._config.task).read(
+            partition.pieces, is_new=partition.is_new, work=partition.work, restores=partition.restores
+        )
 
     def stop(self) -> None:
         if self._index is not None:
@@ -238,7 +242,12 @@ class SliceStreamReader(DataSourceStreamReader):
         if self._replay is None:
             config = self._config
             self._replay = Replay(
-                self._open_ledger(), config.planner.job, config.plan.slice_committed, config.replay_rows_max
+                self._open_ledger(),
+                config.planner.job,
+                config.plan.slice_committed,
+                config.replay_rows_max,
+                config.plan.restores_from,
+                merges_restored=config.plan.merges_restored,
             )
         return self._replay
 
@@ -248,16 +257,19 @@ class SliceStreamReader(DataSourceStreamReader):
         before = ledger.checkpoint(last.job, first - 1) if first > 1 else None
         # A rewind begins with windows that are open only in part; a snapshot continues those of the slice before.
         begins_empty = first == plan.slice_first and plan.reaches_back_to_ms is not None
+        restores = plan.restores(last.number)
+        emits = is_new or restores
         return SliceWork(
             number=last.number,
-            emits=is_new,
+            emits=emits,
             from_ms=plan.closed_ms(before) if before and not begins_empty else None,
             to_ms=None if is_new else plan.closed_ms(ledger.checkpoint(last.job, last.number)),
             new_slice=last if is_new else None,
             dead_letter_offsets=before.dead_letter_offsets if before else {},
             result_offsets=before.result_offsets if before else {},
-            emitted_ms=plan.closed_ms(before) if before and is_new else None,
-            digest=last.digest if is_new else "",
+            emitted_ms=plan.closed_ms(before) if before and emits else None,
+            digest=last.digest if emits else "",
+            restores=restores,
         )
 
 

@@ -34,7 +34,19 @@ class LogTask:
 class Replay:
     """The committed slices of a rewind, in batches of a bounded size. Each slice is read once from the ledger."""
 
-    def __init__(self, ledger: Ledger, job: str, slice_committed: int, rows_max: int) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        job: str,
+        slice_committed: int,
+        rows_max: int,
+        restores_from: int | None = None,
+        *,
+        merges_restored: bool = True,
+    ) -> None:
+        """`restores_from`, `merges_restored`: see RewindPlan. No batch contains slices before and from `restores_from`."""
+        self._restores_from = restores_from
+        self._merges_restored = merges_restored
         self._ledger = ledger
         self._job = job
         self._slice_committed = slice_committed
@@ -61,12 +73,19 @@ class Replay:
             if not self._ahead:
                 last = min(number + SLICES_A_LOOK - 1, self._slice_committed)
                 self._ahead = self._ledger.slices(self._job, number, last)[::-1]
+            if number > slice_first and self._is_cut(number):
+                return
             row = self._ahead[-1]
             rows += offset_count(row.offsets_first, row.offsets)
             if version is not None and (rows > self._rows_max or row.version != version):
                 return
             version = row.version
             yield self._ahead.pop()
+
+    def _is_cut(self, number: int) -> bool:
+        """Return True if a batch must begin with this slice."""
+        first = self._restores_from
+        return first is not None and (number == first or (number > first and not self._merges_restored))
 
 
 def recorded_tasks(

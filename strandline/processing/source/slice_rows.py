@@ -82,6 +82,8 @@ class SliceWork(msgspec.Struct, frozen=True):
     """Windows that end at or before it were emitted by slices before, and may be revised; None: none are."""
     digest: str = ""
     """Digest of the slice `number`, which the emitted results record. Empty if the batch emits nothing."""
+    restores: bool = False
+    """True if the slice is committed, and only results that its stores lost are emitted again."""
 
     def closes_ms(self, facts: Iterable[SourceFacts]) -> int | None:
         """Up to which event time windows become final. `facts`: of every source task."""

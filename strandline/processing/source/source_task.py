@@ -67,8 +67,12 @@ class SourceTask:
         self._cascade = config.cascade
         self._chains = [config.record_chain(at) for at in range(1 + len(config.further_types))]
 
-    def read(self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None, restores: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """The task's rows of ROWS_SCHEMA, with `work` for every bucket if it is given.
+
+        `restores`: True if results of committed slices are emitted again.
 
         Raises BadRecord where the job ends at a bad record: no bucket has seen anything of the slice by then, because Spark
         begins with the buckets when all tasks have read.
@@ -76,7 +80,7 @@ class SourceTask:
         decoding = self._config.decoding
         sessions: SessionsRead = {}
         chunks = decode_pieces(decoding, pieces, is_new=is_new, sessions=sessions)
-        return batches_of(self.rows(chunks, is_new=is_new, work=work, sessions=sessions))
+        return batches_of(self.rows(chunks, is_new=is_new, work=work, sessions=sessions, restores=restores))
 
     def rows(
         self,
@@ -85,6 +89,7 @@ class SourceTask:
         is_new: bool,
         work: bytes | None,
         sessions: Mapping[tuple[str, int], Sessions] = MappingProxyType({}),
+        restores: bool = False,
     ) -> Iterator[SliceRowBlob]:
         """As `read`, of chunks that are decoded. `sessions`: what their records have declared, once all chunks are read."""
         config, facts = self._config, list[SourceFacts]()
@@ -104,7 +109,7 @@ class SourceTask:
                 rejects.sort(key=lambda reject: reject.index)
             event_us = decoded.event_time.cast(pa.int64())
             facts.append(_facts_of(chunk, rejects, event_us))
-            if is_new and stepped.at_stages:
+            if (is_new or restores) and stepped.at_stages:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
             candidates = self._candidates(partition, event_us, stepped)
             if candidates is not None and self._cascade.has_deduped_records:

@@ -108,6 +108,7 @@ class FilesWriter:
                 store.write(place, _parquet(table))
                 report.parts.append(msgspec.json.encode(WrittenFile(place, table.num_rows, digest)).decode())
                 report.created += table.num_rows
+                report.add_stored(self.place, table.num_rows)
         return report
 
     def commit(self, emission: int, epoch: int, parts: Sequence[str], slice_digest: str = "") -> None:

@@ -106,6 +106,7 @@ class SqlWriter:
             return
         report.created += created
         report.already += len(values) - created
+        report.add_stored(f"table {self.table_name}", len(values))
 
     def _values(self, rows: TypedRows) -> list[dict[str, Any]]:
         """The rows as the table has them: an array or a struct is the JSON text that it is in a document."""
@@ -287,6 +288,17 @@ def emissions_from(url: str, table_name: str, job: str, first: int) -> list[tupl
             sa.select(table.c[_EMISSION], digest).where(table.c[_JOB] == job, table.c[_EMISSION] >= first).distinct()
         )
         return sorted((emission, digest or "") for emission, digest in connection.execute(found))
+
+
+def count_emissions(url: str, table_name: str, job: str, first: int) -> dict[int, int]:
+    """Return emission -> number of the job's rows, from emission `first` on. Without a table there are none. Raises
+    SinkUnavailable, Conflict."""
+    table = table_of(table_name, {_JOB: "string", _EMISSION: "long"})
+    with reading(url, table_name) as connection:
+        if not sa.inspect(connection).has_table(table.name, table.schema):
+            return {}
+        wanted = sa.select(table.c[_EMISSION], sa.func.count()).where(table.c[_JOB] == job, table.c[_EMISSION] >= first)
+        return {emission: count for emission, count in connection.execute(wanted.group_by(table.c[_EMISSION]))}
 
 
 @contextmanager

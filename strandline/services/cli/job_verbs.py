@@ -245,16 +245,33 @@ def backfill_job(
     up_to: To = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the backfill is complete.")] = True,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the backfill that is under way.")] = False,
+    missing: Annotated[
+        bool,
+        typer.Option("--missing", help="Restore exactly the results that a store lost, and start the job."),
+    ] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute past windows again with the job's present version, beside the running job, and replace the old results when all
-    are complete."""
+    are complete. With --missing, the job itself emits again only the results that a store lost, under the same ids."""
     from_ms, to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
+    if missing:
+        if cancel or from_ms is not None or to_ms is not None:
+            raise typer.BadParameter("give --missing alone; the ledger and the stores determine the range")
+        with connect(data_dir, url, token_file) as client:
+            job = client.order(name, "restore")
+            if wait:
+                what = "running with all results restored"
+                with waiting(f"waiting until job {name} has restored its missing results"):
+                    job = client.wait_for_job(name, _has_restored, what, float("inf"))
+        _show_job(job, as_json)
+        return
     if cancel != (from_ms is None) or (cancel and to_ms is not None):
-        raise typer.BadParameter("give --from TIME, and --to TIME where it is to end, or --cancel alone")
+        raise typer.BadParameter(
+            "give --from TIME, and --to TIME where it is to end; or --missing alone; or --cancel alone"
+        )
     with connect(data_dir, url, token_file) as client:
         if from_ms is None:
             answer = client.cancel_backfill(name, _open_backfill(client, name))
@@ -341,6 +358,10 @@ def _wait(client: ControlClient, name: str, is_so: Callable[[Answer], bool], wha
             return is_so(job)
 
         return client.wait_for_job(name, look, what, timeout_s)
+
+
+def _has_restored(job: Answer) -> bool:
+    return job["state"] == "running" and not job["restores"]
 
 
 def _open_backfill(client: ControlClient, job: str) -> int:

@@ -421,6 +421,8 @@ class JobView(View):
     """The newest run; 0 before the first."""
     generation: int
     """Of the results that it writes itself: higher after a reset."""
+    restores: bool
+    """True until the next run has restored the results that a store lost."""
     leader: LeaderView | None
     """Null while no control service leads the job."""
     created_ms: int

@@ -24,6 +24,7 @@ from strandline.core.errors import Conflict, LedgerUnavailable, StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
 from strandline.processing.backfill.plan import plan_backfill, stores_of
+from strandline.processing.pipelines.checked_pipeline import aliases_of
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
 from strandline.services.processes.worker_process import WorkerProcess
 from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths, blame_of
@@ -70,12 +71,14 @@ class BackfillJobs:
         discard: Callable[[str, int], None],
         *,
         outside_answers: Callable[[], bool] = lambda: False,
+        newest_generation: Callable[[Sequence[str]], int] = lambda stores: 0,
         command: Callable[[str, int], Sequence[str]] = backfill_command,
         pause_first_s: float = PAUSE_FIRST_S,
     ) -> None:
         """`leads(job)`: whether this control service leads it now. `log_starts(stream)`: the first offset that each of its
         partitions still holds. `discard(store, generation)` deletes the documents of a generation. `outside_answers`: whether
-        Kafka and Elasticsearch answer this service now."""
+        Kafka and Elasticsearch answer this service now. `newest_generation(stores)`: the highest generation with an index."""
+        self._newest_generation = newest_generation
         self._ledger = ledger
         self._data_dir = data_dir
         self._leads = leads
@@ -107,7 +110,7 @@ class BackfillJobs:
         """Request a backfill of the windows that end after `from_ms`, up to `to_ms` or to what is emitted now, for `principal`.
 
         While it is open, the same call again changes nothing, unless the job has another version by now. Raises NotFound,
-        LogTruncated, LogUnavailable, and Conflict when another backfill is open or there is nothing to compute.
+        LogTruncated, LogUnavailable, IndexUnavailable, and Conflict when another backfill is open or there is nothing to compute.
         """
         asked = (self._ledger.job(job).version, from_ms, to_ms)
         for row in self._ledger.backfills(job):
@@ -115,6 +118,8 @@ class BackfillJobs:
                 return row
         load = partial(load_pipeline, self._ledger, job)
         plan = plan_backfill(self._ledger, job, load, self._log_starts, from_ms, to_ms)
+        aliases = aliases_of(load(plan.version))
+        stores = sorted({alias for stage in plan.windows for alias in aliases[stage]})
         row = self._ledger.request_backfill(
             job,
             plan.version,
@@ -123,6 +128,7 @@ class BackfillJobs:
             plan.slice_committed,
             plan.records,
             streams_of_version(self._ledger, job, plan.version),
+            self._newest_generation(stores),
         )
         message = f"backfill {row.generation} of job {job} was requested, with version {row.version}"
         facts = {"generation": row.generation}

@@ -31,7 +31,7 @@ from strandline.processing.pipelines.result_streams import (
 )
 from strandline.processing.pipelines.stored import followers_of, spec_of_version
 from strandline.results.elasticsearch_client import RequestRefused, request
-from strandline.results.generations import hide_older
+from strandline.results.generations import hide_older, newest_generation
 from strandline.results.mapping import template_path
 from strandline.results.names import dead_letter_index, generation_of
 
@@ -93,7 +93,7 @@ class JobLives:
         origin = self.origin(spec, to)
         fence = self._end_runs(job, "reset")
         try:
-            row = self._ledger.reset_job(fence, Origin(origin, self._letters_end(job)))
+            row = self._ledger.reset_job(fence, Origin(origin, self._letters_end(job)), self._generation_taken(spec))
         except Fenced as error:
             raise _started(job, "reset") from error
         failpoint("reset.begun")
@@ -243,9 +243,18 @@ class JobLives:
                 f"them (strandline job status {readers[0]}), or delete it: strandline job delete {readers[0]}"
             )
 
+    def _generation_taken(self, spec: PipelineSpec) -> int:
+        """Return the highest generation in the index; 0 if the index doesn't respond. Then the next run refuses results that it
+        doesn't know."""
+        try:
+            return newest_generation(self._elasticsearch_url, _aliases(spec))
+        except (IndexUnavailable, RequestRefused) as error:
+            log.warning("can't read the generations in the index", job=spec.pipeline, why=str(error))
+            return 0
+
     def _hide(self, spec: PipelineSpec, row: JobRow) -> None:
         try:
-            for alias in sorted({emit.name for step in spec.steps for emit in step.emit or [] if emit.elasticsearch}):
+            for alias in _aliases(spec):
                 hide_older(self._elasticsearch_url, alias, row.generation)
         except (IndexUnavailable, RequestRefused) as error:
             log.warning("the next run hides what earlier lives wrote", job=row.name, why=str(error))
@@ -297,3 +306,7 @@ def _delete(url: str, path: str) -> None:
 
 def _started(job: str, verb: str) -> Conflict:
     return Conflict(f"job {job} was started in between; stop it, then strandline job {verb} {job} again")
+
+
+def _aliases(spec: PipelineSpec) -> list[str]:
+    return sorted({emit.name for step in spec.steps for emit in step.emit or [] if emit.elasticsearch})

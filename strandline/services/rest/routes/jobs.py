@@ -140,6 +140,14 @@ def restart_job(control: Control, caller: Caller, name: str, response: Response)
     return _order(control, name, Desired.RUNNING, response, "restart", caller)
 
 
+@router.post("/v1/jobs/{name}/restore", status_code=202)
+def restore_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
+    """Start a run that restores the results that a store lost. It replays the recorded slices from the first one with a missing
+    result, and emits their results again under the same ids. `restores` is false when all are restored."""
+    control.ledger.order_restore(name)
+    return _order(control, name, Desired.RUNNING, response, "restore", caller)
+
+
 @router.delete("/v1/jobs/{name}")
 def delete_job(
     control: Control, caller: Caller, name: str, results: bool = False, dead_letters: bool = False

@@ -1,0 +1,171 @@
+"""A store that is older than the ledger is noticed at the start of a run, and the run that restores its results is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import Conflict, ResultsMissing
+from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import BackfillState, WindowRange
+from strandline.processing.pipelines.stages import Emit
+from strandline.processing.run import missing_results
+from strandline.processing.run.missing_results import plan_restore, require_results
+from strandline.processing.source.recorded_slices import Replay
+from strandline.results.sinks.contract import batch_of
+from strandline.results.sinks.files_writer import FilesWriter
+from tests.support.ledgers import a_checkpoint, a_slice
+from tests.unit.test_newer_results import Lab, emit_by
+
+INDEX = "index watts-2026.01"
+
+
+class Store:
+    """An index: emission -> number of documents. None: the index doesn't exist."""
+
+    def __init__(self) -> None:
+        self.emissions: dict[str, dict[int, int] | None] = {}
+
+    def count_emissions(self, url: str, index: str, job: str, first: int) -> dict[int, int] | None:
+        found = self.emissions.get(f"index {index}")
+        return None if found is None else {number: count for number, count in found.items() if number >= first}
+
+    def count_emission_range(self, url: str, index: str, job: str, first: int, last: int | None) -> int | None:
+        found = self.count_emissions(url, index, job, first)
+        return None if found is None else sum(n for number, n in found.items() if last is None or number <= last)
+
+
+class StoredLab(Lab):
+    """A job with six committed slices, of which slices 1, 2, 4 and 6 emitted results to an index; its fourth run begins."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        for number in (3, 4, 5, 6):
+            if number > 3:
+                ledger.plan_slice(a_slice(number, 3))
+            stored = {INDEX: number} if number in (4, 6) else {}
+            ledger.commit_checkpoint(a_checkpoint(number, 3, stored=stored, result_offsets={"minutes": {0: 7}}))
+        self.run = replace(self.run, row=ledger.begin_run("power", 1))
+        self.store = Store()
+        self.store.emissions[INDEX] = {4: 4, 6: 6}
+
+    def missing(self) -> str:
+        with pytest.raises(ResultsMissing) as caught:
+            require_results(self.run, "http://index")
+        return str(caught.value)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoredLab]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    lab = StoredLab(ledger)
+    for name in ("count_emissions", "count_emission_range"):
+        monkeypatch.setattr(missing_results, name, getattr(lab.store, name))
+    yield lab
+    ledger.close()
+
+
+def test_a_start_with_all_results_of_the_last_slices_goes_on(lab: StoredLab) -> None:
+    """Results that a restore wrote under the number of a later slice count, and an interrupted slice hides nothing."""
+    require_results(lab.run, "http://index")
+    lab.store.emissions[INDEX] = {6: 10, 7: 99}
+    require_results(lab.run, "http://index")
+    lab.store.emissions[INDEX] = {4: 4, 6: 5, 7: 99}
+    assert "1 of 10 results" in lab.missing()
+
+
+def test_an_index_that_lacks_results_of_the_last_slices_is_refused_with_the_command(lab: StoredLab) -> None:
+    lab.store.emissions[INDEX] = {4: 4}
+    assert "job power: 6 of 10 results of slices 4 to 6 are missing in index watts-2026.01" in lab.missing()
+    assert "run strandline job backfill power --missing, which restores" in lab.missing()
+
+
+def test_an_index_that_was_deleted_is_not_compared(lab: StoredLab) -> None:
+    """By hand, or by a lifecycle policy. If results may still go to it, the set-up of the writers refuses the start."""
+    lab.store.emissions[INDEX] = None
+    require_results(lab.run, "http://index")
+
+
+def test_results_that_a_backfill_replaced_are_not_compared(lab: StoredLab) -> None:
+    lab.store.emissions[INDEX] = {}
+    ledger = lab.run.ledger
+    row = ledger.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 360_000)}, 6, 10)
+    ledger.begin_backfill("power", row.generation)
+    assert "10 of 10" in lab.missing()
+    ledger.move_backfill("power", row.generation, BackfillState.SWAPPING)
+    ledger.move_backfill("power", row.generation, BackfillState.COMPLETE)
+    require_results(lab.run, "http://index")
+
+
+@pytest.mark.parametrize("is_table", [False, True], ids=["files", "a table"])
+def test_files_and_tables_that_lack_results_are_refused(lab: StoredLab, tmp_path: Path, is_table: bool) -> None:
+    settings = Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}")
+    emit = Emit("sql", "minutes") if is_table else Emit("files", str(tmp_path / "results"))
+    writer: Any = emit_by(lab, settings, emit)
+    writer.prepare(None)
+    stored = {}
+    for number in (7, 8):
+        report = writer.write_batches([batch_of(writer.shape, [number])], 4, number)
+        stored = report.stored
+        if isinstance(writer, FilesWriter):
+            writer.commit(number, 4, report.parts)
+        lab.run.ledger.plan_slice(a_slice(number, 4))
+        offsets = {"minutes": {0: 7}}
+        lab.run.ledger.commit_checkpoint(a_checkpoint(number, 4, stored=stored, result_offsets=offsets))
+        require_results(lab.run, "http://index")
+    if is_table:
+        from strandline.results.sinks import sql_writer
+
+        with sql_writer.engine_of(sql_writer.sql_url(settings)).begin() as connection:
+            connection.exec_driver_sql("DELETE FROM minutes WHERE strandline_emission = 8")
+    else:
+        next((tmp_path / "results").rglob("000000000008.json")).unlink()
+    (store,) = stored
+    assert f"1 of 2 results of slices 7 to 8 are missing in {store}" in lab.missing()
+    lab.run.ledger.order_restore("power")
+    plan = plan_restore(lab.run, "http://index")
+    assert plan is not None and (plan.restores_from, plan.slice_committed) == (8, 8)
+    assert plan.merges_restored is is_table, "each slice has its own file"
+
+
+def test_a_restore_emits_the_slices_from_the_first_missing_result_on(lab: StoredLab) -> None:
+    assert plan_restore(lab.run, "http://index") is None, "nobody ordered it"
+    lab.run.ledger.order_restore("power")
+    lab.store.emissions[INDEX] = {4: 3}
+    plan = plan_restore(lab.run, "http://index")
+    assert plan is not None and (plan.restores_from, plan.slice_committed, plan.slice_replayed) == (4, 6, 3)
+    assert plan.slice_first <= 4 and plan.emitted == {"per_minute": 0}
+    assert [number for number in range(1, 9) if plan.restores(number)] == [4, 5, 6]
+    assert lab.run.ledger.job("power").restores, "until the run has restored them"
+
+
+def test_a_restore_without_a_missing_result_is_done(lab: StoredLab) -> None:
+    lab.run.ledger.order_restore("power")
+    assert plan_restore(lab.run, "http://index") is None
+    assert not lab.run.ledger.job("power").restores
+
+
+def test_results_of_another_version_are_not_restored(lab: StoredLab) -> None:
+    lab.store.emissions[INDEX] = {}
+    lab.run.ledger.order_restore("power")
+    lab.run = replace(lab.run, row=replace(lab.run.row, version=2))
+    with pytest.raises(Conflict, match=r"version 1 emitted some of them.*strandline job backfill power --from TIME"):
+        plan_restore(lab.run, "http://index")
+
+
+def test_no_batch_of_a_replay_contains_slices_before_and_after_the_first_restored_one(lab: StoredLab) -> None:
+    def batches(**changed: Any) -> list[list[int]]:
+        replay, found, first = Replay(lab.run.ledger, "power", 6, 10_000, **changed), [], 1
+        while first <= 6:
+            found.append([row.number for row in replay.batch_from(first)])
+            first = found[-1][-1] + 1
+        return found
+
+    assert batches() == [[1, 2, 3, 4, 5, 6]]
+    assert batches(restores_from=4) == [[1, 2, 3], [4, 5, 6]]
+    assert batches(restores_from=4, merges_restored=False) == [[1, 2, 3], [4], [5], [6]]
