@@ -29,6 +29,8 @@ from strandline.ledger.states import TokenRow
 
 logger = structlog.get_logger()
 
+OIDC_PREFIX = "oidc:"
+"""Prefix of the names of principals with a token of the OIDC provider. The name of a token of Strandline has no colon."""
 UNKNOWN_MAX = 1_000
 LOOKING_MAX = 50
 KNOWN_MAX = 50_000
@@ -183,6 +185,14 @@ class Doorkeeper:
         if known is None or known[0] is not row:
             known = self._signers[token_id] = row, Signer(principal_of(row), signing_key_of(row))
         return known[1]
+
+    def may_have_token(self, name: str) -> bool:
+        """Return False if no valid token has this name. True also if this can't be known: the ledger doesn't respond, or an OIDC
+        provider issues the tokens."""
+        if name.startswith(OIDC_PREFIX):
+            return self._issuer is not None
+        now_ms = self._now_ms()
+        return not self.is_current or any(row.name == name and row.is_valid_at(now_ms) for row in self._rows.values())
 
     def note_use(self, token_id: str) -> None:
         """Have the ledger know that a token was used."""

@@ -25,7 +25,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from strandline.access.doorkeeper import TokensUnavailable
+from strandline.access.doorkeeper import OIDC_PREFIX, TokensUnavailable
 from strandline.access.rights import ALL_STREAMS, Principal
 from strandline.core.documents import NAME
 from strandline.core.errors import InvalidSettings, Unauthenticated
@@ -119,7 +119,7 @@ class OidcIssuer:
         roles = [self._roles[value] for value in values if value in self._roles]
         writes = frozenset(self._writes[value] for value in values if value in self._writes)
         return (
-            Principal(f"oidc:{name}", max(roles, key=_ROLES.index, default=None), writes),
+            Principal(f"{OIDC_PREFIX}{name}", max(roles, key=_ROLES.index, default=None), writes),
             until_s,
             keys[-1].thumbprint(),
         )

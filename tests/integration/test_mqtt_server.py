@@ -483,9 +483,20 @@ def test_passwords(kafka, tmp_path):
         wait_until(answer, lambda code: code == b"\0", "the new user let in")
         with Raw(listener, 5, "mine", user="lundy", password=b"right") as mine, Raw(listener, 0) as thief:
             thief.socket.sendall(client.connect(5, "mine", user="skye", password=b"new"))
-            assert thief.receive()[3:4] == b"\x85"
+            assert b"\x85" in thief.receive()[2:5]
             mine.socket.sendall(client.PINGREQ)
             assert mine.receive() == b"\xd0\x00"
+        hour = b"\x11\x00\x00\x0e\x10"
+        Raw(listener, 5, "kept", flags=0, content=hour, user="lundy", password=b"right").socket.close()
+        listener.kill()
+        listener.start()
+        for version, refused in ((4, b"\x02"), (5, b"\x85")):
+            with Raw(listener, 0) as thief:
+                thief.socket.sendall(client.connect(version, "kept", user="skye", password=b"new"))
+                assert refused in thief.receive()[2:5]
+        with Raw(listener, 0) as mine:
+            mine.socket.sendall(client.connect(5, "kept", flags=0, content=hour, user="lundy", password=b"right"))
+            assert mine.receive()[2:4] == b"\x01\x00", "the session is present"
         assert "right" not in listener.log_file.read_text()
     finally:
         listener.close()

@@ -30,7 +30,7 @@ class Transport:
         self.unsent = 0
 
     def get_extra_info(self, name):
-        return ("192.0.2.1", 1)
+        return ("192.0.2.1", 1) if name == "peername" else None
 
     def get_write_buffer_size(self):
         return self.unsent

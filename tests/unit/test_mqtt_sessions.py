@@ -226,22 +226,46 @@ def test_a_place_that_can_not_be_written_is_told(tmp_path):
         Sessions(tmp_path / "file" / "sessions")
 
 
-def begin_as(sessions, user, client_id):
-    return asyncio.run(sessions.begin(client_id, Connect(5, client_id, False, 0, session_expiry_s=60), user))
+def owner_of(name):
+    return ("token", name) if name is not None else None
 
 
-def test_another_users_session_is_neither_resumed_nor_ended(open_sessions):
+def begin_as(sessions, name, client_id):
+    connects = Connect(5, client_id, False, 0, session_expiry_s=60)
+    return asyncio.run(sessions.begin(client_id, connects, owner_of(name)))
+
+
+def test_a_session_has_an_owner_until_it_ends(open_sessions, clock):
+    sessions = open_sessions()
+    assert sessions.owner("a") is None
+    begin_as(sessions, "lundy", "a")
+    sessions.end("a", 60, owner_of("lundy"))
+    assert (sessions.owner("a"), sessions.owner("b")) == (owner_of("lundy"), None)
+    assert begin_as(sessions, None, "b") == (False, 60)
+    sessions = open_sessions()
+    assert (sessions.owner("a"), sessions.owner("b")) == (owner_of("lundy"), None)
+    clock.now_s += 61
+    assert (sessions.owner("a"), open_sessions().owner("a")) == (None, None)
+
+
+def test_a_session_of_an_owner_that_has_lost_its_identifier_ends(open_sessions, monkeypatch):
     sessions = open_sessions()
     begin_as(sessions, "lundy", "a")
-    sessions.end("a", 60, "lundy")
-    assert begin_as(sessions, "thief", "a") == (False, 60)
-    sessions.end("a", 0, "thief")
-    assert begin_as(sessions, "lundy", "a") == (True, 60)
-    assert begin_as(open_sessions(), "lundy", "a") == (True, 60)
+    sessions.end("a", 60, owner_of("lundy"))
+    with monkeypatch.context() as full:
+        full.setattr(sessions_module, "_append", refuse)
+        with pytest.raises(OSError, match="no space"):
+            begin_as(sessions, "skye", "a")
+    assert sessions.owner("a") == owner_of("lundy")
+    assert begin_as(sessions, "skye", "a") == (False, 60)
+    for present in (sessions, open_sessions()):
+        assert present.owner("a") == owner_of("skye")
+        assert len(present._expiry_s) == 1
+    assert begin_as(sessions, "lundy", "a") == (False, 60)
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("SESSIONS_MAX", 10), ("NAMES_BYTES_MAX", 10 * (256 + 5))], ids=["number", "bytes"]
+    ("limit", "value"), [("SESSIONS_MAX", 10), ("NAMES_BYTES_MAX", 10 * (256 + 5 + 5))], ids=["number", "bytes"]
 )
 def test_who_has_the_most_sessions_loses_the_oldest(open_sessions, monkeypatch, limit, value):
     monkeypatch.setattr(f"strandline.ingest.mqtt.sessions.{limit}", value)
@@ -252,13 +276,14 @@ def test_who_has_the_most_sessions_loses_the_oldest(open_sessions, monkeypatch, 
         begin_as(sessions, "thief", f"{number:0256}")
     assert all(begin_as(sessions, "lundy", f"mine{number}") == (True, 60) for number in range(3))
     assert begin_as(sessions, "thief", f"{49:0256}") == (True, 60)
-    assert sum(map(len, sessions._of_user.values())) == len(sessions._expiry_s) <= 13
-    assert sessions._names_bytes == sum(len(client_id) + len(user) for user, client_id in sessions._expiry_s)
+    assert sum(map(len, sessions._of_owner.values())) == len(sessions._expiry_s) <= 13
+    assert sessions._names_bytes == sum(len("".join([client_id, *owner])) for owner, client_id in sessions._expiry_s)
 
 
 def test_a_session_of_an_older_version_is_its_clients(open_sessions, tmp_path, clock):
-    (tmp_path / "sessions").write_text(f'["a", 60, {clock.now_s}]\n["b", 60, null]\n')
+    (tmp_path / "sessions").write_text(f'["a", 60, {clock.now_s}]\n["b", 60, null]\n["c", 60, null, "lundy"]\n')
     sessions = open_sessions()
     assert begin_as(sessions, "lundy", "a") == (True, 60)
     assert begin_as(sessions, None, "b") == (True, 60)
+    assert begin_as(sessions, "skye", "c") == (True, 60)
     assert begin_as(open_sessions(), "thief", "a") == (False, 60)

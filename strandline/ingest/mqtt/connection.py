@@ -40,7 +40,7 @@ from strandline.ingest.mqtt.encoder import (
     suback_refused,
     unsuback,
 )
-from strandline.ingest.mqtt.logins import Login
+from strandline.ingest.mqtt.logins import Login, Owner, certificate_name
 from strandline.ingest.mqtt.wire import V5, PacketError, Reason
 
 RECEIVE_MAXIMUM = 1_000
@@ -154,7 +154,10 @@ class Connection(asyncio.Protocol):
         self.client_id = ""
         self.session_expiry_s: int | None = None
         """How long the session outlives the connection; None until CONNACK has said it."""
-        self.user: str | None = None
+        self.owner: Owner | None = None
+        """Owner of its client identifier. None if the listener asks for no login."""
+        self.certificate: str | None = None
+        """Name of the client certificate. None if the listener requests none."""
         self.login: Login | None = None
         """Who connected, with its rights; None where nobody is asked."""
         self.peer = ""
@@ -169,6 +172,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by what it can do
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else "unknown"
+        self.certificate = certificate_name(transport.get_extra_info("peercert"))
         if not self._owner.accept(self):
             self.state = State.CLOSED
             self._transport.abort()

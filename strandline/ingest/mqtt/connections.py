@@ -17,7 +17,7 @@ from strandline.ingest.mqtt.batches import Batches
 from strandline.ingest.mqtt.connection import Admission, Connection, ConnectRefused, Pause, State
 from strandline.ingest.mqtt.decoder import Connect, Publish, Will
 from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, packet_bytes_max, properties_fit
-from strandline.ingest.mqtt.logins import Login, Logins
+from strandline.ingest.mqtt.logins import Login, Logins, Owner
 from strandline.ingest.mqtt.passwords import TooManyChecks
 from strandline.ingest.mqtt.sessions import Departed, Sessions, WaitingWills
 from strandline.ingest.mqtt.topics import Route, TopicRoutes
@@ -164,7 +164,8 @@ class MqttConnections:
 
         1. Check the password or the token, and whether its user may have this identifier.
         2. Give an identifier to a client without one.
-        3. Close an older connection of the same client, unless it is another user's.
+        3. Refuse an identifier that belongs to another login, before anything changes for its owner. Close an older connection
+           of the same client.
         4. Find the session to resume, and store the session before CONNACK promises it.
         5. Drop the will that waits while the session lasts; if there is no session any more, publish it.
         """
@@ -183,27 +184,26 @@ class MqttConnections:
             raise ConnectRefused(
                 Reason.CLIENT_IDENTIFIER_NOT_VALID, f"user {login.user!r} may not connect as {client_id[:100]!r}"
             )
-        user = login.user if login is not None else None  # unchecked, a name says nothing
+        owner = self._logins.owner(login, connection.certificate)
         older = self._clients.get(client_id)
+        self._require_own(client_id, owner, older)
         if older is not None:
-            if older.user != user:
-                raise ConnectRefused(Reason.CLIENT_IDENTIFIER_NOT_VALID, f"{client_id!r} is connected as another user")
             older.close(Reason.SESSION_TAKEN_OVER, "the same client has connected again")
         self._clients[client_id] = connection
-        connection.client_id, connection.user, connection.login = client_id, user, login
+        connection.client_id, connection.owner, connection.login = client_id, owner, login
         if not self._is_reading:  # uvloop starts reading, whatever was set before
             connection.pause(Pause.BACKLOG)
         try:
-            is_present, expiry_s = await self._sessions.begin(client_id, connect, user)
+            is_present, expiry_s = await self._sessions.begin(client_id, connect, owner)
         except OSError as error:
             logger.error("a session could not be kept", action="mqtt_session_lost", reason=str(error))
             raise ConnectRefused(
                 Reason.SERVER_UNAVAILABLE, "sessions can't be kept just now; connect again later"
             ) from error
         if is_present:
-            self._wills.drop((user, client_id))
+            self._wills.drop((owner, client_id))
         else:
-            self._wills.publish((user, client_id))
+            self._wills.publish((owner, client_id))
         if self._clients.get(client_id) is not connection:
             raise ConnectRefused(Reason.SERVER_BUSY, "the same client has connected again")
         return Admission(is_present, expiry_s)
@@ -239,10 +239,10 @@ class MqttConnections:
         session_s = 0
         if connection.client_id and self._clients.get(connection.client_id) is connection:
             del self._clients[connection.client_id]
-            session_s = self._sessions.end(connection.client_id, connection.session_expiry_s, connection.user)
+            session_s = self._sessions.end(connection.client_id, connection.session_expiry_s, connection.owner)
         if will is None:
             return
-        departed = Departed(connection.client_id, connection.user, connection.login, connection.peer)
+        departed = Departed(connection.client_id, connection.owner, connection.login, connection.peer)
         message = Publish(will.topic, will.payload, 0, will.retain, 0, will.properties)
         if (delay_s := min(will.delay_s, session_s)) > 0:
             self._wills.add(departed, message, delay_s)
@@ -275,6 +275,26 @@ class MqttConnections:
             raise ConnectRefused(Reason.BAD_USER_NAME_OR_PASSWORD, "the user name or the password is wrong")
         self._wrong_passwords.forget(address, user)
         return login
+
+    def _require_own(self, client_id: str, owner: Owner | None, older: Connection | None) -> None:
+        """Raise ConnectRefused if the identifier belongs to another owner.
+
+        It belongs to the owner of `older`, its open connection, or else of its session, unless that owner can't connect again.
+        Without logins, identifiers have no owners.
+        """
+        if owner is None:
+            return
+        if older is not None:
+            is_own = older.owner == owner
+        else:
+            holder = self._sessions.owner(client_id)
+            is_own = holder is None or holder == owner or not self._logins.can_return(holder)
+        if not is_own:
+            raise ConnectRefused(
+                Reason.CLIENT_IDENTIFIER_NOT_VALID,
+                f"the client identifier {client_id[:100]!r} belongs to another login; give this client another identifier, "
+                "or the login that the identifier was used with before",
+            )
 
     def _route(self, client: Connection | Departed, publish: Publish) -> Route | Reason:
         """The stream that takes the message, or why none does. Raises PacketError for one that is too large."""

@@ -7,8 +7,10 @@ of a token, both must allow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -20,6 +22,11 @@ from strandline.ingest.mqtt.passwords import Passwords
 
 logger = structlog.get_logger()
 
+Owner = tuple[str, ...]
+"""Login to which a client identifier belongs, as kinds and names: `("token", "lundy")`, `("password", "lundy")`. If the listener
+requests client certificates, `("certificate", NAME)` follows."""
+
+_PASSWORD, _TOKEN, _CERTIFICATE = "password", "token", "certificate"
 _REMEMBERED_MAX = 1_000
 """Answers that a login keeps: a sensor publishes to the same few topics again and again."""
 
@@ -103,8 +110,16 @@ class Login:
 class Logins:
     """Everybody who may connect. For one event loop; the caller closes passwords and doorkeeper."""
 
-    def __init__(self, passwords: Passwords | None, doorkeeper: Doorkeeper | None, rights: RightsFile | None) -> None:
+    def __init__(
+        self,
+        passwords: Passwords | None,
+        doorkeeper: Doorkeeper | None,
+        rights: RightsFile | None,
+        *,
+        checks_certificates: bool = False,
+    ) -> None:
         self._passwords = passwords
+        self._checks_certificates = checks_certificates
         self._doorkeeper = doorkeeper
         self._rights = rights
         self.asks = passwords is not None or doorkeeper is not None
@@ -141,6 +156,32 @@ class Logins:
             return self._passwords is None or self._passwords.entry(login.user) == login.entry
         return self._doorkeeper is None or self._doorkeeper.recall(login.header) == login.principal
 
+    def owner(self, login: Login | None, certificate: str | None) -> Owner | None:
+        """Return the owner of the client identifiers of this login. None if the listener asks for no login.
+
+        Args: certificate: Name of the client certificate; see `certificate_name`.
+        """
+        owner: Owner = ()
+        if login is not None:
+            owner = (_PASSWORD if login.principal is None else _TOKEN, login.user)
+        if certificate is not None:
+            owner += (_CERTIFICATE, certificate)
+        return owner or None
+
+    def can_return(self, owner: Owner) -> bool:
+        """Return True if this owner may connect again, as far as this can be known.
+
+        False if its user or its token was removed, or if the listener now asks for logins of another kind.
+        """
+        names = dict(zip(owner[::2], owner[1::2], strict=True))
+        if (_CERTIFICATE in names) != self._checks_certificates or (_PASSWORD in names or _TOKEN in names) != self.asks:
+            return False
+        if (user := names.get(_PASSWORD)) is not None:
+            return self._passwords is not None and self._passwords.entry(user) is not None
+        if (user := names.get(_TOKEN)) is not None:
+            return self._doorkeeper is not None and self._doorkeeper.may_have_token(user)
+        return True
+
     def reload(self) -> None:
         """Read files that have changed. Blocks."""
         if self._passwords is not None:
@@ -154,6 +195,25 @@ class Logins:
 
     def _present_rights(self) -> TopicRights | None:
         return self._rights.rights if self._rights is not None else None
+
+
+def certificate_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """Return the name of a client certificate, unambiguous and the same after a renewal. None without a certificate.
+
+    The name is the subject. If the subject has no common name, the alternative names follow. A certificate with neither has its
+    issuer and serial number as its name.
+
+    Args: certificate: Result of `SSLSocket.getpeercert`.
+    """
+    if not certificate:
+        return None
+    subject = [pair for part in certificate.get("subject", ()) for pair in part]
+    if all(kind != "commonName" for kind, _ in subject):
+        subject += certificate.get("subjectAltName", ())
+    if not subject:
+        issuer = [pair for part in certificate.get("issuer", ()) for pair in part]
+        subject = [*issuer, ("serialNumber", certificate["serialNumber"])]
+    return ", ".join(f"{kind}={json.dumps(value)}" for kind, value in subject)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

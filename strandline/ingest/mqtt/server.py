@@ -94,7 +94,8 @@ async def serve(settings: MqttServerSettings) -> None:
             )
         port = settings.mqtt_listener_pages_port
         resources = await stack.enter_async_context(open_resources(settings, "mqtt-listener", port))
-        logins = Logins(passwords, resources.doorkeeper, rights)
+        checks_certificates = tls is not None and tls.checks_clients
+        logins = Logins(passwords, resources.doorkeeper, rights, checks_certificates=checks_certificates)
         await stack.enter_async_context(serve_health_pages(settings, port, resources))
         sessions = stack.enter_context(
             contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))

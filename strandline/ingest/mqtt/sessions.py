@@ -4,8 +4,11 @@ That still matters. An MQTT 5 client that is told "no session" when it connects 
 for PUBACK [MQTT-3.2.2-5], though it should send them again. So sessions outlive the process: each one is on disk before
 CONNACK promises it. One write stores the sessions of many clients.
 
-The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null, user or null]`.
-The last line of a user's client counts. A line that a crash cut short is ignored. A line of an older version has no user.
+The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null, owner or null]`.
+The owner is a list, see `Owner`. The last line of an owner's client counts. A line that a crash cut short is ignored. A line of
+an older version has no owner.
+
+An identifier with a session belongs to the owner of the session: the caller lets no other owner begin a session with it.
 
 A will that waits for its delay lasts no longer than its session. It is in memory only: when the server stops, it is published.
 """
@@ -25,11 +28,11 @@ from strandline.core.errors import StackError
 from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES
 from strandline.ingest.mqtt.decoder import Connect, Publish
 from strandline.ingest.mqtt.headers import bytes_beside_payload
-from strandline.ingest.mqtt.logins import Login
+from strandline.ingest.mqtt.logins import Login, Owner
 
 SESSIONS_MAX = 100_000
 NAMES_BYTES_MAX = 16 * 1024 * 1024
-"""Of the identifiers and users of all sessions. Over either, the user with the most sessions loses the one used longest ago."""
+"""Of the identifiers and owners of all sessions. Over either, the owner with the most sessions loses the one used longest ago."""
 EXPIRY_S_MAX = 7 * 86_400
 """A client that asks for a longer session gets this, and is told so."""
 WILLS_BYTES_MAX = 32 * 1024 * 1024
@@ -38,9 +41,9 @@ LINES_SPARE_MAX = 100_000
 """After so many outdated lines the file is rewritten."""
 
 
-Key = tuple[str | None, str]
-"""User and client identifier: nobody resumes or ends another user's session. One without a user (there were no passwords, or an
-older version kept it) goes to the first client with its identifier."""
+Key = tuple[Owner | None, str]
+"""Owner and client identifier. A session without an owner (the listener asked for no login, or an older version kept it) goes to
+the first client with its identifier."""
 
 
 class Sessions:
@@ -54,8 +57,10 @@ class Sessions:
         """Expiry of each session."""
         self._ended_s: dict[Key, float] = {}
         """When its connection ended; absent while it is connected."""
-        self._of_user: dict[str | None, dict[Key, None]] = {}
-        """Each user's sessions, in the order of use."""
+        self._of_owner: dict[Owner | None, dict[Key, None]] = {}
+        """Each owner's sessions, in the order of use."""
+        self._owners: dict[str, Owner] = {}
+        """Client identifier -> owner of its session. Sessions without an owner are not included."""
         self._names_bytes = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mqtt-sessions")
         self._unwritten: list[str] = []
@@ -74,19 +79,27 @@ class Sessions:
                 f"the MQTT sessions can't be kept in {path}: {error.strerror}; give it another place"
             ) from error
 
-    async def begin(self, client_id: str, connect: Connect, user: str | None = None) -> tuple[bool, int]:
+    def owner(self, client_id: str) -> Owner | None:
+        """Return the owner of the session with this identifier. None if no owner has one."""
+        owner = self._owners.get(client_id)
+        return owner if owner is not None and self._exists((owner, client_id)) else None
+
+    async def begin(self, client_id: str, connect: Connect, owner: Owner | None = None) -> tuple[bool, int]:
         """Return whether the client has a session to resume, and for how many seconds it outlives the connection.
 
-        When this returns, a session that outlives the connection is on disk. Raises OSError when it can't be written; then
-        there is what there was before.
+        A session of another owner ends: the caller has checked that the identifier no longer belongs to that owner. When this
+        returns, a session that outlives the connection is on disk. Raises OSError when it can't be written; then there is what
+        there was before.
         """
-        key, of_nobody = (user, client_id), (None, client_id)
-        is_present = not connect.clean_start and (self._exists(key) or self._exists(of_nobody))
-        had_any = key in self._expiry_s or of_nobody in self._expiry_s
+        key, others = (owner, client_id), []
+        if owner is not None:
+            others = [(other, client_id) for other in (None, self._owners.get(client_id, owner)) if other != owner]
+        is_present = not connect.clean_start and (self._exists(key) or self._exists((None, client_id)))
+        had_any = any(one in self._expiry_s for one in (key, *others))
         expiry_s = min(connect.session_expiry_s, EXPIRY_S_MAX)
-        before = [(one, self._expiry_s.get(one, 0), self._ended_s.get(one)) for one in {key, of_nobody}]
-        if user is not None:
-            self._note(of_nobody, 0, None)
+        before = [(one, self._expiry_s.get(one, 0), self._ended_s.get(one)) for one in (key, *others)]
+        for other in others:
+            self._note(other, 0, None)
         self._note(key, expiry_s, None)
         try:
             if expiry_s or had_any:
@@ -97,10 +110,10 @@ class Sessions:
             raise
         return is_present, expiry_s
 
-    def end(self, client_id: str, expiry_s: int | None, user: str | None = None) -> int:
+    def end(self, client_id: str, expiry_s: int | None, owner: Owner | None = None) -> int:
         """Note that the connection is closed, and how long the session goes on; None: as long as `begin` was told. The next
         `begin` that can be written writes it. Returns for how many seconds it goes on."""
-        key = (user, client_id)
+        key = (owner, client_id)
         expiry_s = min(self._expiry_s.get(key, 0) if expiry_s is None else expiry_s, EXPIRY_S_MAX)
         self._note(key, expiry_s, self._clock_s())
         return expiry_s
@@ -124,10 +137,13 @@ class Sessions:
 
     def _put(self, key: Key, expiry_s: int, ended_s: float | None) -> None:
         while len(self._expiry_s) >= SESSIONS_MAX or self._names_bytes + _size(key) > NAMES_BYTES_MAX:
-            most = max(self._of_user.values(), key=len)
+            most = max(self._of_owner.values(), key=len)
             self._drop(next(iter(most)))
         self._expiry_s[key] = expiry_s
-        self._of_user.setdefault(key[0], {})[key] = None
+        owner, client_id = key
+        self._of_owner.setdefault(owner, {})[key] = None
+        if owner is not None:
+            self._owners[client_id] = owner
         self._names_bytes += _size(key)
         if ended_s is not None:
             self._ended_s[key] = ended_s
@@ -138,9 +154,12 @@ class Sessions:
             return False
         self._ended_s.pop(key, None)
         self._names_bytes -= _size(key)
-        del self._of_user[key[0]][key]
-        if not self._of_user[key[0]]:
-            del self._of_user[key[0]]
+        owner, client_id = key
+        del self._of_owner[owner][key]
+        if not self._of_owner[owner]:
+            del self._of_owner[owner]
+        if owner is not None and self._owners.get(client_id) == owner:
+            del self._owners[client_id]
         return True
 
     async def _write(self) -> None:
@@ -188,10 +207,10 @@ class Sessions:
         now_s = self._clock_s()
         for line in text.split(b"\n"):
             try:
-                client_id, expiry_s, ended_s, *users = json.loads(line)
+                client_id, expiry_s, ended_s, *owners = json.loads(line)
             except (ValueError, TypeError):
                 continue
-            key = (users[0] if users else None, client_id)
+            key = (tuple(owners[0]) if owners and isinstance(owners[0], list) else None, client_id)
             self._drop(key)
             if expiry_s:  # no end: the process ended, and the connection with it
                 self._put(key, expiry_s, now_s if ended_s is None else ended_s)
@@ -214,7 +233,7 @@ class Departed:
     """What is known of a client whose connection is closed."""
 
     client_id: str
-    user: str | None
+    owner: Owner | None
     login: Login | None
     peer: str
 
@@ -232,7 +251,7 @@ class WaitingWills:
 
     def add(self, departed: Departed, will: Publish, delay_s: int) -> None:
         """Publish the will after its delay."""
-        key = (departed.user, departed.client_id)
+        key = (departed.owner, departed.client_id)
         self.publish(key)
         self._waiting[key] = departed, will, self._loop.call_later(delay_s, self.publish, key)
         self._bytes += _will_bytes(will)
@@ -267,12 +286,12 @@ def _will_bytes(will: Publish) -> int:
 
 
 def _line(key: Key, expiry_s: int, ended_s: float | None) -> str:
-    user, client_id = key
-    return json.dumps([client_id, expiry_s, ended_s, user]) + "\n"
+    owner, client_id = key
+    return json.dumps([client_id, expiry_s, ended_s, owner]) + "\n"
 
 
 def _size(key: Key) -> int:
-    return len(key[1].encode()) + len((key[0] or "").encode())
+    return sum(len(name.encode()) for name in (key[1], *(key[0] or ())))
 
 
 def _append(path: Path, lines: list[str]) -> None:
