@@ -10,6 +10,7 @@ import ssl
 from contextlib import asynccontextmanager, closing
 
 import pytest
+import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -194,12 +195,13 @@ def farm(tmp_path):
         yield made
 
 
-def play(story):
+def play(story, make_loop=None):
     async def limited():
         async with asyncio.timeout(stretched(60)):
             await story
 
-    asyncio.run(limited())
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(limited())
 
 
 KINDS = ["tokens", "passwords", "certificates", "certificates of one user", "token and user of one name"]
@@ -225,8 +227,9 @@ def logins_of(farm, kind):
             return token("lundy"), password("lundy")
 
 
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_identifier_belongs_to_its_login_while_connected_and_while_its_session_exists(farm, kind):
+def test_an_identifier_belongs_to_its_login_while_connected_and_while_its_session_exists(farm, kind, make_loop):
     async def story():
         async with serving(farm) as server:
             mine = await server.connect(**own)
@@ -249,7 +252,7 @@ def test_an_identifier_belongs_to_its_login_while_connected_and_while_its_sessio
             assert (newest.code, newest.is_present, (await again.receive())[:1] == b"\xe0") == (0, True, True)
 
     own, other = logins_of(farm, kind)
-    play(story())
+    play(story(), make_loop)
 
 
 def test_a_refused_connect_publishes_no_will_of_the_owner(farm):
