@@ -34,7 +34,7 @@ CAMPAIGNS = {
     "handed-over": Campaign(  # done by test_slice_handed_over.py
         states=("slice-handed-over", "version-takeover", "slice-by-two-runs"),
         only=("upgrade",),
-        failpoints=("slice.before_action",),
+        failpoints=("emit.before_write",),
     ),
     "all": Campaign(
         states=(

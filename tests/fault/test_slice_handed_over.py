@@ -52,7 +52,10 @@ def test_a_slice_that_its_version_can_not_finish_is_done_by_another_one(audit_la
         pass
     lab.send(STREAM, readings(2_000, 4_000))
     for point in campaign.failpoints:
-        lab.run_killed_at(JOB, point)
+        lab.run_failed_at(JOB, point)
+    planned = lab.ledger.last_slice(JOB)
+    assert planned is not None and planned.version == 1
+    assert lab.ledger.last_checkpoint(JOB).slice < planned.number, "version 1 has begun a slice and not finished it"  # type: ignore[union-attr]
     lab.apply(_DOCUMENTS % ", most: max(temp)")
     _block_writes(lab, True)
     freed = threading.Event()

@@ -99,7 +99,12 @@ class AuditLab:
         self.ledger.set_desired(job, Desired.RUNNING)
         self._killed_at(failpoint, ["-m", "strandline.processing.run.process", "--job", job])
 
-    def _killed_at(self, failpoint: str, command: list[str]) -> None:
+    def run_failed_at(self, job: str, failpoint: str) -> None:
+        """A run in a process of its own whose workers kill themselves there, so that it fails."""
+        self.ledger.set_desired(job, Desired.RUNNING)
+        self._killed_at(failpoint, ["-m", "strandline.processing.run.process", "--job", job], of_worker=True)
+
+    def _killed_at(self, failpoint: str, command: list[str], *, of_worker: bool = False) -> None:
         settings = self.settings.model_dump(mode="json", exclude_none=True)
         environment = {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
         done = subprocess.run(
@@ -110,7 +115,8 @@ class AuditLab:
             timeout=stretched(200),
             check=False,
         )
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        is_right = done.returncode > 0 if of_worker else done.returncode == -signal.SIGKILL
+        assert is_right, done.stdout + done.stderr
 
     def _has_read(self, job: str, stream: str, ends: dict[int, int]) -> bool:
         last = self.ledger.last_checkpoint(job)

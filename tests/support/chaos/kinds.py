@@ -9,15 +9,8 @@ import time
 from functools import partial
 
 import httpx
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs forget to export what they import
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    ResourceType,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from strandline.core.failpoints import BACKFILL_FAILPOINTS
 from tests.support.chaos.acts import ANSWER_TIMEOUT_S, Backfill, StopAndStart, Upgrade
@@ -25,8 +18,16 @@ from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.restored import LedgerRestored
 from tests.support.chaos.tcp_proxy import TcpProxy
-from tests.support.faults.kafka_proxy import Api, Rule, delay_answer, drop_answer, empty_fetches, holed_fetches
-from tests.support.waiting import stretched, wait_until
+from tests.support.faults.kafka_proxy import (
+    Api,
+    Rule,
+    cut_request_unsent,
+    delay_answer,
+    drop_answer,
+    empty_fetches,
+    holed_fetches,
+)
+from tests.support.waiting import wait_until
 
 HOLD_S = (2.0, 10.0)
 AWAY_S = (10.0, 20.0)
@@ -38,8 +39,8 @@ EMPTY_SHARE = (0.5, 1.0)
 HOLE_S = (2.0, 6.0)
 """Less than a run believes that the log may only seem to lack records (`continuity.DOUBT_MS`)."""
 UNWRITABLE_S = 90.0
-REPLICAS_WANTED = 2
-"""The embedded Kafka has one."""
+UNWRITABLE_SETTLES_S = 2.0
+WRITES = (Api.PRODUCE, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN)
 REWIND_S = (0.0, 1.5)
 REWIND_TIMEOUT_S = 600.0
 REFUSED_SHARE = (0.1, 0.9)
@@ -163,33 +164,45 @@ class KafkaSpoilt(Fault):
 
 
 class KafkaUnwritable(Fault):
-    """Every topic of the stack asks for more replicas in sync than it has: Kafka can be read, and refuses each write."""
+    """No request that writes reaches the broker, of the gateway, the control service and the runners; they can read all the time.
+
+    The proxy does it: a broker caps `min.insync.replicas` at the number of replicas, so with one replica it refuses nothing.
+    """
 
     def __init__(self) -> None:
-        touches = frozenset({"kafka", "transaction", "partitions"})
+        touches = frozenset({"kafka", "kafka-proxy", "transaction", "partitions"})
         super().__init__("kafka unwritable", "", UNWRITABLE_S, End.AFTER_HOLD, touches=touches)
-        self._topics: list[str] = []
         self._since_ms = 0
+        self._ends: dict[int, int] = {}
 
     def begin(self, stack: JobStack) -> None:
-        admin = AdminClient({"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "log_level": 0})
-        self._topics = [
-            name for name in admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics if not name.startswith("__")
-        ]
         self._since_ms = time.time_ns() // 1_000_000
-        self._set(stack, REPLICAS_WANTED)
+        for api in WRITES:
+            stack.stack.kafka_proxy.add(cut_request_unsent(api))
+        time.sleep(UNWRITABLE_SETTLES_S)  # sleeps: what is on its way to the broker arrives
+        self._ends = _ends(stack)
 
     def end(self, stack: JobStack) -> None:
-        self._set(stack, 1)
+        ends = _ends(stack)
+        stack.stack.kafka_proxy.clear()
+        assert ends == self._ends, (
+            f"stream {stack.stream} was written while Kafka refused writes: {self._ends}, then {ends}"
+        )
         stack.note_kafka_away(self._since_ms)
         stack.noted["kafka-unwritable"] += 1
 
-    def _set(self, stack: JobStack, replicas: int) -> None:
-        admin = AdminClient({"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "log_level": 0})
-        entry = ConfigEntry("min.insync.replicas", str(replicas), incremental_operation=AlterConfigOpType.SET)
-        resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in self._topics]
-        for done in admin.incremental_alter_configs(resources).values():
-            done.result(stretched(ANSWER_TIMEOUT_S))
+
+def _ends(stack: JobStack) -> dict[int, int]:
+    """Where the partitions of the input stream end."""
+    consumer = Consumer(
+        {"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "group.id": "ladder", "log_level": 0}
+    )
+    try:
+        partitions = consumer.list_topics(stack.stream, timeout=ANSWER_TIMEOUT_S).topics[stack.stream].partitions
+        places = [TopicPartition(stack.stream, one) for one in partitions]
+        return {one.partition: consumer.get_watermark_offsets(one, timeout=ANSWER_TIMEOUT_S)[1] for one in places}
+    finally:
+        consumer.close()
 
 
 class RewindKill(Fault):

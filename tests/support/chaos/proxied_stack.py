@@ -20,6 +20,8 @@ from tests.support.faults.kafka_proxy import KafkaProxy
 from tests.support.ports import free_ports
 from tests.support.waiting import stretched
 
+_BOOTSTRAP = "STRANDLINE_KAFKA_BOOTSTRAP"
+
 
 @dataclass(frozen=True)
 class MoreControl:
@@ -51,8 +53,8 @@ class ProxiedStack(Stack):
         """Of one control service alone, by its name."""
         self.proxied_port, proxy_port = free_ports(2)
         self.kafka_proxy = KafkaProxy(proxy_port, self.proxied_port)
-        """Between the broker, and control service and runners."""
-        self.of_control["STRANDLINE_KAFKA_BOOTSTRAP"] = f"127.0.0.1:{proxy_port}"
+        """Between the broker, and control service, runners and gateway."""
+        self.of_control[_BOOTSTRAP] = f"127.0.0.1:{proxy_port}"
         self.more_services: dict[str, MoreControl] = {}
         """The control services beside the first, by their names in `pids.json`."""
 
@@ -88,6 +90,8 @@ class ProxiedStack(Stack):
 
     def _start_module(self, name: str, module: list[str], is_ready: Callable[[], bool], **environment: str) -> None:
         more = self.of_control | self.of_service.get(name, {}) if name == "control" else {}
+        if name.startswith("gateway"):
+            more = {_BOOTSTRAP: self.of_control[_BOOTSTRAP]}
         super()._start_module(name, module, is_ready, **environment | more)
 
     def _start(self, program: Program) -> None:

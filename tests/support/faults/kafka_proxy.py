@@ -131,6 +131,15 @@ def cut_request(api: Api, times: int = 1) -> Rule:
     return Rule(api, Way.REQUEST, spoil, times)
 
 
+def cut_request_unsent(api: Api) -> Rule:
+    """No such request reaches the broker: the connection is gone before its first byte."""
+
+    async def spoil(frame: Frame) -> bytes:
+        raise Cut
+
+    return Rule(api, Way.REQUEST, spoil)
+
+
 def slow_produce(bytes_per_s: float) -> Rule:
     """Produce requests pass at this rate, on each connection."""
 
