@@ -24,6 +24,7 @@ from strandline.ledger.states import (
     Offsets,
     PackedSessions,
     Role,
+    SenderFaults,
     SliceKind,
     SliceStatus,
     WindowRange,
@@ -135,6 +136,20 @@ class RuleText(sa.types.TypeDecorator[EventTimeRule]):
 
     def process_result_value(self, value: str | None, dialect: sa.Dialect) -> EventTimeRule | None:
         return None if value is None else _rule(value)
+
+
+class FaultsText(sa.types.TypeDecorator[SenderFaults]):
+    """Faults of senders as a JSON object. `{}` if there are none."""
+
+    impl = sa.Text
+    cache_ok = True
+    _decode = msgspec.json.Decoder(SenderFaults).decode
+
+    def process_bind_param(self, value: SenderFaults | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json.dumps({k: v for k, v in msgspec.to_builtins(value).items() if v})
+
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> SenderFaults | None:
+        return None if value is None else type(self)._decode(value)
 
 
 def _ranges(value: dict[str, Any]) -> dict[str, WindowRange]:
@@ -405,6 +420,7 @@ checkpoints = sa.Table(
     sa.Column("accepted_in", _OFFSETS, nullable=False, server_default="{}"),
     sa.Column("ahead_ms", _OFFSETS, nullable=False, server_default="{}"),
     sa.Column("stored", JsonText(), nullable=False, server_default="{}"),
+    sa.Column("sender_faults", FaultsText, nullable=False, server_default="{}"),
     sa.ForeignKeyConstraint(["job", "slice"], ["slices.job", "slices.number"]),
     sa.ForeignKeyConstraint(["job", "epoch"], ["runs.job", "runs.epoch"]),
     sa.ForeignKeyConstraint(["job", "version"], ["job_versions.job", "job_versions.version"]),

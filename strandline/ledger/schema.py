@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict
 from strandline.ledger.database import Database
 
-HEAD = "0024"
+HEAD = "0025"
 """The revision that this code is written for. Revisions are numbered, one after the other."""
 _LOCK_KEY = 0x5374_7261_6E64
 _HERE = Path(__file__).parent

@@ -467,6 +467,46 @@ class SliceRow(Described):
 
 
 @dataclass(frozen=True)
+class KeyAhead(Described):
+    """A key whose records have event times after their log times."""
+
+    stream: str
+    partition: int
+    key: str
+    """Value of the stream's key field. If it isn't known: the Kafka key, or the source that the gateway recorded."""
+    ahead_ms: int
+    """How far the event time of a record was ahead of its log time, at most, in the last slice with such a record."""
+    log_ms: int
+    """Log time of the last such record."""
+
+
+@dataclass(frozen=True)
+class RejectedPartition(Described):
+    """A partition whose records have all been rejected since some slice."""
+
+    stream: str
+    partition: int
+    slice_first: int
+    """The first of these slices."""
+    rejected: dict[str, int]
+    """Reason -> records since then."""
+    senders: dict[str, str]
+    """Reason -> sender of one of these records: value of the stream's key field, Kafka key, or the source that the gateway
+    recorded (`mqtt:TOPIC`). Reasons without a known sender are left out."""
+
+
+@dataclass(frozen=True)
+class SenderFaults(Described):
+    """Faults of senders, for the status of a job. They have no effect on results."""
+
+    keys_ahead: list[KeyAhead] = field(default_factory=list)
+    """Keys that were ahead of their log time by more than a second in the last 10 minutes of log time: at most five, the furthest
+    first."""
+    rejected_partitions: list[RejectedPartition] = field(default_factory=list)
+    """Partitions whose records are all rejected: at most five, those with the most records first."""
+
+
+@dataclass(frozen=True)
 class CheckpointRow:
     job: str
     slice: int
@@ -506,6 +546,8 @@ class CheckpointRow:
     stored: dict[str, int] = field(default_factory=dict)
     """Store -> number of results of this slice that it has confirmed: `index NAME`, `table NAME`, `files STAGE PATH`. A later
     start compares the stores with it."""
+    sender_faults: SenderFaults = field(default_factory=SenderFaults)
+    """Senders whose clocks or records are wrong, up to and with this slice."""
 
 
 class WindowRange(NamedTuple):

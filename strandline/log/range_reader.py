@@ -31,7 +31,7 @@ from aiokafka.errors import (
 )
 
 from strandline.core.errors import LogChanged, LogTruncated, LogUnavailable
-from strandline.core.record_headers import pack_header_values
+from strandline.core.record_headers import HEADER_SOURCE, pack_header_values
 from strandline.log.brokers import Answer, Asked, Brokers, Place
 from strandline.log.kafka_connection import remedy_of
 from strandline.log.reader import OffsetRange
@@ -69,6 +69,20 @@ class FetchedRecords:
     values: list[bytes | None] = field(default_factory=list)
     header_values: list[bytes | None] = field(default_factory=list)
     """Of the first of the headers asked for that a record has, None where it has none; empty when no record has any."""
+    batches: list[RecordBatch] = field(default_factory=list)
+    """The batches that contain the records."""
+
+    def key_and_source(self, offset: int) -> tuple[bytes | None, bytes | None]:
+        """Return the Kafka key of a record, and the source that the gateway recorded (HEADER_SOURCE).
+
+        Reads the batch of the record again: call it for single records only.
+        """
+        for batch in self.batches:
+            if batch.offset_first <= offset < batch.offset_next:
+                found = next((record for record in batch.records() if record.offset == offset), None)
+                batch.forget_plain()
+                return (None, None) if found is None else (found.key, dict(found.headers).get(HEADER_SOURCE))
+        return None, None
 
 
 class RangeReader:
@@ -335,6 +349,7 @@ def _named(wanted: OffsetRange, batch: RecordBatch) -> Iterator[None]:
 
 
 def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], headers_beside: Sequence[str]) -> None:
+    chunk.batches.append(batch)
     first_of = [header for header in headers if batch.may_have(header)]
     beside = [header for header in headers_beside if batch.may_have(header)]
     wanted = first_of or beside

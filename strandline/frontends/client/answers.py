@@ -113,6 +113,8 @@ class Explanation(Answer):
     sentence: str
     next: str
     """What to do."""
+    notes: list[str]
+    """Faults of senders: keys that are ahead of their log time, and partitions whose records are all rejected."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.emission.open_windows import ClosedWindowsSweep
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.slices.sender_faults import faults_after
 from strandline.processing.slices.spark_offset import slice_of_offset
 from strandline.processing.slices.watermark import (
     accepted_in_after,
@@ -180,6 +181,7 @@ class SliceCommitter:
         rejected = dict(facts.rejected)
         if duplicates := sum(outcome.duplicates for outcome in outcomes):
             rejected[REASON_DUPLICATE] = duplicates
+        latest_log_ms = greatest(before.latest_log_ms if before else None, facts.latest_log_ms)
         failpoint("commit.before_checkpoint")
         self._ledger.commit_checkpoint(
             CheckpointRow(
@@ -193,7 +195,7 @@ class SliceCommitter:
                     before.emitted if before else {},
                 ),
                 latest_event_ms=greatest(before.latest_event_ms if before else None, *facts.latest_event_ms),
-                latest_log_ms=greatest(before.latest_log_ms if before else None, facts.latest_log_ms),
+                latest_log_ms=latest_log_ms,
                 records=facts.records,
                 accepted=facts.records - sum(rejected.values()),
                 rejected=dict(sorted(rejected.items())),
@@ -208,6 +210,7 @@ class SliceCommitter:
                 accepted_in=accepted_in_after(before, accepted, sliced.number),
                 ahead_ms=facts.ahead_ms,
                 stored=dict(sorted(stored.items())),
+                sender_faults=faults_after(before, sliced.number, facts.partitions, latest_log_ms),
             )
         )
         failpoint("checkpoint.committed")

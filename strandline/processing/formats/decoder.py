@@ -73,6 +73,8 @@ class RejectedRecord:
     reason: str
     """`decode`, `schema`, `time_unit`, `future_event` or `late`: the first of these that holds."""
     message: str
+    ahead_ms: int | None = None
+    """How far a record with reason `future_event` is ahead of its log time. None for other reasons."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,7 @@ class Decoder:
                 keep[at] = False
                 message = f"{name}: {format_timestamp(event_micros[at])} is {ahead_ms[at]} ms ahead of its log time"
                 message += f", more than {most_ms[at]} ms"
-                rejects.append(RejectedRecord(at, REASON_FUTURE_EVENT, message))
+                rejects.append(RejectedRecord(at, REASON_FUTURE_EVENT, message, int(ahead_ms[at])))
         if watermarks_ms is not None:
             limits_ms = np.broadcast_to(np.asarray(watermarks_ms, np.int64), len(log_times_ms))[: len(keep)]
             for at in np.flatnonzero(keep & (event_micros // 1000 < limits_ms)).tolist():

@@ -13,11 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.log.reader import OffsetRange
+from strandline.log.record_key import key_finder
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
 from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
 from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.slices.sender_faults import sender_of
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece, TaskConfig
 from strandline.results.records.partition_labels import label_of
@@ -43,6 +45,7 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str
             lookups=pipeline.lookups,
             stream=one.name,
             late_limit=_REVISED_FROM if pipeline.spec.revise_ms else "the watermark",
+            key=one.stream.key,
         )
         for one in pipeline.inputs
     ]
@@ -106,6 +109,10 @@ class DecodedChunk:
     """Of the stream among those that are read."""
     is_late: Marks | None = None
     """Of each accepted row, whether it came behind the watermark; None: none did."""
+    key: str | None = None
+    """The stream's key field. None if it has none."""
+    key_and_source: Callable[[int], tuple[bytes | None, bytes | None]] | None = None
+    """Returns the Kafka key and the recorded source of the record at an offset. None if records come from elsewhere."""
 
     def with_late(self, watermarks_ms: npt.NDArray[np.int64]) -> DecodedChunk:
         """The chunk, knowing which of its accepted rows came behind the watermark. `watermarks_ms`: in force for each row."""
@@ -126,6 +133,15 @@ class DecodedChunk:
         """The place in the chunk of each accepted row, in their order."""
         rejected = {reject.index for reject in self.decoded.rejects}
         return [at for at in range(len(self.offsets)) if at not in rejected]
+
+    def sender_at(self, at: int) -> str | None:
+        """Return the sender of a row: the value of the stream's key field if the record is a JSON object that has it, its Kafka
+        key, or the source that the gateway recorded. None if all are unknown."""
+        value = self.value_at(at) if self.key is not None else None
+        own = None if value is None or self.key is None else key_finder(self.key)(value)
+        if own or self.key_and_source is None:
+            return sender_of(own)
+        return sender_of(*self.key_and_source(self.offsets[at]))
 
     def identity_at(self, at: int) -> str:
         """What tells a row from all others."""
@@ -290,6 +306,8 @@ def _decode_runs(
                 rows.elements,
                 tables,
                 place,
+                key=config.key,
+                key_and_source=records.key_and_source,
             )
             yield chunk if (revised_ms == NEVER_LATE).all() else chunk.with_late(revised_ms[of_piece])
 

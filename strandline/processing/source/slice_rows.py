@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from strandline.ledger.states import Offsets, SliceRow
 from strandline.processing.operators.blobs import batch_of
+from strandline.processing.slices.sender_faults import PartitionFacts
 from strandline.processing.slices.watermark import (
     accepted_partitions,
     bounded_ms,
@@ -108,6 +109,8 @@ class SourceFacts(msgspec.Struct):
     latest_log_ms: int | None = None
     sessions: dict[str, dict[int, str]] = {}
     """Stream -> partition -> what its records up to here have declared, packed; of formats that keep sessions."""
+    partitions: dict[str, dict[int, PartitionFacts]] = {}
+    """Stream -> partition -> its records and the faults of their senders. Only of a new slice."""
 
     @property
     def latest_event_ms(self) -> list[int]:
@@ -174,6 +177,10 @@ def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
         total.latest_log_ms = greatest(total.latest_log_ms, part.latest_log_ms)
         for stream, sessions in part.sessions.items():
             total.sessions.setdefault(stream, {}).update(sessions)
+        for stream, partitions in part.partitions.items():
+            of_stream = total.partitions.setdefault(stream, {})
+            for partition, facts in partitions.items():
+                of_stream.setdefault(partition, PartitionFacts()).add(facts)
     total.rejected = dict(sorted(rejected.items()))
     return total
 

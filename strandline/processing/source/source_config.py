@@ -37,6 +37,8 @@ class DecodingConfig:
     """Of the further streams that are read, in their order."""
     late_limit: str = "the watermark"
     """What a late record is before, in the words of its dead letter."""
+    key: str | None = None
+    """The stream's key field. None if it has none."""
 
     def of(self, stream: str) -> DecodingConfig:
         """How the records of this stream are decoded."""

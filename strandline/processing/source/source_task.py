@@ -23,6 +23,7 @@ from strandline.processing.operators.dedupe.repeats import seen_of
 from strandline.processing.operators.record_chain import RecordsAtStage, RecordsAtWindow, SteppedRecords
 from strandline.processing.operators.record_rows import pack_record_rows
 from strandline.processing.pipelines.stages import JoinStage
+from strandline.processing.slices.sender_faults import TOLERANCE_MS, PartitionFacts, Times, keys_ahead
 from strandline.processing.source.decoding import DecodedChunk, SessionsRead, decode_pieces
 from strandline.processing.source.slice_rows import (
     FACTS,
@@ -108,7 +109,7 @@ class SourceTask:
                 ]
                 rejects.sort(key=lambda reject: reject.index)
             event_us = decoded.event_time.cast(pa.int64())
-            facts.append(_facts_of(chunk, rejects, event_us))
+            facts.append(_facts_of(chunk, rejects, event_us, is_new=is_new))
             if (is_new or restores) and stepped.at_stages:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
             candidates = self._candidates(partition, event_us, stepped)
@@ -246,7 +247,7 @@ def _places_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa
     return {OFFSET: pa.array(offsets[places]), ELEMENT: element}
 
 
-def _facts_of(chunk: DecodedChunk, rejects: list[Reject], event_us: pa.Array) -> SourceFacts:
+def _facts_of(chunk: DecodedChunk, rejects: list[Reject], event_us: pa.Array, *, is_new: bool) -> SourceFacts:
     """`event_us`: of the accepted rows of the chunk."""
     log_ms = np.asarray(chunk.log_times_ms, np.int64)
     facts = SourceFacts(
@@ -254,6 +255,9 @@ def _facts_of(chunk: DecodedChunk, rejects: list[Reject], event_us: pa.Array) ->
         rejected=Counter(reject.reason for reject in rejects),
         latest_log_ms=int(log_ms.max()),
     )
+    here = PartitionFacts(facts.records, dict(facts.rejected))
+    if is_new and rejects:
+        _add_rejected_senders(here, chunk, rejects, log_ms)
     if len(event_us):
         event_ms = event_us.to_numpy(zero_copy_only=False) // 1000
         if chunk.decoded.rejects:
@@ -265,4 +269,28 @@ def _facts_of(chunk: DecodedChunk, rejects: list[Reject], event_us: pa.Array) ->
         facts.logged_ms = {chunk.stream: {chunk.partition: logged_ms}}
         if ahead_ms > 0:
             facts.ahead_ms = {chunk.stream: {chunk.partition: ahead_ms}}
+        if is_new and ahead_ms > TOLERANCE_MS:
+            here.add(PartitionFacts(keys_ahead=_accepted_ahead(chunk, event_ms - log_ms, log_ms)))
+    if is_new:
+        facts.partitions = {chunk.stream: {chunk.partition: here}}
     return facts
+
+
+def _accepted_ahead(chunk: DecodedChunk, ahead_ms: Times, log_ms: Times) -> dict[str, tuple[int, int]]:
+    """Return the keys of accepted rows that are ahead of their log time. `ahead_ms`, `log_ms`: of each accepted row."""
+    keys = None if chunk.key is None else chunk.decoded.arrays.get(chunk.key)
+    places = chunk.accepted_places() if keys is None else []
+    return keys_ahead(ahead_ms, log_ms, keys, lambda row: chunk.sender_at(places[row]))
+
+
+def _add_rejected_senders(here: PartitionFacts, chunk: DecodedChunk, rejects: list[Reject], log_ms: Times) -> None:
+    """Add the sender of the last record of each reason, and the senders of records that were rejected because they are too far
+    ahead of their log time. `log_ms`: of each row."""
+    for reason, index in {one.reason: one.index for one in rejects}.items():
+        if (sender := chunk.sender_at(index)) is not None:
+            here.senders[reason] = sender
+    too_far = [(one.index, one.ahead_ms) for one in chunk.decoded.rejects if one.ahead_ms is not None]
+    if too_far:
+        places, ahead_ms = np.array(too_far, np.int64).T
+        found = keys_ahead(ahead_ms, log_ms[places], None, lambda row: chunk.sender_at(int(places[row])))
+        here.add(PartitionFacts(keys_ahead=found))

@@ -107,6 +107,7 @@ def job_table(job: Answer) -> Table:
         if job["rewind"]["warning"]:
             rows.append(("warning", Text(job["rewind"]["warning"], style="red")))
     rows += [("warning", Text(told, style="red")) for told in job["warnings"]]
+    rows += [("note", Text(note, style="yellow")) for note in job["notes"]]
     if job["backfill"]:
         one = job["backfill"]
         read = f"{one['records_done']:,} of {one['records']:,} records read"

@@ -101,7 +101,15 @@ def explain_job(
     """Why the job has no output, or what it waits for, and what to do."""
     with connect(data_dir, url, token_file) as client:
         answer = client.get(f"/v1/jobs/{quote(name, safe='')}/explanation")
-    show(answer, as_json, lambda: [Text(f"{answer['sentence']}\nNext: {answer['next']}")])
+    show(
+        answer,
+        as_json,
+        lambda: [
+            Text(
+                "\n".join([answer["sentence"], f"Next: {answer['next']}", *(f"Note: {one}" for one in answer["notes"])])
+            )
+        ],
+    )
 
 
 @job_app.command("start", epilog="Example: strandline job start nab")

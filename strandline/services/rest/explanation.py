@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_LATE
-from strandline.core.times.durations import format_duration
-from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, SliceRow, Totals
+from strandline.core.times.durations import format_about, format_duration
+from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, SenderFaults, SliceRow, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -58,7 +58,30 @@ def explain(facts: JobFacts) -> ExplanationView:
         or _of_event_time(facts)
     )
     cause, sentence, step = found
-    return ExplanationView(cause=cause, sentence=sentence, next=step)
+    faults = facts.checkpoint.sender_faults if facts.checkpoint is not None else SenderFaults()
+    return ExplanationView(cause=cause, sentence=sentence, next=step, notes=notes_of(facts.job.name, faults))
+
+
+def notes_of(job: str, faults: SenderFaults) -> list[str]:
+    """Return a sentence for each fault of a sender."""
+    notes: list[str] = []
+    for partition in faults.rejected_partitions:
+        reasons = ", ".join(
+            f"{reason} {count}" + (f", last from {partition.senders[reason]}" if reason in partition.senders else "")
+            for reason, count in sorted(partition.rejected.items(), key=lambda one: -one[1])
+        )
+        count = sum(partition.rejected.values())
+        notes.append(
+            f"stream {partition.stream}, partition {partition.partition}: no record is accepted; all {count} since slice "
+            f"{partition.slice_first} were rejected ({reasons}); fix the device, or see the messages: "
+            f"strandline dead-letters list {job}"
+        )
+    notes += [
+        f"stream {key.stream}, partition {key.partition}: the clock of {key.key} is {format_about(key.ahead_ms)} ahead of "
+        "its log time; set the clock of the device, or reject such records with event_time.max_ahead"
+        for key in faults.keys_ahead
+    ]
+    return notes
 
 
 _Answer = tuple[str, str, str]

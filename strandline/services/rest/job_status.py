@@ -16,6 +16,7 @@ from strandline.ledger.states import (
     JobRow,
     JobState,
     Offsets,
+    SenderFaults,
     SliceRow,
     SliceStatus,
     offset_count,
@@ -25,7 +26,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import check_stored, inputs_of, shapes_of_version, spec_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
-from strandline.services.rest.explanation import JobFacts, explain
+from strandline.services.rest.explanation import JobFacts, explain, notes_of
 from strandline.services.rest.lookup_status import lookup_warnings
 from strandline.services.rest.views import (
     BatchView,
@@ -98,6 +99,7 @@ def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
     position = _position(ledger, job, checkpoint)
     rewind, warnings = _told_by_pipeline(ledger, job)
     verbs = () if job.has_completed else _VERBS[job.state]
+    faults = checkpoint.sender_faults if checkpoint else SenderFaults()
     return JobView(
         **{**vars(job), "state": COMPLETED if job.has_completed else job.state},
         stream=streams[0],
@@ -114,6 +116,8 @@ def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
         last_start=_last_start(ledger, job),
         backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
         warnings=warnings,
+        sender_faults=faults,
+        notes=notes_of(job.name, faults),
         links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in verbs],
     )
 

@@ -74,6 +74,11 @@ class _Jobs(Collector):
             "Rejected records; all but repeats, and late ones that are dropped, are dead letters",
             labels=["job", "reason"],
         )
+        ahead = GaugeMetricFamily(
+            "strandline_job_key_ahead_seconds",
+            "Event time minus log time of keys whose clocks are ahead, at most five keys of a job",
+            labels=["job", "stream", "partition", "key"],
+        )
         results = CounterMetricFamily("strandline_job_results", "Results of committed slices", labels=["job", "stage"])
         for job in self._jobs:
             for one in (*JobState, COMPLETED):
@@ -88,10 +93,12 @@ class _Jobs(Collector):
                 rejected.add_metric([job.name, reason], count)
             for stage, count in job.counts.results.items():
                 results.add_metric([job.name, stage], count)
+            for key in job.sender_faults.keys_ahead:
+                ahead.add_metric([job.name, key.stream, str(key.partition), key.key], key.ahead_ms / 1_000)
         for (name, stage), seconds in self._latencies.items():
             if seconds is not None:
                 latency.add_metric([name, stage], seconds)
-        yield from (state, epoch, lag, behind, latency, records, rejected, results)
+        yield from (state, epoch, lag, behind, latency, records, rejected, results, ahead)
 
 
 class _Lookups(Collector):

@@ -18,6 +18,7 @@ from strandline.ledger.states import (
     EventRow,
     JobState,
     Role,
+    SenderFaults,
     SliceRow,
     StreamRow,
     Totals,
@@ -333,6 +334,9 @@ class ExplanationView(View):
     sentence: str
     next: str
     """What to do."""
+    notes: list[str]
+    """Faults of senders, whatever the cause is: partitions whose records are all rejected, with the reasons and devices, and keys
+    that are ahead of their log time."""
 
 
 class KibanaView(View):
@@ -449,6 +453,10 @@ class JobView(View):
     """The backfill that is requested or runs."""
     warnings: list[str]
     """What is wrong with what it uses: a stream that is gone, lookups whose sources can't be read, or whose rows are too old."""
+    sender_faults: SenderFaults
+    """Devices whose clocks are ahead, and partitions whose records are all rejected."""
+    notes: list[str]
+    """The faults of senders as sentences."""
     links: list[Link]
     """The requests that would change something now."""
 
