@@ -14,7 +14,7 @@ from strandline.processing.run.runner import Runner
 from strandline.results.elasticsearch_client import request
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import stretched
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.in_order, pytest.mark.long]
 NAME = "older"
@@ -94,6 +94,13 @@ def failed_start(lab: AuditLab) -> str:
     return job.message
 
 
+def restore(lab: AuditLab) -> None:
+    """What `strandline job backfill NAME --missing` does; then the job is stopped."""
+    lab.ledger.order_restore(NAME)
+    with lab.running(NAME, STREAM):
+        wait_until(lambda: lab.ledger.job(NAME).restores, lambda restores: not restores, "restored: all results", 120)
+
+
 @pytest.fixture(scope="module")
 def lab(audit_lab: AuditLab, tmp_path_factory: pytest.TempPathFactory) -> AuditLab:
     with pytest.MonkeyPatch.context() as patch:
@@ -117,9 +124,7 @@ def test_one_command_restores_what_an_older_copy_of_index_and_table_lacks(lab: A
     assert stored(lab) != before
     message = failed_start(lab)
     assert f"run strandline job backfill {NAME} --missing" in message and "are missing in " in message
-    lab.ledger.order_restore(NAME)
-    with lab.running(NAME, STREAM):
-        pass
+    restore(lab)
     assert not lab.ledger.job(NAME).restores
     assert stored(lab) == before and rows(lab) == before_rows
     assert emitted(lab) == before_emitted, "nothing is written to the stream again"
@@ -143,7 +148,5 @@ def test_an_index_that_is_gone_is_made_again_and_restored(lab: AuditLab) -> None
     newest = max(lab.ledger.result_indices(NAME) & {f"{NAME}-tens-2026.10", f"{NAME}-tens-2026.11"})
     request(lab.settings.elasticsearch_url, "DELETE", f"/{newest}", timeout_s=60)
     assert f"index {newest} is gone" in failed_start(lab)
-    lab.ledger.order_restore(NAME)
-    with lab.running(NAME, STREAM):
-        pass
+    restore(lab)
     assert stored(lab) == before
