@@ -83,8 +83,11 @@ class ControlSettings(Settings):
     @field_validator("control_trusted_proxies")
     @classmethod
     def _are_networks(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        for entry in entries:
-            ip_network(entry)
+        for number, entry in enumerate(entries, 1):
+            try:
+                ip_network(entry)
+            except ValueError:  # its text has the entry, and no message shows a setting's value
+                raise ValueError(f"entry {number} is neither an IP address nor a network without host bits") from None
         return entries
 
 

@@ -38,7 +38,6 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.cli.desk.case_reports import junit_xml
 from strandline.services.rest import previews
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
-from tests.support.waiting import stretched
 from tests.unit.test_command_line import Say, say
 
 __all__ = ["say"]
@@ -46,6 +45,7 @@ __all__ = ["say"]
 ROOT = Path(__file__).parents[2]
 NAB = ROOT / "examples" / "nab.yaml"
 READINGS = ROOT / "examples" / "readings.ndjson"
+MINUTE_MS = 60_000
 STREAM = """\
 stream: tanks
 schema: {tank: string, ts: {type: timestamp, unit: s}, level: double, note: "string?"}
@@ -206,8 +206,8 @@ def test_the_example_of_times_in_other_forms_does_what_its_test_says(say: Say) -
 def test_without_a_drain_windows_stay_open_and_waiting_closes_them() -> None:
     desk = Desk(tanks(), 1)
     assert documents([*desk.feed(DeskRecords([level(100)], [0]))]) == []
-    assert counts_of([*desk.wait(stretched(60_000))]) == {}, "the partition has just become idle"
-    assert counts_of([*desk.wait(stretched(30_000))]) == {"1970-01-01T00:01:00.000Z": 1}
+    assert counts_of([*desk.wait(MINUTE_MS)]) == {}, "the partition has just become idle"
+    assert counts_of([*desk.wait(MINUTE_MS // 2)]) == {"1970-01-01T00:01:00.000Z": 1}
 
 
 def test_what_event_time_has_reached_closes_at_the_end_of_the_file_without_a_drain(say: Say, tmp_path: Path) -> None:

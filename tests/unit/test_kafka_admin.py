@@ -83,7 +83,9 @@ class NotYetClient(FreshClient):
     def describe_topics(self, topics: Any, **_: object) -> Any:
         answer: Future[Any] = Future()
         if self.is_known:
-            answer.set_result(Described("id", [SimpleNamespace(replicas=[1])] * 2))
+            answer.set_result(
+                Described("id", [SimpleNamespace(id=one, replicas=[1], isr=[1], leader=1) for one in range(2)])
+            )
         else:
             answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
         return {"readings": answer}
