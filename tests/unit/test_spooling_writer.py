@@ -82,7 +82,8 @@ class TwoPartitions:
         pass
 
     def describe_topics(self, topics, request_timeout):
-        return defaultdict(lambda: done(SimpleNamespace(topic_id="id", partitions=[SimpleNamespace(replicas=[1])] * 2)))
+        partitions = [SimpleNamespace(id=one, replicas=[1], isr=[1], leader=1) for one in range(2)]
+        return defaultdict(lambda: done(SimpleNamespace(topic_id="id", partitions=partitions)))
 
     def list_offsets(self, asked, isolation_level, request_timeout):
         return {place: done(SimpleNamespace(offset=(5, 9)[place.partition])) for place in asked}
