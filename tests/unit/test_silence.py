@@ -60,6 +60,19 @@ def test_an_open_transaction_is_no_silence(lab):
     assert [lab.look(), lab.look()] == [{0: 0, 1: 4_000}, {0: 1_000, 1: 5_000}]
 
 
+def test_a_transaction_that_is_open_when_a_count_begins_is_no_silence(lab):
+    """It may have hung for hours: at the first look of a run, and where an accepted record ended the count."""
+    lab.written[0] += 3
+    lab.look()
+    lab.ends[0] = lab.written[0]
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 1_000}, {0: 1_000, 1: 2_000}]
+    lab.grow(0)
+    lab.written[0] += 3
+    lab.look()
+    lab.ends[0] = lab.written[0]
+    assert [lab.look(), lab.look()] == [{0: 0, 1: 4_000}, {0: 1_000, 1: 5_000}]
+
+
 def test_rejected_records_do_not_end_the_count(lab):
     lab.look()
     for second in range(1, 6):

@@ -87,9 +87,9 @@ class SilenceMeter:
         for partition, end in ends.items():
             now = _Partition(end, written.get(partition, end), accepted_in.get(partition), 0)
             before = self._partitions.get(partition)
-            if partition in without:
-                now.is_cut_off = True
-            elif before is not None:
+            # Nobody knows how long a transaction has been open that is there when a count begins.
+            now.is_cut_off = partition in without or now.end < now.written
+            if before is not None and partition not in without:
                 _count(before, now, gap_ms)
             self._partitions[partition] = now
         return ends, {partition: self._partitions[partition].shown_ms for partition in ends}
@@ -105,5 +105,4 @@ def _count(before: _Partition, now: _Partition, gap_ms: int) -> None:
     elif now.end >= before.written:  # the records of the last look can be read by now
         now.counted_ms, now.held_ms = before.counted_ms + before.held_ms, gap_ms
         now.is_pending = now.end == before.end
-    else:
-        now.is_cut_off = True
+        now.is_cut_off = False
