@@ -67,11 +67,11 @@ class KeptSchemas:
 
     def generation(self, job: str, stream: str, slice_number: int) -> int:
         """Return a number that is equal for two committed slices if the same schemas are known in both."""
-        return sum(first <= slice_number for first in self._uses_of(job, stream, slice_number).values())
+        return sum(first <= slice_number for first in self._uses_of(job, stream).values())
 
     def is_used(self, scope: SliceScope, key: SchemaKey) -> bool:
         """True if the slice, or an earlier one, has read records by this schema."""
-        return self._uses_of(scope.job, scope.stream, scope.slice).get(key, scope.slice + 1) <= scope.slice
+        return self._uses_of(scope.job, scope.stream).get(key, scope.slice + 1) <= scope.slice
 
     def used(self, scope: SliceScope, key: SchemaKey) -> RegisteredSchema:
         """Return a schema for which `is_used`. Raises SchemaChanged if the registry now gives another one."""
@@ -103,7 +103,7 @@ class KeptSchemas:
                 scope.job, scope.stream, scope.slice, key, is_known=is_known, unknown_max=UNKNOWN_MAX
             )
         if is_used:
-            self._uses_of(scope.job, scope.stream, scope.slice)[key] = scope.slice
+            self._uses_of(scope.job, scope.stream)[key] = scope.slice
         return is_used
 
     def unknown(self, scope: SliceScope) -> tuple[set[SchemaNumber], bool]:
@@ -115,7 +115,7 @@ class KeptSchemas:
         """Read them again when they are needed: other processes record them, too."""
         self._uses.pop((job, stream), None)
 
-    def _uses_of(self, job: str, stream: str, slice_number: int) -> dict[SchemaNumber, int]:
+    def _uses_of(self, job: str, stream: str) -> dict[SchemaNumber, int]:
         if (job, stream) not in self._uses:
             with closing(self._open_ledger()) as ledger:
                 self._uses[job, stream] = ledger.schema_uses(job, stream)
