@@ -178,6 +178,11 @@ def test_records_outside_a_slice_are_read_as_the_registry_is_now(
     assert "was not looked up" in now.schema("avro", 9).message
     server.schemas[8, ""] = {"schema": LONG.text}
     assert SchemasNow(kept).schema("avro", 8) == LONG
+    server.schemas[8, ""] = {"schema": LONG.text.replace("long", "double")}
+    later = process.begin(SchemaRegistry(server.url))
+    assert SchemasNow(later).schema("avro", 8) == LONG
+    with pytest.raises(SchemaChanged, match="gives another avro schema 8"):
+        SchemasNow(later, are_new=True).schema("avro", 8)
 
 
 def test_a_schema_comes_with_all_that_it_refers_to(server: RegistryServer) -> None:

@@ -77,10 +77,15 @@ class KeptSchemas:
         """Return a schema for which `is_used`. Raises SchemaChanged if the registry now gives another one."""
         found = self._stored(key)
         assert found is not None, f"the ledger has lost {key}"
-        if scope.is_open and key not in self._compared:
-            self._compare(key, found)
-            self._compared.add(key)
+        if scope.is_open:
+            self.compare_once(key, found)
         return found
+
+    def compare_once(self, key: SchemaKey, kept: RegisteredSchema) -> None:
+        """Raise SchemaChanged if the registry now gives another schema. It is queried once per process and number."""
+        if key not in self._compared:
+            self._compare(key, kept)
+            self._compared.add(key)
 
     def query(self, key: SchemaKey) -> RegisteredSchema | None:
         """Return the schema that the registry gave first, or gives now; None if it has none. Keep it in the ledger."""
@@ -209,8 +214,10 @@ class SchemasOfSlice:
 class SchemasNow:
     """The schemas for records that are read outside a slice, as the registry has them now."""
 
-    def __init__(self, kept: KeptSchemas) -> None:
+    def __init__(self, kept: KeptSchemas, *, are_new: bool = False) -> None:
+        """`are_new`: True if the records are read for the first time, so that their schemas are compared with the registry's."""
         self._kept = kept
+        self._are_new = are_new
         self._unknown: set[SchemaKey] = set()
 
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
@@ -224,6 +231,8 @@ class SchemasNow:
         if found is None:
             self._unknown.add(key)
             return _unknown(key)
+        if self._are_new:
+            self._kept.compare_once(key, found)
         return found
 
 

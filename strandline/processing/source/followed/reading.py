@@ -168,7 +168,7 @@ class SourceReader:
             schemas_of_process,
         )  # only where a stream needs it
 
-        return SchemasNow(schemas_of_process(self._ledger_url))
+        return SchemasNow(schemas_of_process(self._ledger_url), are_new=True)
 
 
 def wait_ms(source: LookupSource, version_bytes: int | None, *, is_current: bool = True) -> int:
