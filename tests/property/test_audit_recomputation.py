@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from strandline.core.streams.stream import StreamSpec
 from strandline.log.reader import OffsetRange
 from strandline.processing.audit import recomputation
-from strandline.processing.audit.event_times import LatestEvents
+from strandline.processing.audit.event_times import LatestEvents, LatestTimes
 from strandline.processing.audit.index_reader import EndRange, encode_result
 from strandline.processing.audit.parts import run_parts
 from strandline.processing.audit.plan import VersionSpan
@@ -165,6 +165,8 @@ BETWEEN: list[dict[str, Any]] = [
 ]
 BETWEEN_AGAIN: list[dict[str, Any]] = [{"where": "peak / (n - 4) < 500"}, {"derive": {"each": "n / (n - 5)"}}]
 END_MS = 10**9
+LOGGED_MS = 50_000
+"""When the log took each record: before the event times of some."""
 
 
 @dataclass(frozen=True)
@@ -346,9 +348,11 @@ def by_audit(
         for piece in pieces:
             lines, offsets = lines_of[piece]
             decoded = decoder.decode(lines, [0] * len(lines), piece.watermark_ms)
-            if decoded.latest_event_ms is not None:
-                latest["machines", piece.offsets.partition, piece.offsets.offset_first] = decoded.latest_event_ms
-            yield DecodedChunk("machines", piece.offsets.partition, offsets, [], decoded, lines.__getitem__)
+            logged_ms = [LOGGED_MS] * len(lines)
+            if (event_ms := decoded.latest_event_ms) is not None:
+                place = "machines", piece.offsets.partition, piece.offsets.offset_first
+                latest[place] = LatestTimes(event_ms, min(event_ms, LOGGED_MS))
+            yield DecodedChunk("machines", piece.offsets.partition, offsets, logged_ms, decoded, lines.__getitem__)
 
     patch.setattr(recomputation, "decode_pieces", decode_pieces)
     windows = {stage.name: EndRange(None, log.slices[-1][2]) for stage in pipeline.stages}
@@ -359,7 +363,7 @@ def by_audit(
     span_directory = directory / "span"
     again = Recomputation(span, decoding_of(pipeline, ""), tasks, span_directory, compared)
     accounts = list(run_parts(again.parts))
-    assert {place: event_ms for one in accounts for place, event_ms in one.latest.items()} == latest
+    assert {place: times for one in accounts for place, times in one.latest.items()} == latest
     assert sum(one.records for one in accounts) == sum(len(lines) for _, lines, _ in log.pieces())
     database = Database(directory / "spilled", 256)
     found: Results = {stage.name: {} for stage in pipeline.stages}

@@ -19,8 +19,9 @@ NOW_S = 1_800_000_000.0
 class Provider:
     """An OIDC provider: its discovery document, its keys, and tokens that it signs."""
 
-    def __init__(self) -> None:
-        self.first = RSAKey.generate_key(2048)
+    def __init__(self, first: RSAKey | None = None) -> None:
+        """`first`: a key that is there already, because a new one takes long to compute."""
+        self.first = first or RSAKey.generate_key(2048)
         self.keys: dict[str, RSAKey | ECKey] = {}
         self.asked: list[str] = []
         self.is_away = False
@@ -60,7 +61,7 @@ class Provider:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/realm"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
     def token_url(self) -> str:
