@@ -3,7 +3,7 @@
 * `late`: a record is late, and neither its own event time nor an idle partition is the cause. That is so if the record came to
   Kafka within the delay after its event time; and if it is in order in its partition, and the watermark didn't pass it while the
   partition was idle: without an accepted record for `idle_timeout`, not counting the time in which Kafka or the partition
-  couldn't take records.
+  couldn't take records. Before its first accepted record, a partition holds no window open.
 * `stuck`: a window stays open for more than two timeouts, though nothing is in the way. The time begins at the end of the window
   and the delay, at the last record in it, or when the last obstacle ended. Obstacles are outages, a job that doesn't run, a
   backlog, and a partition that is behind and not idle. If event time hasn't reached the end of the window when an obstacle ended,
@@ -126,7 +126,7 @@ class SimulatedJob:
         self._accepted_before: dict[PlaceName, Record] = {}
         """The same before the slice that is committed now. Its watermark depends on these."""
         self._passed_ms: dict[PlaceName, int] = {}
-        """Up to where windows were closed while the partition was idle."""
+        """Up to where windows were closed while the partition was idle, or before its first accepted record."""
         self._in_order_ms: dict[PlaceName, int] = {}
         self._open: dict[int, int] = {}
         """End of each window that is open -> when its last record came."""
@@ -249,6 +249,8 @@ class SimulatedJob:
             self._explain(row, place, record)
             return False
         bound_ms = row.planned_ms if self.history.has_senders_times else record.came_ms
+        if place not in self._accepted and row.watermark_ms is not None:
+            self._passed_ms[place] = row.watermark_ms
         self._accepted[place] = record
         self._in_order_ms[place] = max(min(record.event_ms, bound_ms), self._in_order_ms.get(place, 0))
         end_ms = SHAPE.first_end(record.event_ms)
