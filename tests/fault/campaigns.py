@@ -15,10 +15,10 @@ class Campaign:
     failpoints: tuple[str, ...] = ()
 
 
-_STORES = ("kafka-answers-empty", "kafka-holes", "kafka-unwritable", "ledger-restored")
+_STORES = ("kafka-answers-empty", "kafka-holes", "kafka-unwritable", "ledger-restored", "index-restored")
 CAMPAIGNS = {
     "stores": Campaign(
-        states=("kafka-answers-empty", "kafka-holes", "kafka-unwritable", "ledger-behind"),
+        states=("kafka-answers-empty", "kafka-holes", "kafka-unwritable", "ledger-behind", "index-behind"),
         only=_STORES,
     ),
     "takeovers": Campaign(
@@ -42,6 +42,7 @@ CAMPAIGNS = {
             "kafka-holes",
             "kafka-unwritable",
             "ledger-behind",
+            "index-behind",
             "takeover-in-rewind",
             "backfill-under-kill",
             "version-takeover",

@@ -24,6 +24,7 @@ KINDS = [
     "kafka-unwritable",
     "rewind-kill",
     "ledger-restored",
+    "index-restored",
     "template-deleted",
     "partitions-added",
     "stop-and-start",

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.faults.checker import Verdict, check
@@ -20,6 +20,7 @@ from tests.support.faults.kafka_proxy import (
     delay_answer,
     drop_answer,
     hold_request,
+    no_replicas_in_sync,
     stale_high_watermark,
     swallow_answer,
 )
@@ -141,6 +142,18 @@ def test_a_stale_high_watermark_hides_what_is_there(cluster, topic, tmp_path):
     assert sender.check().violations == []
 
 
+def test_metadata_can_show_that_no_replica_is_in_sync(cluster, topic, tmp_path):
+    sender = Sender(cluster, topic, tmp_path)
+    assert in_sync(cluster, topic) == [1]
+    cluster.proxy.add(no_replicas_in_sync())
+    assert in_sync(cluster, topic) == [0]
+    sender.send("x")
+    assert sender.producer.flush(30) == 0
+    cluster.proxy.clear()
+    assert in_sync(cluster, topic) == [1]
+    assert sender.check().violations == []
+
+
 def test_delayed_fetches_come_late(cluster, topic, tmp_path):
     sender = Sender(cluster, topic, tmp_path)
     sender.send("x")
@@ -168,6 +181,13 @@ def test_a_network_that_is_cut_and_healed(cluster, topic, tmp_path):
     verdict = sender.check()
     assert verdict.violations == []
     assert verdict.acknowledged == 2
+
+
+def in_sync(cluster: KafkaCluster, topic: str) -> list[int]:
+    """Per partition the number of replicas that are in sync."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_proxied, "log_level": 0})
+    described = admin.describe_topics(TopicCollection([topic]), request_timeout=stretched(30))[topic].result()
+    return [len(one.isr) for one in described.partitions]
 
 
 def reader(cluster: KafkaCluster, topic: str) -> Consumer:

@@ -16,7 +16,7 @@ from strandline.core.failpoints import BACKFILL_FAILPOINTS
 from tests.support.chaos.acts import ANSWER_TIMEOUT_S, Backfill, StopAndStart, Upgrade
 from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
-from tests.support.chaos.restored import LedgerRestored
+from tests.support.chaos.restored import IndexRestored, LedgerRestored
 from tests.support.chaos.tcp_proxy import TcpProxy
 from tests.support.faults.kafka_proxy import (
     Api,
@@ -26,6 +26,7 @@ from tests.support.faults.kafka_proxy import (
     drop_answer,
     empty_fetches,
     holed_fetches,
+    no_replicas_in_sync,
 )
 from tests.support.waiting import wait_until
 
@@ -166,7 +167,8 @@ class KafkaSpoilt(Fault):
 class KafkaUnwritable(Fault):
     """No request that writes reaches the broker, of the gateway, the control service and the runners; they can read all the time.
 
-    The proxy does it: a broker caps `min.insync.replicas` at the number of replicas, so with one replica it refuses nothing.
+    The proxy does it, and says that no replica is in sync: a broker caps `min.insync.replicas` at the number of replicas, so with
+    one replica it refuses nothing. All of the time counts as an outage for the checker, so no slice may count it as silence.
     """
 
     def __init__(self) -> None:
@@ -177,6 +179,7 @@ class KafkaUnwritable(Fault):
 
     def begin(self, stack: JobStack) -> None:
         self._since_ms = time.time_ns() // 1_000_000
+        stack.stack.kafka_proxy.add(no_replicas_in_sync())
         for api in WRITES:
             stack.stack.kafka_proxy.add(cut_request_unsent(api))
         time.sleep(UNWRITABLE_SETTLES_S)  # sleeps: what is on its way to the broker arrives
@@ -380,6 +383,7 @@ def makers(stack: JobStack) -> dict[str, Maker]:
         "kafka-unwritable": lambda _: KafkaUnwritable(),
         "rewind-kill": lambda chance: RewindKill(_job(stack, chance), chance.uniform(*REWIND_S)),
         "ledger-restored": lambda _: LedgerRestored(),
+        "index-restored": lambda _: IndexRestored(),
         "template-deleted": lambda _: TemplateDeleted(),
         "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
         "stop-and-start": lambda chance: StopAndStart(_job(stack, chance), _hold_s(chance)),

@@ -101,9 +101,11 @@ class IndexRestored(Fault):
 
     def __init__(self) -> None:
         super().__init__("index restored", "", 0.0, End.WHEN_OTHERS_ENDED, touches=frozenset({"elasticsearch"}))
+        self._restored: dict[str, int] = {}
 
     def prepare(self, stack: JobStack) -> None:
         wait_for_backfills(stack)
+        self._restored = _restored(stack)
 
     def begin(self, stack: JobStack) -> None:
         data = stack.directory / "elasticsearch" / "data"
@@ -131,8 +133,8 @@ class IndexRestored(Fault):
             assert INDEX_BEHIND in message and f"strandline job backfill {job} --missing" in message, message
             ask(stack, "to restore", lambda control, job=job: control.order(job, "restore"))
         wait_until(
-            lambda: stack.ask_ledger("SELECT job FROM events WHERE kind = 'results_restored'"),
-            lambda rows: {row["job"] for row in rows} >= {*found},
+            lambda: _restored(stack),
+            lambda times: all(times.get(job, 0) > self._restored.get(job, 0) for job in found),
             "restored: the missing results",
             FAILED_TIMEOUT_S,
         )
@@ -155,6 +157,12 @@ def _results(stack: JobStack) -> dict[str, int]:
     for row in rows:
         found[row["job"]] = found.get(row["job"], 0) + sum(row["results"].values())
     return found
+
+
+def _restored(stack: JobStack) -> dict[str, int]:
+    """How often the missing results of each job were restored."""
+    rows = stack.ask_ledger("SELECT job, count(*) AS times FROM events WHERE kind = 'results_restored' GROUP BY job")
+    return {row["job"]: row["times"] for row in rows}
 
 
 def _failures(stack: JobStack) -> dict[str, str]:

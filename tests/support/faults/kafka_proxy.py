@@ -187,6 +187,15 @@ def holed_fetches(chance: random.Random, share: float, topics: Collection[str] =
     return _changed_fetches(change)
 
 
+def no_replicas_in_sync() -> Rule:
+    """Metadata answers by which no replica of any partition is in sync, as of a broker that refuses writes for that reason."""
+
+    async def spoil(frame: Frame) -> bytes:
+        return _without_replicas_in_sync(frame)
+
+    return Rule(Api.METADATA, Way.ANSWER, spoil)
+
+
 def _changed_fetches(change: Callable[[str, bytes], tuple[bytes, bool] | None]) -> Rule:
     """`change`: from topic and records to other records, and True if the answer must not name a stable offset; None: as they are.
     `Rule.changed` counts the partitions that were changed."""
@@ -410,10 +419,22 @@ class _Cursor:
             if not byte & 0x80:
                 return value
 
+    def skip(self, count: int) -> None:
+        """Skip so many bytes. The count is computed first: `at += ...` would forget what reading the count has passed."""
+        self.at += count
+
+    def text(self) -> None:
+        """Skip a text with its length, or null."""
+        self.skip(max(self.varint() - 1, 0))
+
+    def numbers(self) -> None:
+        """Skip an array of numbers of 4 bytes."""
+        self.skip(4 * max(self.varint() - 1, 0))
+
     def tags(self) -> None:
         for _ in range(self.varint()):
             self.varint()
-            self.at += self.varint()
+            self.skip(self.varint())
 
 
 def _with_frozen_watermarks(frame: Frame, frozen: dict[tuple[bytes, int], int]) -> bytes:
@@ -484,6 +505,41 @@ def _with_changed_records(frame: Frame, change: Callable[[str, bytes], tuple[byt
             out += struct.pack(">i", len(new)) + new
             copied, changed = cursor.at, changed + 1
     return bytes(out + frame.body[copied:]), changed
+
+
+def _without_replicas_in_sync(frame: Frame) -> bytes:
+    """A Metadata answer in which each partition's list of in-sync replicas is empty. Versions 10 to 13, which librdkafka uses;
+    others stay as they are."""
+    if not 10 <= frame.version <= 13:
+        return frame.body
+    cursor, out, copied = _Cursor(frame.body), bytearray(), 0
+    cursor.at = 4
+    cursor.tags()
+    cursor.skip(4)  # throttle time
+    for _ in range(cursor.varint() - 1):
+        cursor.skip(4)  # node
+        cursor.text()  # host
+        cursor.skip(4)  # port
+        cursor.text()  # rack
+        cursor.tags()
+    cursor.text()  # cluster
+    cursor.skip(4)  # controller
+    for _ in range(cursor.varint() - 1):
+        cursor.skip(2)  # error
+        cursor.text()  # name
+        cursor.skip(16 + 1)  # id, is internal
+        for _ in range(cursor.varint() - 1):
+            cursor.skip(2 + 4 + 4 + 4)  # error, partition, leader, epoch of the leader
+            cursor.numbers()  # replicas
+            in_sync_at = cursor.at
+            cursor.numbers()
+            out += frame.body[copied:in_sync_at] + _varint(1)
+            copied = cursor.at
+            cursor.numbers()  # replicas that are offline
+            cursor.tags()
+        cursor.skip(4)  # rights
+        cursor.tags()
+    return bytes(out + frame.body[copied:])
 
 
 def _bounds(records: bytes) -> list[tuple[int, int]]:
