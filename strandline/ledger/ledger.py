@@ -28,7 +28,7 @@ class Ledger(Registry, Leases, Progress, Backfills, Lives, Replays, Journal, Sch
         """Open the ledger at a SQLAlchemy URL, and bring its schema up to date first.
 
         Raises InvalidSettings for a URL that can't name a ledger, LedgerUnavailable when the database does not answer,
-        Conflict when a much newer release wrote it.
+        Conflict when the schema is of a much newer release, or of none.
         """
         database = Database(url)
         try:

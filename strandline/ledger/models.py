@@ -1,6 +1,6 @@
 """The ledger's tables. An outside program may read them with any SQL client: docs/ledger.md describes each column.
 
-Whatever can be said by the schema is a constraint here. A change needs a revision under `migrations/versions`; a test
+Whatever can be said by the schema is a constraint here. A change needs a revision in `strandline/migrations/versions`; a test
 holds the two together.
 """
 

@@ -1,48 +1,68 @@
-"""The schema's revision: reads that of the database, and migrates it to that of this code."""
+"""The revision of the ledger's schema: compares the database with this code, and migrates the database."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict
 from strandline.ledger.database import Database
 
-HEAD = "0025"
-"""The revision that this code is written for. Revisions are numbered, one after the other."""
+HEAD = "r0001"
+"""Revision that this code needs. Revisions are numbered without gaps; each keeps the code of the previous revision working."""
 _LOCK_KEY = 0x5374_7261_6E64
-_HERE = Path(__file__).parent
 
 
 def migrate(database: Database) -> None:
-    """Bring the schema to HEAD; many processes may call this at once, and one of them does the work.
+    """Migrate the schema to HEAD, unless it has this revision or the next one. Many processes can call this at the same time.
 
-    Raises Conflict when the ledger was written by a release that is more than one revision ahead of this one (a
-    revision keeps the code of the revision before it working, not more).
+    Raises Conflict if this code can neither use nor migrate the schema (see `revisions_ahead`).
     """
     with database.reading("read the schema's revision") as connection:
-        if _is_usable(_revision(connection)):
+        if revisions_ahead(_revision(connection)) >= 0:
             return
     with database.writing("migrate the schema") as connection:
         database.hold_lock(connection, _LOCK_KEY)
-        if not _is_usable(_revision(connection)):
+        if revisions_ahead(_revision(connection)) < 0:
             move_schema(connection, HEAD)
 
 
 def revision_of(database: Database) -> str | None:
-    """The revision of the database's schema; None where it has none yet."""
+    """Return the revision of the database's schema; None if it has no schema."""
     with database.reading("read the schema's revision") as connection:
         return _revision(connection)
 
 
+def revisions_ahead(revision: str | None) -> int:
+    """Return by how many revisions a schema is ahead of HEAD: at most 1, below 0 if it must be migrated.
+
+    Args: revision: None if there is no schema.
+    Raises: Conflict: The revision is more than one ahead, or isn't from a release.
+    """
+    if revision is None:
+        return -_number(HEAD)
+    if not (revision[:1] == HEAD[:1] and revision[1:].isdecimal()):
+        # The revisions of development were 0001 to 0025.
+        raise Conflict(
+            f"ledger: its schema has revision {revision}, which no release has: a development version before 0.1.0 created it; "
+            "such a ledger can't be upgraded. Use a new database (STRANDLINE_LEDGER_URL; for strandline up: a new --data-dir), "
+            "and other names for jobs, aliases, and streams of results"
+        )
+    ahead = _number(revision) - _number(HEAD)
+    if ahead > 1:
+        raise Conflict(
+            f"ledger: its schema has revision {revision}, and this release can use {HEAD} and the next revision only; "
+            "upgrade Strandline, or restore a copy of the ledger from before its upgrade"
+        )
+    return ahead
+
+
 def move_schema(connection: sa.Connection, revision: str) -> None:
-    """Run the migrations from where the schema is to `revision` (`base` for none), in the connection's transaction."""
-    # Alembic takes long to import, and an up-to-date ledger does without it.
+    """Migrate the schema up or down to `revision` (`base`: no tables), in the transaction of the connection."""
+    # Alembic takes long to import, and a ledger that is up to date doesn't need it.
     from alembic import command, config
 
     settings = config.Config()
-    settings.set_main_option("script_location", str(_HERE / "migrations").replace("%", "%%"))
+    settings.set_main_option("script_location", "strandline:migrations")
     settings.set_main_option("path_separator", "os")
     settings.attributes["connection"] = connection
     if revision == "base" or revision < (_revision(connection) or ""):
@@ -58,11 +78,5 @@ def _revision(connection: sa.Connection) -> str | None:
     return None if found is None else str(found)
 
 
-def _is_usable(revision: str | None) -> bool:
-    ahead = int(revision or 0) - int(HEAD)
-    if ahead > 1:
-        raise Conflict(
-            f"The ledger's schema is at revision {revision}, and this release knows {HEAD}: "
-            "upgrade Strandline, or take the ledger back as its migration notes say."
-        )
-    return ahead >= 0
+def _number(revision: str) -> int:
+    return int(revision[1:])

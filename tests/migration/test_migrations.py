@@ -1,12 +1,10 @@
-"""The schema is built by migrations only: they walk up, down and up, and end where the models are."""
+"""Migrations build the schema: they run up, down, and up again, and end at the models."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,23 +14,22 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+import strandline.migrations
 from strandline.core.errors import Conflict
 from strandline.ledger import schema
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.models import metadata
-from strandline.ledger.states import EventTimeRule, Place
-from strandline.processing.slices.watermark import closes_after, watermark_after
 from tests.support.waiting import stretched, wait_until
 from tests.support.warm_processes import WARM
 
-MIGRATIONS = Path(schema.__file__).parent / "migrations"
+MIGRATIONS = Path(strandline.migrations.__file__).parent
 OPENERS = 6
 
 
 def _revisions() -> list[str]:
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("script_location", "strandline:migrations")
     config.set_main_option("path_separator", "os")
     return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][::-1]
 
@@ -87,94 +84,6 @@ def test_each_revision_can_be_undone_and_done_again(database: Database) -> None:
         before = revision
 
 
-def _fill_0004(database: Database) -> None:
-    """Job `j` with two committed slices of stream `s` and one that is planned; nothing ever came to partition 1."""
-    document = '{"event_time": {"field": "ts", "delay": "1m30s", "idle_timeout": "30s", "max_ahead": null}}'
-    plain = '{"event_time": {"field": "ts", "delay": "500ms"}}'
-    offsets = [
-        json.dumps({"s": ends}) for ends in ({0: 4, 1: 2}, {0: 9, 1: 2}, {0: 9, 1: 2, 2: 5}, {0: 10, 1: 2, 2: 5})
-    ]
-    facts = ["0, NULL, NULL, 7000, 'live', 'committed'", "0, 6000, 5000, 7000, 'live', 'committed'"]
-    facts.append("0, 7000, 6500, 8000, 'live', 'planned'")
-    slices = [
-        f"('j', {at + 1}, 1, {1 + at // 2}, '{offsets[at]}', '{offsets[at + 1]}', {facts[at]}, 0)" for at in range(3)
-    ]
-    counts = "rejected, results, dead_letter_offsets, rejected_total, results_total, records, accepted, committed_ms"
-    counts += ", records_total, accepted_total"
-    with database.writing("fill the tables of 0004") as connection:
-        for statement in (
-            "INSERT INTO jobs VALUES ('j', 2, 'running', 'running', '', 1, 0, 0, 0)",
-            f"INSERT INTO job_versions VALUES ('j', 1, '', '{document}', 0), ('j', 2, '', '{plain}', 0)",
-            "INSERT INTO runs VALUES ('j', 1, 1, 1, 0, NULL, NULL, '', 0)",
-            f"INSERT INTO slices VALUES {', '.join(slices)}",
-            *(
-                f"INSERT INTO checkpoints (job, slice, epoch, version, latest_event_ms, emitted, {counts}) VALUES"
-                f" ('j', {number}, 1, 1, {latest_ms}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 5, 5, 0, 5, 5)"
-                for number, latest_ms in ((1, 7_000), (2, 8_000))
-            ),
-        ):
-            connection.exec_driver_sql(statement)
-
-
-def test_rows_of_before_the_one_threshold_are_carried_over(database: Database, ledger_url: str) -> None:
-    with database.writing("go to 0004") as connection:
-        schema.move_schema(connection, "0004")
-    _fill_0004(database)
-    ledger = Ledger.open(ledger_url)
-    try:
-        first, second, planned = ledger.slices("j", 1, 9)
-        rule = EventTimeRule(90_000, 30_000, None, "newest")
-        assert [first.rule, second.rule, planned.rule] == [rule, rule, EventTimeRule(500, None, 300_000, "newest")]
-        assert [ledger.checkpoint("j", number).closes_ms for number in (1, 2)] == [None, 5_000]
-        assert ledger.checkpoint("j", 2).reached == planned.reached == {"s": {0: 8_000, 2: 8_000}}
-        assert ledger.checkpoint("j", 1).reached == {}, "nothing reads it"
-        assert closes_after(planned, planned.reached, {}) == 7_500, "not less than by the rule of before"
-        assert watermark_after(replace(rule, watermark="partitions"), ledger.checkpoint("j", 2), {}) == 5_000
-    finally:
-        ledger.close()
-    with database.writing("go back to 0004") as connection:
-        schema.move_schema(connection, "0004")
-        closes = connection.exec_driver_sql("SELECT closes_ms FROM slices ORDER BY number").scalars().all()
-    assert closes == [None, 5_000, None]
-
-
-def _submit_at_0007(database: Database, jobs: dict[str, str]) -> None:
-    """Each job emits from its stage `minute` to the named alias, and in its version before emitted to another."""
-    with database.writing("submit jobs with the release before") as connection:
-        schema.move_schema(connection, "0007")
-        for number, (job, alias) in enumerate(jobs.items()):
-            connection.exec_driver_sql(
-                f"INSERT INTO jobs VALUES ('{job}', 2, 'running', 'running', '', 0, {number}, 0, 0)"
-            )
-            for version, name in ((1, "before"), (2, alias)):
-                step = {"window": {"name": "minute"}, "emit": [{"elasticsearch": name}, {"stream": f"{job}-minute"}]}
-                document = json.dumps({"steps": [{"where": "n > 0"}, step]})
-                insert = f"INSERT INTO job_versions VALUES ('{job}', {version}, '', '{document}', 0)"
-                connection.exec_driver_sql(insert)
-
-
-def test_places_are_those_of_the_present_versions(database: Database, ledger_url: str) -> None:
-    _submit_at_0007(database, {"power": "watts", "heat": "joules"})
-    ledger = Ledger.open(ledger_url)
-    assert ledger.places("power") == [
-        Place("elasticsearch", "watts", "minute"),
-        Place("stream", "power-minute", "minute"),
-    ]
-    assert [place.name for place in ledger.places("heat")] == ["joules", "heat-minute"]
-    ledger.close()
-
-
-def test_a_ledger_in_which_a_place_has_two_emitters_is_refused_with_their_names(
-    database: Database, ledger_url: str
-) -> None:
-    _submit_at_0007(database, {"power": "watts", "heat": "watts"})
-    with pytest.raises(
-        Conflict, match="Stage minute of job heat and stage minute of job power both emit to elasticsearch watts"
-    ):
-        Ledger.open(ledger_url)
-    assert "places" not in _tables(database)
-
-
 def test_models_and_schema_agree(database: Database) -> None:
     """Compared twice: by Alembic's own eyes, and by the definitions that the models alone would have made."""
     schema.migrate(database)
@@ -190,7 +99,7 @@ def test_models_and_schema_agree(database: Database) -> None:
 
 def test_revisions_are_numbered_without_gaps_and_noted() -> None:
     revisions = _revisions()
-    assert revisions == [f"{number:04}" for number in range(1, len(revisions) + 1)]
+    assert revisions == [f"r{number:04}" for number in range(1, len(revisions) + 1)]
     assert revisions[-1] == schema.HEAD
     notes = (MIGRATIONS / "NOTES.md").read_text()
     assert [revision for revision in revisions if f"\n## {revision} " not in notes] == []
@@ -216,13 +125,25 @@ def test_code_works_on_the_next_revision_and_refuses_later_ones(
 ) -> None:
     Ledger.migrate(ledger_url)
     with database.writing("raise the revision") as connection:
-        revision = f"{int(schema.HEAD) + ahead:04}"
+        revision = f"r{int(schema.HEAD[1:]) + ahead:04}"
         connection.execute(sa.text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
     if is_usable:
         Ledger.open(ledger_url).close()
     else:
-        with pytest.raises(Conflict, match="upgrade Strandline"):
+        with pytest.raises(Conflict, match=f"revision {revision}, and this release .* upgrade Strandline"):
             Ledger.open(ledger_url)
+
+
+@pytest.mark.parametrize("revision", ["0001", "0025", "main", "r"])
+def test_a_ledger_of_no_release_is_refused_with_what_to_do(ledger_url: str, database: Database, revision: str) -> None:
+    """The chain of development versions had the revisions 0001 to 0025. The refusal leaves the ledger as it is."""
+    Ledger.migrate(ledger_url)
+    with database.writing("set the revision") as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
+    with pytest.raises(Conflict, match=f"revision {revision}, .* can't be upgraded. Use a new database"):
+        Ledger.open(ledger_url)
+    assert schema.revision_of(database) == revision
+    assert _tables(database) == set(metadata.tables)
 
 
 def _open(url: str, meeting: Path, me: int) -> None:

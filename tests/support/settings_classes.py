@@ -14,7 +14,7 @@ def all_settings() -> set[type[BaseSettings]]:
     """Every settings class of every module."""
     for module in pkgutil.walk_packages(strandline.__path__, "strandline."):
         # Alembic runs these; importing a `__main__` would run it.
-        if not module.name.startswith("strandline.ledger.migrations.") and not module.name.endswith(".__main__"):
+        if not module.name.startswith("strandline.migrations.") and not module.name.endswith(".__main__"):
             importlib.import_module(module.name)
     found, left = set(), [BaseSettings]
     while left:

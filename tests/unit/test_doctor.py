@@ -452,11 +452,20 @@ def test_a_ledger_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> No
 def test_a_ledger_of_another_release_is_said(ahead: int, state: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite"
     Ledger.migrate(url)
-    other = f"{int(HEAD) + ahead:04}"
+    other = f"r{int(HEAD[1:]) + ahead:04}"
     run_sql(url, "UPDATE alembic_version SET version_num = :other", other=other)
     ((found_state, sentence),) = bad(check_ledger(url))
     assert found_state == state and f"revision {other}" in sentence
     assert len(bad(check_ledger(url, is_upgraded_next=True))) == (ahead > 0)
+
+
+def test_a_ledger_of_a_development_version_is_said_with_what_to_do(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    Ledger.migrate(url)
+    run_sql(url, "UPDATE alembic_version SET version_num = '0025'")
+    wrong = [finding for finding in check_ledger(url, is_upgraded_next=True) if finding.state is State.WRONG]
+    assert [finding.sentence.partition(",")[0] for finding in wrong] == ["its schema has revision 0025"]
+    assert "Use a new database (STRANDLINE_LEDGER_URL" in wrong[0].remedy
 
 
 def test_a_table_that_cannot_be_written_is_said(tmp_path: Path) -> None:

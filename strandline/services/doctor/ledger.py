@@ -9,10 +9,10 @@ from contextlib import closing
 
 import sqlalchemy as sa
 
-from strandline.core.errors import LedgerUnavailable
+from strandline.core.errors import Conflict, LedgerUnavailable
 from strandline.ledger.database import Database, sqlite_file
 from strandline.ledger.models import metadata
-from strandline.ledger.schema import HEAD, revision_of
+from strandline.ledger.schema import HEAD, revision_of, revisions_ahead
 from strandline.services.doctor.finding import Finding, ok, warning, wrong
 from strandline.services.doctor.kafka import clock_findings
 
@@ -47,10 +47,11 @@ def check_ledger(url: str, *, is_upgraded_next: bool = False) -> Iterator[Findin
 
 
 def _of_revision(revision: str | None, is_upgraded_next: bool) -> Finding:
-    ahead = int(revision or 0) - int(HEAD)
-    if ahead > 1:
-        sentence = f"its schema is at revision {revision}, and this release knows {HEAD}"
-        return wrong(SUBJECT, sentence, "upgrade Strandline, or take the ledger back as its migration notes say")
+    try:
+        ahead = revisions_ahead(revision)
+    except Conflict as error:
+        sentence, _, remedy = str(error).removeprefix("ledger: ").partition("; ")
+        return wrong(SUBJECT, sentence, remedy)
     if ahead == 1:
         sentence = f"its schema is at revision {revision}, one ahead of this release ({HEAD}), which can still use it"
         return warning(SUBJECT, sentence, "upgrade Strandline on this machine, too")

@@ -1,6 +1,6 @@
-"""Alembic's door: run by `strandline.ledger.schema`, in a transaction that it has opened and that it will commit.
+"""Entry point of Alembic. `strandline.ledger.schema` runs it in a transaction that it opens and commits.
 
-The models stay out of it: a revision says in full what it makes, so that it makes the same for ever.
+It imports no models: a revision contains everything that it creates, so that it never creates anything else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from alembic import context
 
 connection = context.config.attributes["connection"]
 if connection.dialect.name == "postgresql":
-    # Rather give up than hold the running jobs' writes behind a table lock.
+    # A migration that waits for a table lock blocks all writes of running jobs, so it fails instead.
     connection.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
     connection.exec_driver_sql("SET LOCAL statement_timeout = '60s'")
 context.configure(connection=connection, transactional_ddl=True)
