@@ -113,7 +113,8 @@ bench-recovery: $(VENV)/.test-ready
 
 HOURS ?= 2
 soak: $(VENV)/.test-ready
-	@$(BIN)/python -m benchmarks.soak --hours $(HOURS)
+	@mkdir -p build
+	@$(BIN)/python -m benchmarks.soak --hours $(HOURS) --samples build/soak-samples.jsonl
 
 SEEDS ?= 100000
 FIRST ?= 0

@@ -9,6 +9,9 @@ After it
 * descriptors and threads must not grow;
 * the disk use per record must not grow, for each part of the data directory.
 
+Each sample is also a line of JSON in `samples.jsonl` of the working directory (`--samples`). If the run is interrupted, the
+report covers the samples until then, and the exit code is 1.
+
 A JVM's memory depends on when its heap was last collected. If `jcmd` (of a JDK) is on the PATH, each JVM collects its heap before
 a sample; otherwise the report says that garbage is included.
 """
@@ -16,6 +19,7 @@ a sample; otherwise the report says that garbage is included.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -25,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -235,18 +239,19 @@ def disk_use(directory: Path) -> dict[str, int]:
     return found
 
 
-def run(hours: float, say: Callable[[str], None]) -> int:
-    """Run the example for so long, and report. Returns the exit code."""
+def run(hours: float, say: Callable[[str], None], written: Path) -> int:
+    """Run the example for so long, write each sample to `written`, and report. Return the exit code."""
     seconds = hours * 3_600
     warm_up_s = min(HALF_HOUR_S, seconds / 4)
     speed = min(1_200.0, EVENT_DAYS * 86_400 / seconds)
-    samples = []
+    samples: list[Sample] = []
+    was_interrupted = False
     with tempfile.TemporaryDirectory(prefix="strandline-soak-") as name:
         directory = Path(name)
         program = Path(sys.executable).with_name("strandline")
         options = ["--data-dir", name, "--port-offset", free_offset(), "--seconds", seconds, "--speed", f"{speed:g}"]
         environment = os.environ | {"STRANDLINE_SLICE_INTERVAL_MS": "0"}
-        with (directory / "example.log").open("wb") as log:
+        with (directory / "example.log").open("wb") as log, written.open("w", encoding="utf-8") as lines:
             example = subprocess.Popen(
                 [program, "example", *map(str, options)], env=environment, stdout=log, stderr=log
             )
@@ -260,24 +265,34 @@ def run(hours: float, say: Callable[[str], None]) -> int:
                     if (directory / "ledger.sqlite").exists():
                         samples.append(sampler.sample())
                         one = samples[-1]
+                        print(json.dumps(asdict(one)), file=lines, flush=True)
                         memory = sum(process["memory"] for process in one.processes.values()) / 2**20
                         say(
                             f"{one.at_s / 60:6.1f} min: {one.records:,} records, {one.slices:,} slices, {memory:,.0f} MB"
                         )
+            except (KeyboardInterrupt, SystemExit):
+                was_interrupted = True
             finally:
                 example.terminate()
                 example.wait()
-        if example.returncode != 0:
+        if example.returncode != 0 and not was_interrupted:
             say((directory / "example.log").read_text(errors="replace")[-4_000:])
             say(f"the example failed, with exit code {example.returncode}")
             return 1
+    try:
+        findings = evaluate(samples, warm_up_s)
+    except ValueError as error:
+        say(str(error))
+        return 1
     for line in report(samples, warm_up_s):
         say(line)
-    findings = evaluate(samples, warm_up_s)
-    for one in findings:
-        say(f"GROWS: {one.sentence}")
-    say("something grows" if findings else "nothing grows")
-    return 1 if findings else 0
+    for finding in findings:
+        say(f"GROWS: {finding.sentence}")
+    if was_interrupted:
+        say("the run was interrupted: this is no result for all of its time")
+    else:
+        say("something grows" if findings else "nothing grows")
+    return 1 if findings or was_interrupted else 0
 
 
 def _has_ended(process: subprocess.Popen[bytes], within_s: float) -> bool:
@@ -293,7 +308,9 @@ def main() -> int:
         prog="python -m benchmarks.soak", description="Run the example for hours; fail if something grows."
     )
     parser.add_argument("--hours", type=float, default=2.0, help="default %(default)s")
-    return run(parser.parse_args().hours, lambda line: print(line, flush=True))
+    parser.add_argument("--samples", type=Path, default=Path("samples.jsonl"), help="default %(default)s")
+    options = parser.parse_args()
+    return run(options.hours, lambda line: print(line, flush=True), options.samples)
 
 
 if __name__ == "__main__":
