@@ -72,7 +72,7 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     check_backfilled(dump, backfills, checkpoints, verdict)
     check_shown(dump, documents, backfills, checkpoints, windows, verdict)
     if dump.results is not None:
-        check_stream(dump.results, dump.documents, pipeline.to_stream, verdict)
+        check_stream(dump.results, dump.documents, pipeline.to_stream, verdict, restored)
     check_accounts(judged, results, closers, checkpoints, windows, verdict)
     verdict.divergence += [event["message"] for event in dump.tables["events"] if "divergence" in str(event["facts"])]
     return verdict
