@@ -423,7 +423,7 @@ def _add(totals: Totals, row: CheckpointRow) -> Totals:
         accepted=totals.accepted + row.accepted,
         rejected=_add_counts(totals.rejected, row.rejected),
         results=_add_counts(totals.results, row.results),
-        refused=None if totals.refused is None else _add_counts(totals.refused, row.refused),
+        refused=_add_counts(totals.refused or {}, row.refused),
     )
 
 

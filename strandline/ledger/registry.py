@@ -69,11 +69,11 @@ class Registry(Part):
                 found = StreamRow(name, document, version=1, topic_id=None, created_ms=now_ms)
                 connection.execute(sa.insert(streams).values(vars(found)))
             else:
-                _keep_version(connection, StreamRow(*known), now_ms)
                 changed = sa.update(streams).where(streams.c.name == name)
                 connection.execute(changed.values(document=document, version=present + 1))
             row = _stream(connection, name)
-            _keep_version(connection, row, now_ms)
+            kept = {"stream": name, "version": row.version, "document": document, "applied_ms": now_ms}
+            connection.execute(sa.insert(stream_versions).values(kept))
             return row
 
     def _refuse_shared_entrances(
@@ -98,13 +98,12 @@ class Registry(Part):
             return int(found)
 
     def stream_documents(self, name: str) -> dict[int, dict[str, Any]]:
-        """Version -> document, of each version that the ledger has, the oldest first. Raises NotFound."""
+        """Return version -> document of all versions of the stream, the oldest first. Raises NotFound."""
         with self._database.reading(f"read the versions of stream {name}") as connection:
-            row = _stream(connection, name)
+            _stream(connection, name)
             kept = sa.select(stream_versions.c.version, stream_versions.c.document)
             found = connection.execute(kept.where(stream_versions.c.stream == name).order_by(stream_versions.c.version))
-            # A release that keeps no versions may have made the present one.
-            return {number: document for number, document in found} | {row.version: row.document}
+            return {number: document for number, document in found}
 
     def stream(self, name: str) -> StreamRow:
         """Raises NotFound."""
@@ -434,13 +433,6 @@ def _entrances(document: dict[str, Any]) -> set[str]:
     with contextlib.suppress(InvalidDocument):
         return {entrance for _, entrance in StreamSpec.from_document(document, is_strict=False).entrances()}
     return set()
-
-
-def _keep_version(connection: sa.Connection, row: StreamRow, now_ms: int) -> None:
-    of_version = (stream_versions.c.stream == row.name) & (stream_versions.c.version == row.version)
-    if connection.execute(sa.select(stream_versions.c.version).where(of_version)).first() is None:
-        kept = {"stream": row.name, "version": row.version, "document": row.document, "applied_ms": now_ms}
-        connection.execute(sa.insert(stream_versions).values(kept))
 
 
 def _version(connection: sa.Connection, name: str, version: int) -> JobVersionRow:

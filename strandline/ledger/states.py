@@ -22,8 +22,7 @@ PackedSessions = dict[str, dict[int, str]]
 """stream -> partition -> what was declared by then, packed: hashes stand for rows of `decoder_contents`."""
 
 StreamVersions = dict[str, int]
-"""stream -> version of its document. A stream that is not in it goes by the oldest version that the ledger has: the row is of a
-release that knew no others."""
+"""Stream -> version of its document."""
 
 LookupVersions = dict[str, int]
 """lookup -> version of its rows."""
@@ -355,17 +354,13 @@ class EventTimeRule(Described):
 
     @property
     def written(self) -> dict[str, Any]:
-        """It as JSON, without what only a job says that revises, or goes by emissions: so an older release can read the rules of
-        the others."""
-        unsaid = {"revise_ms": 0, "revises": "", "revises_after_ms": None}
+        """The rule as JSON, with `by_stream` as a mapping. Fields that only revisions, emissions or several streams need are left
+        out where they have their defaults: the ledger keeps a rule with each slice."""
         found = {
-            name: one
-            for name, one in vars(self).items()
-            if name not in ("by_stream", "results_from_ms", "bound") and (name not in unsaid or self.revise_ms)
+            name: value
+            for name, value in vars(self).items()
+            if name not in _LEFT_OUT_OF_RULES or value != _LEFT_OUT_OF_RULES[name]
         }
-        found["bound"] = self.bound
-        if self.results_from_ms is not None:
-            found["results_from_ms"] = self.results_from_ms
         if self.by_stream:
             found["by_stream"] = {stream: rule.written for stream, rule in self.by_stream}
         return found
@@ -407,6 +402,8 @@ class EventTimeRule(Described):
         return replace(self, results_from_ms=first, by_stream=by_stream)
 
 
+_LEFT_OUT_OF_RULES = {"by_stream": (), "revise_ms": 0, "revises": "", "revises_after_ms": None, "results_from_ms": None}
+"""Field -> its default."""
 _NOT_IN_DIGEST = frozenset({"job", "epoch", "cut_time_ms", "rule", "status", "planned_ms", "checksums"})
 """Fields of a slice on which its results don't depend. `rule` has its own form in the digest."""
 
@@ -606,8 +603,8 @@ class Totals(Described):
     results: dict[str, int]
     """Stage -> results, those refused included."""
     refused: dict[str, int] | None = None
-    """Stage -> results that a store refused; each has a dead letter (reason `result`). Null: an earlier release, which did not
-    count them, committed some of these slices."""
+    """Stage -> results that a store refused; each has a dead letter (reason `result`). Null only in an audit: they aren't
+    compared."""
 
 
 @dataclass(frozen=True)

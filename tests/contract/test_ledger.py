@@ -391,18 +391,6 @@ class TestResultIndices:
             ledger.add_result_index("power", "minute-2026.01")
 
 
-class TestRefused:
-    def test_refusals_that_an_earlier_release_did_not_count_make_the_total_unknown(
-        self, running: Ledger, ledger_url: str
-    ) -> None:
-        commit_slices(running, 1, 1)
-        run_sql(ledger_url, "UPDATE checkpoints SET refused_total = NULL")
-        running.plan_slice(a_slice(2))
-        running.commit_checkpoint(a_checkpoint(2, refused={"hourly": 1}))
-        assert running.totals("power").refused is None
-        assert running.checkpoint("power", 2).refused == {"hourly": 1}
-
-
 class TestRuns:
     def test_a_run_raises_the_epoch_and_ends_the_older_one(self, ledger: Ledger) -> None:
         ledger.submit_job("power", "", {"a": 1})

@@ -136,12 +136,3 @@ def test_a_watermark_that_is_an_hour_too_high_ever_after_is_found_though_all_tha
     ]
     found = list(event_time_differences([*done[:3], *raised], None, latest))
     assert found == ["slice 4: watermark 1970-01-01T00:00:03.100Z by the log, 1970-01-01T01:00:03.900Z by the ledger"]
-
-
-def test_slices_of_a_release_that_kept_no_partitions_apart_are_left_out() -> None:
-    """The first of the newer ones begins with what the ledger was given when it was carried over."""
-    done, latest = a_job()
-    older = [(replace(row, reached={}), replace(checkpoint, reached={})) for row, checkpoint in done[:2]]
-    carried = older[1][0], replace(older[1][1], reached=done[1][1].reached)
-    assert list(event_time_differences(older, None, latest)) == []
-    assert list(event_time_differences([older[0], carried, *done[2:]], None, latest)) == []

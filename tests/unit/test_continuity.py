@@ -232,7 +232,8 @@ def test_what_retention_took_after_it_was_read_is_no_conflict(job):
     start(job)
 
 
-def test_slices_of_before_checksums_were_recorded_are_believed(job):
+def test_after_a_slice_without_checksums_the_next_one_has_them(job):
+    """The slice with which a reset job begins has none."""
     with job.ledger._database.writing("forget") as connection:
         connection.exec_driver_sql("UPDATE slices SET checksums = '{}'")
     start(job)

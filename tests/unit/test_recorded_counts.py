@@ -28,7 +28,7 @@ from strandline.processing.source.recorded_counts import RecordedCounts, recorde
 from strandline.processing.source.slice_rows import SourceFacts
 from strandline.processing.source.source_task import SourceTask
 from tests.support.control import BOTH, Api
-from tests.support.ledgers import a_checkpoint, a_slice, run_sql
+from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_keyed_task import Engine, chunk_of, record, work_of
 
 JOB = "power"
@@ -171,19 +171,6 @@ def test_only_what_an_expression_has_no_value_for_may_differ_in_another_version(
         Batches(ledger, RewindPlan(1, SLICES), 2).run(3, SourceFacts(90, THREE | {"late": 2}))
     with pytest.raises(ReplayMismatch, match="1 records rejected as expression then, 7 now"):
         Batches(ledger, RewindPlan(4, SLICES), 2).run(4, SourceFacts(30, REJECTED | {"expression": 7}))
-
-
-def test_what_an_older_release_left_out_without_a_word_is_not_compared(ledger: Ledger) -> None:
-    """It recorded no checksums either."""
-    run_sql(
-        f"sqlite:///{ledger._database.address.removeprefix('sqlite:///')}",
-        "UPDATE slices SET checksums = '{}' WHERE number = 2",
-    )
-    Batches(ledger, RewindPlan(1, SLICES), 1).run(3, SourceFacts(90, THREE | {"expression": 7}))
-    with pytest.raises(ReplayMismatch, match="3 records rejected as late then, 2 now"):
-        Batches(ledger, RewindPlan(1, SLICES), 1).run(3, SourceFacts(90, THREE | {"late": 2}))
-    with pytest.raises(ReplayMismatch, match="1 records rejected as expression then, 7 now"):
-        Batches(ledger, RewindPlan(3, SLICES), 1).run(3, SourceFacts(30, REJECTED | {"expression": 7}))
 
 
 def test_a_batch_of_a_replay_holds_slices_of_one_version(ledger: Ledger) -> None:

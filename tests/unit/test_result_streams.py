@@ -215,7 +215,7 @@ def test_streams_that_are_applied_together_may_swap_their_entrances(api: Api) ->
 
 
 def test_a_job_whose_stream_is_gone_hides_no_other(api: Api) -> None:
-    """A release before could lose it to a deletion at the same time."""
+    """The API deletes no stream that a job reads, but the database is open to other programs."""
     api.apply("---\n".join((STREAM, STREAM.replace("turbines", "others"))))
     api.apply(MINUTES.replace("minutes", "well").replace("turbines", "others").replace("turbine-minute", "well-minute"))
     api.apply(MINUTES)

@@ -51,11 +51,6 @@ def event_time_differences(
         after = {
             place: max(ms for ms in (reached.get(place), own.get(place)) if ms is not None) for place in reached | own
         }
-        is_older = not row.reached and _knows_no_partitions(before, checkpoint)
-        before = checkpoint
-        if is_older:
-            reached, closed_ms = _places(checkpoint.reached), checkpoint.closes_ms
-            continue
         silence_ms = _places(row.silence_ms)
         filled = {
             place
@@ -85,13 +80,6 @@ def event_time_differences(
                 yield f"slice {row.number}: event time {what} it was {_times(ours)} by the log, {_times(told)} by the ledger"
         # Each slice is held against the log, and not against the mistake of the one before it.
         reached, closed_ms = after, checkpoint.closes_ms
-
-
-def _knows_no_partitions(before: CheckpointRow | None, checkpoint: CheckpointRow) -> bool:
-    """Whether a slice that says of no partition where event time was is of a release that kept it for all of them as one."""
-    if before is not None and before.latest_event_ms is not None:
-        return True
-    return not checkpoint.reached and checkpoint.latest_event_ms is not None
 
 
 def _moves_to(row: SliceRow, place: Place, times: LatestTimes) -> int:

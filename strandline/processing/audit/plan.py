@@ -389,14 +389,12 @@ def _subtract(totals: Totals, before: Totals) -> Totals:
         totals.accepted - before.accepted,
         {key: count for key in totals.rejected if (count := totals.rejected[key] - before.rejected.get(key, 0))},
         {key: totals.results[key] - before.results.get(key, 0) for key in totals.results},
-        _refused_since(totals, before),
+        _refused_since(totals.refused or {}, before.refused or {}),
     )
 
 
-def _refused_since(totals: Totals, before: Totals) -> dict[str, int] | None:
-    if totals.refused is None or before.refused is None:
-        return None
-    return {key: count for key in totals.refused if (count := totals.refused[key] - before.refused.get(key, 0))}
+def _refused_since(refused: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {key: count for key in refused if (count := refused[key] - before.get(key, 0))}
 
 
 def whole_range(ranges: Sequence[EndRange]) -> EndRange:

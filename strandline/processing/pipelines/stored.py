@@ -28,7 +28,7 @@ def load_pipeline(
     spec = PipelineSpec.from_document(ledger.job_version(job, version).document, is_strict=is_strict)
     if streams is None:
         streams = streams_of_version(ledger, job, version)
-    documents = [document_of(ledger.stream_documents(name), streams, name) for name in spec.streams]
+    documents = [ledger.stream_documents(name)[streams[name]] for name in spec.streams]
     return check_stored(spec, documents, shapes_of_version(ledger, job, version, spec), is_strict=is_strict)
 
 
@@ -60,20 +60,15 @@ def followers_of(ledger: Ledger, stream: str) -> list[LookupSpec]:
     return [spec for spec in specs if spec.source is not None and spec.source.stream == stream]
 
 
-def document_of(documents: Mapping[int, dict[str, Any]], versions: StreamVersions, stream: str) -> dict[str, Any]:
-    """The document of the stream by which a row of the ledger goes. `documents`: those that the ledger has, the oldest first."""
-    return documents[versions.get(stream, next(iter(documents)))]
-
-
 def streams_of_version(ledger: Ledger, job: str, version: int) -> StreamVersions:
-    """By which versions of its streams' documents this version of the job is compiled: as its newest run, or as a first one would
-    be now."""
-    streams = inputs_of(ledger, job, version)
-    of_version = [run.stream_versions for run in ledger.runs(job) if run.version == version]
-    recorded = [versions for versions in of_version if all(stream in versions for stream in streams)]
+    """Return the versions of its streams' documents by which this version of the job is compiled.
+
+    They are those of its newest run that has recorded them, or the current versions if none has.
+    """
+    recorded = [run.stream_versions for run in ledger.runs(job) if run.version == version and run.stream_versions]
     if recorded:
         return recorded[-1]
-    return {} if of_version else {stream: ledger.stream_version(stream) for stream in streams}
+    return {stream: ledger.stream_version(stream) for stream in inputs_of(ledger, job, version)}
 
 
 def streams_of_run(ledger: Ledger, run: RunRow) -> StreamVersions:
@@ -82,8 +77,7 @@ def streams_of_run(ledger: Ledger, run: RunRow) -> StreamVersions:
     last, streams = ledger.last_slice(run.job), inputs_of(ledger, run.job, run.version)
     if last is None or last.status is not SliceStatus.PLANNED or last.version != run.version:
         return {stream: ledger.stream_version(stream) for stream in streams}
-    known = last.stream_versions
-    return {stream: known.get(stream, next(iter(ledger.stream_documents(stream)))) for stream in streams}
+    return {stream: last.stream_versions[stream] for stream in streams}
 
 
 def inputs_of(ledger: Ledger, job: str, version: int) -> list[str]:

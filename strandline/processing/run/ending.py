@@ -61,10 +61,10 @@ def watch_query(
         time.sleep(_LOOK_S)
 
 
-def schema_in_force(run: JobRun) -> SchemaInForce | None:
-    """The schema that the run's next slice goes by; None where the run's row doesn't say by which one it is compiled."""
-    compiled = {stream: run.row.stream_versions[stream] for stream in run.streams if stream in run.row.stream_versions}
-    return SchemaInForce(run.ledger, run.job, run.version, compiled) if compiled else None
+def schema_in_force(run: JobRun) -> SchemaInForce:
+    """Return the schema for the next slice of the run."""
+    compiled = {stream: run.row.stream_versions[stream] for stream in run.streams}
+    return SchemaInForce(run.ledger, run.job, run.version, compiled)
 
 
 def wanted_end(run: JobRun, schema: SchemaInForce | None = None) -> Ending | None:

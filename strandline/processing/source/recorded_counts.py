@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import ReplayMismatch
 from strandline.core.record_headers import REASON_DUPLICATE, REASONS_OF_STEPS
-from strandline.ledger.states import SliceRow, StreamVersions, offset_count
+from strandline.ledger.states import StreamVersions
 from strandline.processing.source.slice_rows import SourceFacts
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
@@ -59,23 +59,15 @@ def recorded_counts(
 
     `versions`: those that committed the slices. What a record is rejected for follows from the slice and the version of the
     stream's document that is recorded with it; only whether an expression has a value, and whether there is a row of a lookup,
-    follows from the version of the job, from the release of Strandline, and from the types of the fields, which are those of
-    `streams`. Raises LedgerUnavailable.
+    follows from the version of the job, and from the types of the fields, which are those of `streams`. Raises LedgerUnavailable.
     """
     first, last = slices[0], slices[-1]
     before, after = ledger.totals(job, first - 1), ledger.totals(job, last)
-    read = ledger.slices(job, first, last)
-    has_same_types = all(row.stream_versions == (streams or {}) for row in read)
-    is_same = set(versions) == {version} and has_same_types and not _has_of_older_release(read)
+    has_same_types = all(row.stream_versions == (streams or {}) for row in ledger.slices(job, first, last))
+    is_same = set(versions) == {version} and has_same_types
     rejected = {
         reason: count - before.rejected.get(reason, 0)
         for reason, count in after.rejected.items()
         if reason != REASON_DUPLICATE and (is_same or reason not in REASONS_OF_STEPS)
     }
     return RecordedCounts(job, first, last, after.records - before.records, rejected, is_same)
-
-
-def _has_of_older_release(slices: Iterable[SliceRow]) -> bool:
-    """Whether a slice with records has no checksums: it may be of a release that left out without a word what a `where` had no
-    value for, and that release recorded none."""
-    return any(not row.checksums and offset_count(row.offsets_first, row.offsets) for row in slices)

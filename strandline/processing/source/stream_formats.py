@@ -23,7 +23,7 @@ class StreamFormats:
         self._ledger = ledger
         self._own = own
         self._lookups = SliceLookups(ledger, lookups)
-        self._known: dict[tuple[str, int | None], RecordFormat | None] = {}
+        self._known: dict[tuple[str, int], RecordFormat | None] = {}
 
     @property
     def keeps_sessions(self) -> bool:
@@ -33,14 +33,11 @@ class StreamFormats:
 
     def of(self, row: SliceRow, stream: str) -> RecordFormat | None:
         """How the records of this stream in the slice are decoded; None: by the readers' own format."""
-        version = row.stream_versions.get(stream)
+        version = row.stream_versions[stream]
         if (stream, version) not in self._known:
             from strandline.core.streams.stream import StreamSpec
 
-            documents = self._ledger.stream_documents(stream)
-            # Rules may be stricter since it was stored; the slice was read by it.
-            document = StreamSpec.from_document(documents[version or next(iter(documents))], is_strict=False)
-            found = record_format(document)
+            found = record_format(StreamSpec.from_document(self._ledger.stream_documents(stream)[version]))
             # Equal ones are one object, so that what adjoins is fetched at once.
             own = self._own[stream]
             same = next((one for one in (own, *self._known.values()) if one == found), found)
