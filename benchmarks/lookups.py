@@ -51,7 +51,7 @@ class Measured:
         document = {
             "pipeline": "w1",
             "input": {"stream": "devices"},
-            "event_time": {"field": "ts", "delay": "10s", "max_ahead": None},
+            "event_time": {"field": "ts", "delay": "10s", "max_ahead": None, "idle_timeout": None},
             "steps": [*([ENRICH] if tables else []), {"window": window, "emit": [{"elasticsearch": "ten"}]}],
         }
         shapes = {"known": LookupShape("known", ("device",), {"device": "string", "rated": "double"})}

@@ -70,7 +70,7 @@ def pipeline(aggregate: str = "") -> CheckedPipeline:
     document = {
         "pipeline": "w1",
         "input": {"stream": "devices"},
-        "event_time": {"field": "ts", "delay": f"{DELAY_MS}ms"},
+        "event_time": {"field": "ts", "delay": f"{DELAY_MS}ms", "idle_timeout": None},
         "steps": steps,
     }
     return check(PipelineSpec.from_document(document), stream)

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from strandline.core.described import Described, docstrings_of
@@ -24,10 +24,6 @@ class ContradictionError(ValueError):
         self.found = found
 
 
-_MAY_CONTRADICT = "may_contradict"
-"""In the context of a validation: whether contradictions pass."""
-
-
 class DocumentModel(Described, BaseModel):
     """A part of a document: no unknown fields, no silent conversion of types, never changed once read."""
 
@@ -36,30 +32,29 @@ class DocumentModel(Described, BaseModel):
     """Fields that people look for and that are not here: name -> the sentence that says what to write instead."""
 
     @classmethod
-    def parse(cls, document: YamlDocument, *, is_strict: bool = True) -> Self:
+    def parse(cls, document: YamlDocument) -> Self:
         """Return the model of `document`. Raises InvalidDocument with every problem found, each with its line."""
         try:
-            return cls.model_validate(document.data, context={_MAY_CONTRADICT: not is_strict})
+            return cls.model_validate(document.data)
         except ValidationError as error:
             found = (problem for detail in error.errors() for problem in _problems(cls, document, detail))
             raise InvalidDocument(first_problems(found)) from error
 
     @classmethod
-    def from_document(cls, data: dict[str, object], *, is_strict: bool = True) -> Self:
-        """Return the model of a document as `as_document` gave it. Raises InvalidDocument. Not `is_strict`: with its
-        contradictions, of a document that was stored before rules that are stricter now; to be shown and compared alone."""
+    def from_document(cls, data: dict[str, object]) -> Self:
+        """Return the model of a document that `as_document` returned. Raises InvalidDocument."""
         kind = next((kind for kind in KINDS if kind in data), "")
         name = str(data.get(kind, ""))
         source = f"<stored {kind} {name}>"
-        return cls.parse(YamlDocument(kind=kind, name=name, data=data, source=source), is_strict=is_strict)
+        return cls.parse(YamlDocument(kind=kind, name=name, data=data, source=source))
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         """Yield contradictions between fields that are right by themselves: the path from here, and a sentence."""
         return iter(())
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
-        if not (info.context or {}).get(_MAY_CONTRADICT) and (found := first_problems(self.contradictions())):
+    def _refuse_contradictions(self) -> Self:
+        if found := first_problems(self.contradictions()):
             raise ContradictionError(found)
         return self
 

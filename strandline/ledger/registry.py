@@ -431,7 +431,7 @@ def _entrances(document: dict[str, Any]) -> set[str]:
     from strandline.core.streams.stream import StreamSpec
 
     with contextlib.suppress(InvalidDocument):
-        return {entrance for _, entrance in StreamSpec.from_document(document, is_strict=False).entrances()}
+        return {entrance for _, entrance in StreamSpec.from_document(document).entrances()}
     return set()
 
 

@@ -248,7 +248,7 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     document = {
         "pipeline": "health",
         "input": {"stream": "machines"},
-        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None, "idle_timeout": None},
         "steps": [*steps, a_window(windows[-1], random, is_last=True)],
     }
     checked = check(PipelineSpec.from_document(document), STREAM)

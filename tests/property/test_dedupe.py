@@ -123,7 +123,7 @@ def checked(steps: Sequence[dict[str, Any]], stream: StreamSpec = STREAM) -> Che
     document = {
         "pipeline": "pumping",
         "input": {"stream": stream.stream},
-        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None, "idle_timeout": None},
         "steps": list(steps),
     }
     return check(PipelineSpec.from_document(document), stream)

@@ -101,7 +101,7 @@ def join_document(join: dict[str, Any], delay: str) -> dict[str, Any]:
         {"join": {**join, "add": add}, "emit": [{"elasticsearch": "met"}]},
     ]
     document = document_of(steps, "shop")
-    return {**document, "event_time": {"field": "ts", "delay": delay, "max_ahead": None}}
+    return {**document, "event_time": {"field": "ts", "delay": delay, "max_ahead": None, "idle_timeout": None}}
 
 
 def at_the_desk(

@@ -117,7 +117,7 @@ class World:
         document: dict[str, Any] = {
             "pipeline": "j",
             "input": {"stream": "s"},
-            "event_time": {"field": "ts", "delay": "1h", "max_ahead": None},
+            "event_time": {"field": "ts", "delay": "1h", "max_ahead": None, "idle_timeout": None},
             "steps": [
                 {"where": "power >= 0"},
                 {"enrich": {"lookup": "sites", "key": self.key, "add": ["rated", "note"], "optional": self.optional}},

@@ -41,7 +41,7 @@ def pipeline_of(files: Path) -> CheckedPipeline:
     document: dict[str, object] = {
         "pipeline": "power",
         "input": {"stream": "farm"},
-        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None, "idle_timeout": None},
         "steps": [
             {"where": "number % 10 <> 3"},
             {"derive": {"half": "temp / 2"}},

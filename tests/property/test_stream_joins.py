@@ -77,7 +77,7 @@ def pipeline_of(random: Random, sides: str) -> tuple[CheckedPipeline, dict[str, 
     join = {**a_join(random), "left": left, "right": right, "add": add}
     delays = [random.choice(["0s", "2s", "1m"]) for _ in STREAMS]
     inputs = [
-        {"stream": name, "event_time": {"field": field, "delay": delay, "max_ahead": None}}
+        {"stream": name, "event_time": {"field": field, "delay": delay, "max_ahead": None, "idle_timeout": None}}
         for name, field, delay in zip("ab", ("ts", "at"), delays, strict=True)
     ]
     document = {

@@ -83,7 +83,7 @@ def pipeline(
     document = {
         "pipeline": "health",
         "input": {"stream": "machines"},
-        "event_time": {"field": "ts", "delay": "0s"},
+        "event_time": {"field": "ts", "delay": "0s", "idle_timeout": None},
         "steps": [
             *steps,
             *(

@@ -74,8 +74,8 @@ _PIPELINES: dict[int, tuple[dict[str, Any], PipelineSpec]] = {}
 _read_document = PipelineSpec.from_document
 
 
-def pipeline_of_document(document: dict[str, Any], *, is_strict: bool = True) -> PipelineSpec:
-    """What `PipelineSpec.from_document` makes of a stored document; all here are right. Each run asks for those of the runs
+def pipeline_of_document(document: dict[str, Any]) -> PipelineSpec:
+    """What `PipelineSpec.from_document` makes of a stored document. Each run asks for those of the runs
     before it, and a document that was read is not read again: neither it nor the model ever changes."""
     known = _PIPELINES.get(id(document))
     if known is None:  # which keeps the document, so that no other ever has its id

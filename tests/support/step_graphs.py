@@ -30,7 +30,7 @@ def document_of(steps: Sequence[dict[str, Any]], stream: str = "machines") -> di
     return {
         "pipeline": "health",
         "input": {"stream": stream},
-        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None, "idle_timeout": None},
         "steps": list(steps),
     }
 

@@ -15,13 +15,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidSettings, LogUnavailable, StrandlineError
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, EventRow, JobState
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
-from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.rest.api import create_app
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
@@ -769,19 +767,3 @@ def test_a_time_that_can_not_be_written_is_refused_and_the_last_one_that_can_is_
     api.apply(BOTH)
     problem_of(api.ask(method, target.format(last_ms + 1)), 422, "invalid_request")
     assert api.ask(method, target.format(last_ms)).status_code in (200, 202, 404, 409, 503)
-
-
-def test_a_pipeline_that_the_rules_of_now_refuse_is_mended_by_applying_one_that_they_take(api: Api) -> None:
-    """It was stored before the rules: an `if` with two arguments. What is right in it is compared as ever."""
-    api.apply(STREAM)
-    refused = PIPELINE.replace("max(power)", "max(power), ok: 'sum(if(power > 1, 1))'")
-    (document,) = read_documents(refused, "a.yaml")
-    spec = PipelineSpec.parse(document)
-    api.ledger.submit_job("power", refused, spec.as_document())
-    assert api.apply(refused).status_code == 422
-    mended = refused.replace("1))'", "1, null))'")
-    told = api.ask("POST", "/v1/documents/plan", content=mended, headers={"Content-Type": "application/yaml"})
-    assert (told.status_code, [one["outcome"] for one in told.json()["jobs"]]) == (200, ["changed"]), told.text
-    others = mended.replace("per_minute, tumbling: 1m", "other, tumbling: 2m")
-    assert "power has begun and can't change" in problem_of(api.apply(others), 409, "conflict")["detail"]
-    assert api.apply(mended).status_code == 200

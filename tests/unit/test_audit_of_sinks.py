@@ -67,7 +67,7 @@ class Lab:
         document: dict[str, object] = {
             "pipeline": "power",
             "input": {"stream": "farm"},
-            "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+            "event_time": {"field": "ts", "delay": "0s", "max_ahead": None, "idle_timeout": None},
             "steps": [{"emit": emits["all"], "name": "all"}, {"window": window, "emit": emits["minutes"]}],
         }
         self.pipeline = check(PipelineSpec.from_document(document), STREAM)
@@ -310,7 +310,7 @@ def test_what_a_sink_of_a_package_refuses_is_in_no_recomputation() -> None:
     document: dict[str, object] = {
         "pipeline": "power",
         "input": {"stream": "farm"},
-        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None, "idle_timeout": None},
         "steps": [{"emit": [{"sink": {"use": "paper", "name": "pad"}}], "name": "all"}],
     }
     span = VersionSpan(1, check(PipelineSpec.from_document(document), STREAM), 1, 1, SLICES, {})

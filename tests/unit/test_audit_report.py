@@ -134,7 +134,7 @@ def a_span(stage: str, windows: EndRange) -> VersionSpan:
     document: dict[str, object] = {
         "pipeline": "power",
         "input": {"stream": "turbines"},
-        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None, "idle_timeout": None},
         "steps": [
             {
                 "window": {"name": stage, "tumbling": "1m", "aggregate": {"n": "count(*)"}},

@@ -31,7 +31,7 @@ PIPELINE = check(
         {
             "pipeline": "p",
             "input": {"stream": "s"},
-            "event_time": {"field": "ts", "delay": "1s"},
+            "event_time": {"field": "ts", "delay": "1s", "idle_timeout": None},
             "steps": [
                 {
                     "window": {"name": "w", "tumbling": "1m", "aggregate": {"n": "count(*)"}},
@@ -128,7 +128,7 @@ PIPELINE_OF_NODES = check(
         {
             "pipeline": "p",
             "input": {"stream": "s"},
-            "event_time": {"from": "log", "delay": "1s"},
+            "event_time": {"from": "log", "delay": "1s", "idle_timeout": None},
             "steps": [
                 {
                     "window": {"name": "w", "tumbling": "1m", "aggregate": {"n": "count(*)"}},

@@ -44,7 +44,7 @@ PIPELINE = check(
         {
             "pipeline": "power",
             "input": {"stream": "farm"},
-            "event_time": {"field": "ts", "delay": "0s", "max_ahead": "1h"},
+            "event_time": {"field": "ts", "delay": "0s", "max_ahead": "1h", "idle_timeout": None},
             "steps": [
                 {"derive": {"load": "power / rated"}},
                 {"where": "load < 10"},

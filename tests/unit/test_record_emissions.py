@@ -63,7 +63,7 @@ def pipeline_of(steps: list[dict[str, Any]]) -> CheckedPipeline:
     document: dict[str, object] = {
         "pipeline": "power",
         "input": {"stream": "farm"},
-        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None},
+        "event_time": {"field": "ts", "delay": "0s", "max_ahead": None, "idle_timeout": None},
         "steps": steps,
     }
     return check(PipelineSpec.from_document(document), STREAM)
@@ -402,7 +402,7 @@ def test_places_that_cannot_be_are_told(place: dict[str, Any], told: str) -> Non
                 {
                     "pipeline": "power",
                     "input": {"stream": "farm"},
-                    "event_time": {"from": "log"},
+                    "event_time": {"from": "log", "idle_timeout": None},
                     "steps": [{"emit": [place]}],
                 },
                 source="x",

@@ -188,14 +188,6 @@ def test_elements_may_be_arrays(count: int, value: str) -> None:
     ] * count
 
 
-def test_a_path_of_an_older_release_that_begins_with_an_index_leads_nowhere() -> None:
-    """Such a stream is refused now, and one that was stored stops no job."""
-    document = {"stream": "s", "schema": {"a": "long", "none": {"type": "long?", "from": "$[0].t"}}}
-    reader = RowReader(record_format(StreamSpec.from_document(document, is_strict=False)))
-    (rows,) = reader.parts([b'{"a":1}', b"[7]"], [])
-    assert list(rows.texts) == [b'{"a":1}', b"[7]"]
-
-
 def test_a_dead_letter_of_an_element_holds_a_record_of_it_alone() -> None:
     stream = StreamSpec.from_document({"stream": "s", "schema": READINGS, "explode": "$.data[0].readings"})
     reader = RowReader(record_format(stream))

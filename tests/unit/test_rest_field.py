@@ -91,7 +91,12 @@ def test_it_is_a_text_in_expressions_and_no_key() -> None:
         window = {"name": "w", "tumbling": "1m", "by": [by], "aggregate": {"latest": "max(rest)", "n": "count(rest)"}}
         steps = [{"where": "rest is not null"}, {"window": window, "emit": [{"elasticsearch": "w"}]}]
         return PipelineSpec.from_document(
-            {"pipeline": "p", "input": {"stream": "s"}, "event_time": {"from": "log"}, "steps": steps}
+            {
+                "pipeline": "p",
+                "input": {"stream": "s"},
+                "event_time": {"from": "log", "idle_timeout": None},
+                "steps": steps,
+            }
         )
 
     checked = check(pipeline("t"), stream())

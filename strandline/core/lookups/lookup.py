@@ -87,6 +87,5 @@ class LookupSpec(DocumentModel):
 
     @classmethod
     def described(cls, document: dict[str, Any]) -> Self:
-        """The model of what `without_rows` gave: a lookup without rows, whatever rules are stricter since. Raises
-        InvalidDocument."""
-        return cls.from_document(document if "source" in document else {**document, "rows": []}, is_strict=False)
+        """Return the lookup of a document that `without_rows` returned, without its rows. Raises InvalidDocument."""
+        return cls.from_document(document if "source" in document else {**document, "rows": []})

@@ -35,7 +35,7 @@ def streams_of_windows(pipeline: PipelineSpec) -> Iterator[str]:
 
 
 def present_pipelines(ledger: Ledger) -> dict[str, PipelineSpec]:
-    """Job -> its present version, also where rules are stricter since."""
+    """Return job -> its current version."""
     return {job.name: spec_of_version(ledger, job.name, job.version) for job in ledger.jobs()}
 
 

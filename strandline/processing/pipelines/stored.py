@@ -23,9 +23,10 @@ def load_pipeline(
     """One version of a job's pipeline, checked against its streams. Raises NotFound, InvalidDocument.
 
     `streams`: by which version of each stream's document, as the ledger has it of a run; None: as the newest run of this version.
-    Not `is_strict`: as far as known, where rules are stricter since it was stored; to be looked at, and not run.
+    Not `is_strict`: without what doesn't fit the streams; to be compared, and not run. Only a version that never ran can have
+    such parts: a stream was changed without it, because applying both of them was interrupted.
     """
-    spec = PipelineSpec.from_document(ledger.job_version(job, version).document, is_strict=is_strict)
+    spec = spec_of_version(ledger, job, version)
     if streams is None:
         streams = streams_of_version(ledger, job, version)
     documents = [ledger.stream_documents(name)[streams[name]] for name in spec.streams]
@@ -33,15 +34,16 @@ def load_pipeline(
 
 
 def spec_of_version(ledger: Ledger, job: str, version: int) -> PipelineSpec:
-    """What one version of a job's pipeline says, also where rules are stricter since. Raises NotFound."""
-    return PipelineSpec.from_document(ledger.job_version(job, version).document, is_strict=False)
+    """Return the document of one version of a job's pipeline. Raises NotFound."""
+    return PipelineSpec.from_document(ledger.job_version(job, version).document)
 
 
 def check_stored(
     spec: PipelineSpec, documents: Iterable[dict[str, Any]], lookups: Mapping[str, LookupShape], *, is_strict: bool
 ) -> CheckedPipeline:
-    """A pipeline by stored documents of its streams; not `is_strict`: as far as known. Raises InvalidDocument."""
-    streams = [StreamSpec.from_document(document, is_strict=is_strict) for document in documents]
+    """Check a pipeline against stored documents of its streams. Not `is_strict`: leave out what doesn't fit them. Raises
+    InvalidDocument."""
+    streams = [StreamSpec.from_document(document) for document in documents]
     return check(spec, streams, lookups=lookups) if is_strict else as_far_as_known(spec, streams, lookups)
 
 

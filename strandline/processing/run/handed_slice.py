@@ -57,7 +57,7 @@ def require_same_results(run: JobRun, index_url: str | None, *, is_before_emissi
     version = run.ledger.version_of_slice(run.job, before_epoch=run.epoch)
     if version is None or version == run.version:
         return
-    before = load_pipeline(run.ledger, run.job, version, is_strict=False)
+    before = load_pipeline(run.ledger, run.job, version)
     others = [
         one.where
         for one in _written(run, before, last, index_url, is_before_emission=is_before_emission)

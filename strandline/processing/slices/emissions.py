@@ -171,8 +171,7 @@ class Emissions:
         if key not in self._shapes:
             from strandline.processing.pipelines.stored import load_pipeline
 
-            # An older version may be one that rules of now refuse; its windows are as its document says all the same.
-            stages = load_pipeline(self._ledger, emitter.job, version, is_strict=False).stages
+            stages = load_pipeline(self._ledger, emitter.job, version).stages
             self._shapes[key] = next(((one.name, one.shape) for one in stages if emitter.stream in one.streams), None)
         return self._shapes[key]
 

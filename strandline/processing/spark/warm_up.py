@@ -49,7 +49,7 @@ _STREAM: dict[str, object] = {
 _PIPELINE: dict[str, object] = {
     "pipeline": "warm-up",
     "input": {"stream": "warm-up"},
-    "event_time": {"field": "ts", "delay": "1s"},
+    "event_time": {"field": "ts", "delay": "1s", "idle_timeout": None},
     "steps": [
         {"derive": {"twice": "value * 2"}},
         {"where": "twice >= 0"},

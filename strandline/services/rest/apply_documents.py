@@ -143,7 +143,7 @@ def check_documents(
             broken |= {emitted for _, emitted in emissions_to_streams(pipeline)} - streams.keys() - registered.keys()
     followed = {name: one.spec for name, one in read.items() if one.is_followed and one.followed_stream not in broken}
     if followed:
-        there = {name: StreamSpec.from_document(one, is_strict=False) for name, one in registered.items()} | streams
+        there = {name: StreamSpec.from_document(one) for name, one in registered.items()} | streams
         problems.extend(unfit_sources(documents, followed, there))
     if problems:
         raise InvalidDocument(problems)

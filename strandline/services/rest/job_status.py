@@ -184,12 +184,15 @@ def _warning(left_ms: int, retention_ms: int) -> str:
 
 
 def present_pipeline(ledger: Ledger, job: JobRow, *, is_strict: bool = False) -> CheckedPipeline:
-    """The job's present version, by the present documents of its streams; as far as known, where rules are stricter since they
-    were stored. `is_strict`: it is to be run. Raises InvalidDocument then."""
+    """Return the job's current version, checked against the current documents of its streams.
+
+    What doesn't fit them is left out: a stream can have changed without the pipeline, if applying both was interrupted.
+    `is_strict`: the pipeline is to be run. Raises InvalidDocument then.
+    """
     documents = [ledger.stream(stream).document for stream in input_streams(ledger, job)]
     row = ledger.job_version(job.name, job.version)
     if row.lookup_versions:
-        spec = PipelineSpec.from_document(row.document, is_strict=is_strict)
+        spec = PipelineSpec.from_document(row.document)
         lookups = shapes_of_version(ledger, job.name, job.version, spec)
         return check_stored(spec, documents, lookups, is_strict=is_strict)
     return _checked_before(json.dumps(row.document), *map(json.dumps, documents), is_strict=is_strict)
@@ -198,7 +201,7 @@ def present_pipeline(ledger: Ledger, job: JobRow, *, is_strict: bool = False) ->
 @lru_cache(maxsize=256)
 def _checked_before(pipeline: str, *streams: str, is_strict: bool) -> CheckedPipeline:
     """The pipeline of registered documents. Cached: status is asked for often, and documents seldom change."""
-    spec = PipelineSpec.from_document(json.loads(pipeline), is_strict=is_strict)
+    spec = PipelineSpec.from_document(json.loads(pipeline))
     return check_stored(spec, map(json.loads, streams), {}, is_strict=is_strict)
 
 

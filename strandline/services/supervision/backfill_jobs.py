@@ -241,7 +241,7 @@ class BackfillJobs:
     def _clear(self, row: BackfillRow) -> None:
         """Delete the documents of a backfill that will never be shown. The next backfill of the job deletes what is left."""
         try:
-            pipeline = load_pipeline(self._ledger, row.job, row.version, row.stream_versions, is_strict=False)
+            pipeline = load_pipeline(self._ledger, row.job, row.version, row.stream_versions)
             for store in stores_of(row, pipeline):
                 self._discard(store, row.generation)
         except LedgerUnavailable:

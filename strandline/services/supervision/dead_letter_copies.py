@@ -47,7 +47,7 @@ class DeadLetterCopies:
     def _copy_job(self, job: str) -> int:
         version = self._ledger.job(job).version
         document = self._ledger.job_version(job, version).document
-        spec = PipelineSpec.from_document(document, is_strict=False).dead_letters
+        spec = PipelineSpec.from_document(document).dead_letters
         copied, is_done = 0, not spec.index
         while not is_done and self._leads(job):
             created, is_done = self._copy_some(job, spec)

@@ -97,16 +97,6 @@ class PipelineSpec(DocumentModel):
     dead_letters: DeadLettersSpec = DeadLettersSpec()
     """Whether dead letters can be searched for: {index, kept, newest}."""
 
-    @classmethod
-    def from_document(cls, data: dict[str, object], *, is_strict: bool = True) -> Self:
-        """As stored: one without `idle_timeout` has none. So were those stored that were submitted before it had a default."""
-        event_time, inputs = data.get("event_time"), data.get("inputs")
-        if isinstance(event_time, dict):
-            data = {**data, "event_time": {"idle_timeout": None, **event_time}}
-        if isinstance(inputs, list):
-            data = {**data, "inputs": [_without_default(one) for one in inputs]}
-        return super().from_document(data, is_strict=is_strict)
-
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for name in ("input", "event_time"):
             if self.inputs is None and getattr(self, name) is None:
@@ -225,16 +215,9 @@ class PipelineSpec(DocumentModel):
         data: dict[str, Any] = super().as_document()
         written = [data] if self.inputs is None else data["inputs"]
         for read, one in zip(self.reads, written, strict=True):
-            if read.event_time.max_ahead is None:  # null says never here; left out it would say the default
-                one["event_time"]["max_ahead"] = None
+            for name in ("idle_timeout", "max_ahead"):  # null is never, and a missing value is the default
+                one["event_time"].setdefault(name, getattr(read.event_time, name))
         return data
-
-
-def _without_default(read: Any) -> Any:
-    """A stored input: without `idle_timeout` it has none."""
-    if not isinstance(read, dict) or not isinstance(read.get("event_time"), dict):
-        return read
-    return {**read, "event_time": {"idle_timeout": None, **read["event_time"]}}
 
 
 def json_schema() -> dict[str, object]:

@@ -54,7 +54,7 @@ class JobChanges:
         try:
             present_pipeline(self._ledger, job, is_strict=True)
         except InvalidDocument as error:
-            what = f"version {job.version} as far as rules that are stricter now refuse it"
+            what = f"version {job.version} as far as it doesn't fit the current streams"
             yield Change(what, Effect.SAFE, f"that part is not compared: {error}")
 
     def _other_windows(

@@ -74,7 +74,7 @@ class LookupChanges:
             if job not in together:
                 shapes = shapes_of_version(self._ledger, job, self._ledger.job(job).version, spec)
                 documents = [self._ledger.stream(one).document for one in spec.streams]
-                streams = [StreamSpec.from_document(one, is_strict=False) for one in documents]
+                streams = [StreamSpec.from_document(one) for one in documents]
                 try:
                     check(spec, streams, lookups={**shapes, name: shape_of(lookup.spec)})
                 except InvalidDocument as error:

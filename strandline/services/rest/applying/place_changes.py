@@ -135,10 +135,8 @@ def _emitted(pipeline: PipelineSpec) -> set[KindAndName]:
 
 
 def _ever_emitted(documents: Iterable[dict[str, Any]]) -> set[KindAndName]:
-    """Of each emission of these pipelines, which may be older than the rules of today."""
-    return {
-        place for document in documents for place in _emitted(PipelineSpec.from_document(document, is_strict=False))
-    }
+    """Of each emission of these pipelines."""
+    return {place for document in documents for place in _emitted(PipelineSpec.from_document(document))}
 
 
 def _is_of_earlier_life(store: ResultStore, alias: str) -> bool:

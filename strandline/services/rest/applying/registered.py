@@ -17,8 +17,8 @@ def find_job(ledger: Ledger, name: str) -> JobRow | None:
 
 
 def stream_spec(ledger: Ledger, name: str) -> StreamSpec:
-    """The stream's present version, also where rules are stricter since. Raises NotFound."""
-    return StreamSpec.from_document(ledger.stream(name).document, is_strict=False)
+    """Return the stream's current document. Raises NotFound."""
+    return StreamSpec.from_document(ledger.stream(name).document)
 
 
 def find_stream(ledger: Ledger, name: str) -> StreamSpec | None:

@@ -34,7 +34,7 @@ class StreamChanges:
         readers = [job for job in self._ledger.jobs() if stream.stream in input_streams(self._ledger, job)]
         if readers:
             documents = self._ledger.stream_documents(stream.stream).values()
-            history = [StreamSpec.from_document(one, is_strict=False) for one in documents]
+            history = [StreamSpec.from_document(one) for one in documents]
             if refused := refused_changes(history, stream):
                 names = ", ".join(job.name for job in readers)
                 raise Conflict(
