@@ -74,12 +74,8 @@ def field_mapping(type_name: str) -> dict[str, Any]:
 
 
 def is_ours(mapping: dict[str, Any]) -> bool:
-    """Whether Strandline made the index, or the template, with this mapping: by its mark, or, of an older version, by the fields
-    that each of its documents has."""
-    if mapping.get("_meta", {}).get("managed_by") == _MARK["managed_by"]:
-        return True
-    fields = mapping.get("properties", {}).get("strandline", {}).get("properties", {})
-    return bool({"job", "stage", "emission"} <= fields.keys())
+    """Return True if Strandline created the index or the template with this mapping."""
+    return bool(mapping.get("_meta", {}).get("managed_by") == _MARK["managed_by"])
 
 
 def ensure_index_template(
@@ -103,7 +99,7 @@ def ensure_index_template(
     1. Look at the indices, the alias and the template of these names: one that is not Strandline's is a Conflict. So is a field
        that has another type there. Nothing is changed then.
     2. Put the template, from which the index of a month is made.
-    3. Add to the existing indices the fields, aliases and marks that they lack.
+    3. Add to the existing indices the fields and aliases that they lack.
 
     Doing it again, or twice at the same time, changes nothing. Raises Conflict and IndexUnavailable.
     """
@@ -115,7 +111,7 @@ def ensure_index_template(
     _put(url, template_path(stem), _build_template(stem, emit_name, is_shown, mapping, settings))
     first = first if first is not None else max(held, default="")
     for index in lacking:
-        meta = {**held[index]["mappings"].get("_meta", {}), **_MARK}
+        meta = {**held[index]["mappings"]["_meta"], **_MARK}
         _add_fields(url, index, {**mapping, "_meta": meta}, is_written=index >= first)
     actions = list(_lacking_aliases(held, emit_name, is_shown, first, later if later > generation else None))
     if actions:
@@ -202,7 +198,7 @@ def _require_own_template(url: str, stem: str) -> None:
             raise
         return
     template = found["index_template"]
-    if not (is_ours(template) or is_ours(template.get("template", {}).get("mappings", {}))):
+    if not is_ours(template):
         raise _foreign(f"index template {found['name']}", "rename or delete it")
 
 
@@ -214,8 +210,7 @@ def _foreign(what: str, remedy: str) -> Conflict:
 
 
 def find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
-    """Return the existing indices that lack a field of the mapping, or the mark. Raises Conflict where a field has another
-    type."""
+    """Return the existing indices that lack a field of the mapping. Raises Conflict where a field has another type."""
     wanted = _flatten(mapping["properties"])
     lacking = []
     for index, one in held.items():
@@ -226,7 +221,7 @@ def find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
                     f"index {index} holds {path} as {present[path]}, and this pipeline makes it {type_name}; "
                     f"emit under another name, or rename the field"
                 )
-        if not wanted.keys() <= present.keys() or not _MARK.items() <= one["mappings"].get("_meta", {}).items():
+        if not wanted.keys() <= present.keys():
             lacking.append(index)
     return lacking
 

@@ -46,9 +46,8 @@ class MonthIndices:
 
         Before that, the alias no longer shows what earlier lives of the job wrote.
 
-        Others may have been deleted, by hand or by a lifecycle policy: nothing is written to them any more. Indices that
-        an earlier release made are remembered from now on. Raises IndexMisconfigured, Conflict, IndexUnavailable,
-        LedgerUnavailable.
+        Others may have been deleted, by hand or by a lifecycle policy: nothing is written to them any more. Raises
+        IndexMisconfigured, Conflict, IndexUnavailable, LedgerUnavailable.
         """
         # Before the store is looked at: meanwhile another process may make an index and remember it.
         made = self.made.names()
@@ -57,8 +56,6 @@ class MonthIndices:
         stem = index_stem(self.shape.emit_name, self.shape.generation)
         first = None if next_end_ms is None else first_index(stem, next_end_ms)
         held = self._ensure_template(first)
-        for index in set(held) - made:
-            self.made.add(index)
         own = [index for index in made if index.startswith(f"{stem}-") and "-" not in index.removeprefix(f"{stem}-")]
         newest = max(own, default=None)
         if newest is not None and newest not in held and (first is None or newest >= first):

@@ -12,7 +12,6 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.core.errors import Divergence
 from strandline.results import document
 from strandline.results.document import DocumentShape
 from strandline.results.sinks import contract, files_writer, typed_rows
@@ -22,7 +21,6 @@ from strandline.results.sinks.files_writer import (
     _Store,
     committed_files,
     emission_of,
-    manifests_of,
     newest_manifests,
 )
 from strandline.results.text_columns import join_texts
@@ -84,19 +82,12 @@ def test_a_file_that_is_written_again_stays_as_it_is(filesystem: pafs.FileSystem
     assert store.read(FILE) == WHOLE
 
 
-@pytest.mark.parametrize("begun", [None, b"", b"PAR1 ro"])
-def test_a_file_that_a_killed_run_had_begun_is_written_by_the_next_one(
-    filesystem: pafs.FileSystem, begun: bytes | None
-) -> None:
-    """Also one that a run of an earlier release had begun under its name."""
+def test_a_file_that_a_killed_run_had_begun_is_written_by_the_next_one(filesystem: pafs.FileSystem) -> None:
     broken: Any = Broken(filesystem)
     with pytest.raises(Killed):
         _Store(broken, "results", is_local=False).write(FILE, WHOLE)
     store = _Store(filesystem, "results", is_local=False)
     assert not store.holds(FILE), "a reader of the directory would take it for a file of rows"
-    if begun is not None:
-        with filesystem.open_output_stream(f"results/{FILE}") as stream:
-            stream.write(begun)
     store.write(FILE, WHOLE)
     assert store.read(FILE) == WHOLE
 
@@ -115,7 +106,7 @@ def written(directory: Path, batch: pa.RecordBatch) -> tuple[list[str], list[pa.
 
 
 def test_a_large_batch_is_made_into_rows_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow holds at most 2 GiB of text in one array. The files are the same, so a slice of an earlier release finds its own."""
+    """Arrow holds at most 2 GiB of text in one array. The files are the same, whatever the size of a piece."""
     good, bad = contract.batch_of(SHAPE, [1, 2, 3, 4, 5, 6]), contract.batch_of(SHAPE, [7], load=float("nan"))
     batch = pa.concat_batches([good.slice(0, 3), bad, good.slice(3)])
     whole = written(tmp_path / "whole", batch)
@@ -156,14 +147,6 @@ def part(name: str, rows: int = 1) -> str:
     return msgspec.json.encode(WrittenFile(f"day=2026-11-01/{name}", rows, "0f")).decode()
 
 
-def as_before(path: Path, emission: int, *parts: str) -> None:
-    """Write a manifest where earlier releases did."""
-    FilesWriter(str(path), COUNTS).commit(emission, 1, parts)
-    name = f"{emission:012d}.json"
-    (found,) = path.rglob(name)
-    found.rename(path / "_manifests/job/windows" / name)
-
-
 def newest_emission(path: str, job: str, stage: str) -> int:
     return max((emission_of(manifest) or 0 for manifest in newest_manifests(path, job, stage)), default=0)
 
@@ -183,24 +166,3 @@ def test_a_run_that_begins_lists_only_the_newest_of_many_manifests(
     assert counted.listed <= 510, "500 manifests, and 6 directories"
     (tmp_path / "_manifests/job/windows/000000006").mkdir()  # by a run that was killed
     assert newest_emission(str(tmp_path), "job", "windows") == 5499
-
-
-def test_manifests_of_earlier_releases_count_beside_those_below_directories(tmp_path: Path) -> None:
-    """A slice whose manifest an earlier release wrote, and which is done again, gets no other one."""
-    path, writer = str(tmp_path), FilesWriter(str(tmp_path), COUNTS)
-    for emission in (7, 1001):
-        as_before(tmp_path, emission, part(f"{emission}.parquet"))
-    assert newest_emission(path, "job", "windows") == 1001
-    writer.commit(1001, 2, [part("again.parquet")])
-    with pytest.raises(Divergence):
-        writer.commit(1001, 2, [part("again.parquet", rows=2)])
-    writer.commit(1002, 2, [part("1002.parquet")])
-    assert newest_emission(path, "job", "windows") == 1002
-    names = ["7.parquet", "1001.parquet", "1002.parquet"]
-    assert sorted(Path(one).name for one in committed_files(path)) == sorted(names)
-    assert [int(Path(one).stem) for one in manifests_of(path, "job", "windows") or []] == [7, 1001, 1002]
-    as_before(tmp_path / "beside", 1002, part("beside.parquet"))
-    (beside,) = (tmp_path / "beside").rglob("*.json")  # services of both releases were there
-    beside.rename(tmp_path / "_manifests/job/windows" / beside.name)
-    assert [Path(one).name for one in committed_files(path, "job", "windows")] == [*names[:2], "beside.parquet"]
-    assert len(manifests_of(path, "job", "windows") or []) == 3

@@ -211,10 +211,11 @@ def test_a_job_whose_event_time_has_come_to_the_end_of_the_year_9999_starts_agai
 def test_an_old_index_may_be_read_only(
     index: RefusingIndex, writer: ElasticsearchWriter, next_end_ms: int | None
 ) -> None:
-    """It lacks a field, the mark and its alias for writing, and only a result for it would need them."""
-    origin = {"strandline": build_mapping(SHAPE)["properties"]["strandline"]}
+    """It lacks a field and its alias for writing, and only a result for it would need them."""
+    mapping = build_mapping(SHAPE)
+    without_fields = {"_meta": mapping["_meta"], "properties": {"strandline": mapping["properties"]["strandline"]}}
     for name in (MAY_INDEX, JUNE_INDEX):
-        indices_of(index)[name] = {"mappings": {"properties": origin}, "aliases": {"emit": {}}}
+        indices_of(index)[name] = {"mappings": without_fields, "aliases": {"emit": {}}}
     held: Any = indices_of(index)
     index.read_only.add(MAY_INDEX)
     writer.prepare(next_end_ms)
@@ -231,16 +232,6 @@ def test_an_older_index_may_be_deleted(index: RefusingIndex, writer: Elasticsear
     writer.write_batches([BATCH, JUNE], 1, 1)
     del indices_of(index)[MAY_INDEX]
     writer.prepare(None)
-
-
-def test_what_an_earlier_release_made_is_remembered(
-    index: RefusingIndex, writer: ElasticsearchWriter, made: MadeInMemory
-) -> None:
-    indices_of(index)[MAY_INDEX] = {"mappings": build_mapping(SHAPE), "aliases": {"emit": {}}}
-    made.held.add("emit-minute-2025.01")
-    writer.prepare(None)
-    assert made.held == {MAY_INDEX, "emit-minute-2025.01"}
-    assert "POST /_aliases" in index.asked, "it lacks the alias for writing"
 
 
 @pytest.mark.parametrize("of_backfill", [{"emit.shown.g2": {}}, {"emit": {"filter": {"match_all": {}}}}])

@@ -6,8 +6,7 @@
 A file without a manifest is no result: a run that was killed may leave some. The name of a manifest follows from the slice, its
 content from the rows, so a slice that is done again finds its own manifest and adds nothing. Nothing is ever changed or deleted.
 
-A thousand slices share a directory of manifests: a run that begins need not list all. Manifests of earlier releases lie beside
-these directories, and count as well.
+A thousand slices share a directory of manifests, so a run that begins need not list all.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ _DIGEST_MODULUS = 1 << 128
 _ROWS_AT_ONCE = 5_000
 """So many rows are documents at a time: each names all fields, so they take far more room than the rows, and Arrow holds at most
 2 GiB of text in one array."""
-_PARQUET_END = b"PAR1"
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 """As Arrow names them: a file is there once it is whole, and a rename would be a copy."""
 
@@ -64,7 +62,7 @@ class Manifest(msgspec.Struct, frozen=True):
     digest: str
     """The sum of those of its files."""
     files: list[WrittenFile]
-    slice_digest: str = ""
+    slice_digest: str
     """Digest of the slice, as it was planned."""
 
 
@@ -122,10 +120,7 @@ class FilesWriter:
         name = f"{emission:012d}" if shape.is_once else f"{emission:012d}.{epoch}"
         place = f"{self._manifests}/{emission // _SLICES_A_DIRECTORY:09d}/{name}.json"
         manifest = Manifest(shape.job, shape.stage, emission, shape.version, epoch, rows, digest, files, slice_digest)
-        of_before = f"{self._manifests}/{name}.json"
-        if store.holds(of_before):  # an earlier release has written it, and the run that did it was killed
-            place = of_before
-        elif store.create(place, msgspec.json.format(msgspec.json.encode(manifest))):
+        if store.create(place, msgspec.json.format(msgspec.json.encode(manifest))):
             return
         held = store.manifest(place)
         if (held.rows, held.digest) != (rows, digest):
@@ -154,7 +149,7 @@ def committed_files(path: str, job: str | None = None, stage: str | None = None)
     """The path of each file that counts, of one job and stage or of all. Raises SinkUnavailable."""
     store = _Store.of(path)
     below = "/".join(part for part in (MANIFESTS, job, stage if job else None) if part)
-    for place in _manifests_below(store, below):
+    for place in store.listed(below):
         manifest = store.manifest(place)
         if stage in (None, manifest.stage):
             yield from (f"{path.rstrip('/')}/{file.path}" for file in manifest.files)
@@ -164,16 +159,7 @@ def manifests_of(path: str, job: str, stage: str) -> list[str] | None:
     """The manifests of a stage, below the sink's path, by their slices; None where their directory isn't there. Raises
     SinkUnavailable."""
     store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
-    return _manifests_below(store, below) if store.holds(below) else None
-
-
-def _manifests_below(store: _Store, below: str) -> list[str]:
-    """By their slices. A slice that has one of an earlier release and one of this has one: they say the same."""
-    found = {}
-    for place in store.listed(below):
-        stage = "/".join(place.split("/")[:3])
-        found[stage, place.rpartition("/")[2]] = place
-    return [place for _, place in sorted(found.items())]
+    return store.listed(below) if store.holds(below) else None
 
 
 def emission_of(manifest: str) -> int | None:
@@ -186,8 +172,8 @@ def newest_manifests(path: str, job: str, stage: str, first: int | None = None) 
     """Return the manifests of the last emissions in order, below the sink's path: those from `first` on, and perhaps older ones.
     Without `first`, at least the newest. Lists few directories. Raises SinkUnavailable, InvalidSettings."""
     store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
-    directories, manifests = store.entries(below)
-    for directory in reversed(directories):
+    manifests: list[str] = []
+    for directory in reversed(store.directories(below)):
         found = store.listed(directory)
         manifests += found
         # An empty directory was made by a run that was killed.
@@ -258,9 +244,7 @@ class _Store:
                 return
             # On HDFS a file is there from its first byte on, and a manifest may name it: what is whole is never opened to write.
             if self.holds(place):
-                if self._is_whole(place):
-                    return
-                self.filesystem.delete_file(named)  # earlier releases began files under their names
+                return
             unnamed = f"{named.rpartition('/')[0]}/.{uuid.uuid4().hex}.tmp"
             with self.filesystem.open_output_stream(unnamed) as stream:
                 stream.write(content)
@@ -309,23 +293,19 @@ class _Store:
             return bool(self.filesystem.get_file_info(f"{self.root}/{place}").type is not pafs.FileType.NotFound)
 
     def listed(self, place: str) -> list[str]:
-        """The manifests below, by name, also those in directories."""
-        return self.entries(place, is_recursive=True)[1]
+        """Return the manifests below this directory and its directories, in the order of stages and slices."""
+        found = self._entries(place, pafs.FileType.File, is_recursive=True)
+        return [name for name in found if name.endswith(".json")]
 
-    def entries(self, place: str, *, is_recursive: bool = False) -> tuple[list[str], list[str]]:
-        """The directories and the manifests below, by name."""
+    def directories(self, place: str) -> list[str]:
+        """Return the directories in this directory, by name."""
+        return self._entries(place, pafs.FileType.Directory)
+
+    def _entries(self, place: str, kind: pafs.FileType, *, is_recursive: bool = False) -> list[str]:
         with _told(self.root):
             selector = pafs.FileSelector(f"{self.root}/{place}", allow_not_found=True, recursive=is_recursive)
             found = self.filesystem.get_file_info(selector)
-        names = sorted((one.path.removeprefix(f"{self.root}/"), one.type) for one in found)
-        directories = [name for name, kind in names if kind is pafs.FileType.Directory]
-        return directories, [name for name, kind in names if kind is pafs.FileType.File and name.endswith(".json")]
-
-    def _is_whole(self, place: str) -> bool:
-        """Whether a Parquet file has its end."""
-        with self.open(place) as file:
-            file.seek(max(0, file.size() - len(_PARQUET_END)))
-            return bytes(file.read()) == _PARQUET_END
+        return sorted(one.path.removeprefix(f"{self.root}/") for one in found if one.type is kind)
 
     def _write_unnamed(self, place: str, content: pa.Buffer | bytes) -> str:
         path = Path(f"{self.root}/{place}")
