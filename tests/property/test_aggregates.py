@@ -5,15 +5,12 @@ The bounds are also tried when they are small, so that windows pass them."""
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,11 +26,8 @@ from strandline.processing.operators.aggregation.choice import Chosen
 from strandline.processing.operators.aggregation.distinct import Distinct
 from strandline.processing.operators.aggregation.percentiles import Percentile
 from strandline.processing.operators.aggregation.values import hashes
-from strandline.processing.operators.cascade import Cascade
-from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from tests.property.test_window_operator import (
-    CASCADE,
     END,
     Record,
     digest,
@@ -453,14 +447,3 @@ def test_a_group_in_which_nothing_is_new_keeps_its_list() -> None:
     state = [as_lists(pa.array([1, 2, 9, 7]), np.array([0, 0, 1, 2]), 3)]
     after = function.fold(state, np.array([2, 0, 3]), [pa.array([9, 9, 4])], np.array([0, 1, 0]), 4)
     assert [sorted(one) for one in after[0].to_pylist()] == [[4, 9], [9], [1, 2], [7]]
-
-
-def test_the_state_of_an_older_version_is_read() -> None:
-    """A snapshot of a job holds what its version kept; the functions that it knew keep it in the same columns."""
-    older = json.loads((Path(__file__).parent / "older_state.json").read_text())
-    cascade = Cascade(CASCADE.stages, CASCADE.stream.types, 1)
-    stepped = cascade.step(base64.b64decode(older["state"]), [], Closing(None, END))
-    found = {
-        one.stage: [{k: str(v) for k, v in row.items()} for row in one.rows.to_pylist()] for one in stepped.results
-    }
-    assert found == older["results"]

@@ -280,10 +280,8 @@ def test_who_has_the_most_sessions_loses_the_oldest(open_sessions, monkeypatch, 
     assert sessions._names_bytes == sum(len("".join([client_id, *owner])) for owner, client_id in sessions._expiry_s)
 
 
-def test_a_session_of_an_older_version_is_its_clients(open_sessions, tmp_path, clock):
-    (tmp_path / "sessions").write_text(f'["a", 60, {clock.now_s}]\n["b", 60, null]\n["c", 60, null, "lundy"]\n')
-    sessions = open_sessions()
-    assert begin_as(sessions, "lundy", "a") == (True, 60)
-    assert begin_as(sessions, None, "b") == (True, 60)
-    assert begin_as(sessions, "skye", "c") == (True, 60)
+def test_a_session_without_an_owner_goes_to_the_first_client_with_its_identifier(open_sessions):
+    """The listener asked for no login when it began."""
+    assert begin_as(open_sessions(), None, "a") == (False, 60)
+    assert begin_as(open_sessions(), "lundy", "a") == (True, 60)
     assert begin_as(open_sessions(), "thief", "a") == (False, 60)

@@ -96,14 +96,6 @@ def test_stack_json_remembers_and_the_stacks_processes_are_given_what_it_says(
     assert "planted" not in environment.values() and "planted" not in (tmp_path / "stack.json").read_text()
 
 
-def test_a_stack_json_of_an_earlier_release_has_no_outside_servers(tmp_path: Path) -> None:
-    addresses = StackAddresses.of(tmp_path, 0)
-    addresses.write()
-    text = (tmp_path / "stack.json").read_text()
-    (tmp_path / "stack.json").write_text(text.replace(',\n  "outside": []', ""))
-    assert "outside" not in (tmp_path / "stack.json").read_text() and read_stack(tmp_path) == addresses
-
-
 def test_what_is_outside_is_no_part_to_start_watch_or_stop(tmp_path: Path) -> None:
     own = set(Stack(Settings(), tmp_path, 0, Console(quiet=True)).parts)
     given = {"kafka": "farm:9092", "elasticsearch": "http://farm:9200"}

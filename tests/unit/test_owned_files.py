@@ -98,7 +98,7 @@ def test_the_user_of_the_server_can_replace_no_directory_of_it(place: Place) -> 
         ("config", "data", "logs", "tmp"), NOBODY.pw_uid
     )
     assert {path.stat().st_uid for path in place.config.rglob("*")} == {NOBODY.pw_uid}
-    os.chown(place.data_dir, NOBODY.pw_uid, NOBODY.pw_gid)  # a data directory of an earlier release
+    os.chown(place.data_dir, NOBODY.pw_uid, NOBODY.pw_gid)  # by another program
     place.start()
     assert place.data_dir.stat().st_uid == 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-import hashlib
 import json
 import os
 import ssl
@@ -621,20 +620,6 @@ def test_who_asks_the_same_url_for_another_stream_or_otherwise_is_sent_its_state
     answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')
     asked = [poll(tmp_path, [answer], **how)[1].asked[0].get("If-None-Match") for how in ({}, other, {}, other)]
     assert asked == [None, None, '"1"', '"1"']
-
-
-def test_a_file_of_the_release_before_is_forgotten(tmp_path: Path) -> None:
-    """It knew each URL by its hash alone."""
-    path = tmp_path / "validators.json"
-    url = "http://10.0.0.1/a?token=canary"
-    path.write_text(json.dumps({hashlib.sha256(url.encode()).hexdigest(): {"etag": '"0"'}}))
-    _, asker, appended, _, _ = poll(tmp_path, [Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')])
-    assert "If-None-Match" not in asker.asked[0]
-    assert len(appended) == 1
-    kept = Validators(path)
-    kept.keep_only([name_of("s", PollSpec(url=url))])
-    asyncio.run(kept.save())
-    assert json.loads(path.read_text()) == {}
 
 
 @pytest.fixture

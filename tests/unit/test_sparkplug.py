@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.sparkplug import sessions
 from strandline.processing.formats.sparkplug.messages import MessageReader
-from strandline.processing.formats.sparkplug.sessions import NODE, Birth, Node, Sessions, unpack
+from strandline.processing.formats.sparkplug.sessions import NODE, Birth, Sessions, unpack
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source import kept_sessions
 from strandline.processing.source.kept_sessions import KeptSessions
@@ -293,16 +292,6 @@ def test_births_one_after_the_other_keep_little_for_each() -> None:
     assert again.nodes == kept.nodes
     one, other = Sessions(dict(reversed(kept.nodes.items()))), again
     assert one.packed() == other.packed(), "in whatever order they were born"
-
-
-def test_a_list_of_all_births_as_earlier_releases_kept_it_is_read() -> None:
-    birth = Birth((("m", 1, 3),))
-    rows = [["plant", f"meter {number:02d}", {"": birth.hash, "pump": birth.hash}] for number in range(40)]
-    texts = {"of before": json.dumps(rows), birth.hash: birth.text}
-    marks = base64.b64encode(bytes((7, 1, True, False, True)) * 40).decode()
-    found = unpack(f"of before:{marks}", lambda hashes: {one: texts[one] for one in hashes}, {})
-    node = Node(7, 1, is_alive=True, births={"": birth, "pump": birth}, alive={"pump"})
-    assert found.nodes == {("plant", f"meter {number:02d}"): node for number in range(40)}
 
 
 def test_a_process_reads_what_others_have_kept_however_little_of_it_stays_in_memory(

@@ -5,8 +5,7 @@ for PUBACK [MQTT-3.2.2-5], though it should send them again. So sessions outlive
 CONNACK promises it. One write stores the sessions of many clients.
 
 The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null, owner or null]`.
-The owner is a list, see `Owner`. The last line of an owner's client counts. A line that a crash cut short is ignored. A line of
-an older version has no owner.
+The owner is a list, see `Owner`. The last line of an owner's client counts. A line that a crash cut short is ignored.
 
 An identifier with a session belongs to the owner of the session: the caller lets no other owner begin a session with it.
 
@@ -42,8 +41,8 @@ LINES_SPARE_MAX = 100_000
 
 
 Key = tuple[Owner | None, str]
-"""Owner and client identifier. A session without an owner (the listener asked for no login, or an older version kept it) goes to
-the first client with its identifier."""
+"""Owner and client identifier. A session without an owner (the listener asked for no login) goes to the first client with its
+identifier."""
 
 
 class Sessions:
@@ -207,10 +206,10 @@ class Sessions:
         now_s = self._clock_s()
         for line in text.split(b"\n"):
             try:
-                client_id, expiry_s, ended_s, *owners = json.loads(line)
+                client_id, expiry_s, ended_s, owner = json.loads(line)
             except (ValueError, TypeError):
                 continue
-            key = (tuple(owners[0]) if owners and isinstance(owners[0], list) else None, client_id)
+            key = (None if owner is None else tuple(owner), client_id)
             self._drop(key)
             if expiry_s:  # no end: the process ended, and the connection with it
                 self._put(key, expiry_s, now_s if ended_s is None else ended_s)

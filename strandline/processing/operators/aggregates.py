@@ -309,13 +309,18 @@ class StageAggregates(AggregateCalls):
         return parts
 
 
+_SHARED_STATES = {
+    **dict.fromkeys(("stddev", "variance"), "sample"),
+    **dict.fromkeys(("stddev_pop", "var_pop"), "population"),
+    **{name: name for name in ("percentile", "approx_percentile", "most_frequent")},
+}
+"""Function -> name of its partial results. Calls with the same name and arguments share them."""
+
+
 def _state_of(call: AggregateCall, at: int) -> tuple[object, ...]:
-    """Calls for which this is equal share their partial results. Those that older versions knew keep their own, as ever."""
-    if call.function in ("stddev", "variance"):
-        return "sample", call.arguments
-    if call.function in ("percentile", "approx_percentile", "most_frequent"):
-        return call.function, call.arguments
-    return "alone", at
+    """Return the key of the partial results of call number `at`."""
+    shared = _SHARED_STATES.get(call.function)
+    return ("alone", at) if shared is None else (shared, call.arguments)
 
 
 def _function_of(call: AggregateCall) -> Aggregate:

@@ -84,11 +84,11 @@ class StackAddresses:
     mqtt_url: str
     mqtt_listener_url: str
     ledger_url: str
-    outside: tuple[str, ...] = ()
+    outside: tuple[str, ...]
     """Which of the servers are not the stack's own."""
-    passwords: bool = False
+    passwords: bool
     """True if its own Kafka, Elasticsearch and MQTT broker ask for a password of the stack. See `secured`."""
-    auth: str = "none"
+    auth: str
     """Whom its API and gateways let in: the setting `auth` of its processes."""
 
     @classmethod
@@ -113,9 +113,12 @@ class StackAddresses:
             mqtt_url=f"mqtt://127.0.0.1:{ports.mqtt}",
             mqtt_listener_url=f"mqtt://127.0.0.1:{ports.mqtt_listener}",
             ledger_url=f"sqlite:///{data_dir / 'ledger.sqlite'}",
+            outside=tuple(sorted(outside)),
+            passwords=passwords,
+            auth=auth,
         )
         given: dict[str, Any] = {OUTSIDE_FIELDS[name]: address for name, address in outside.items()}
-        return replace(own, **given, outside=tuple(sorted(outside)), passwords=passwords, auth=auth)
+        return replace(own, **given)
 
     def outside_servers(self) -> Outside:
         """The servers that are not the stack's own."""

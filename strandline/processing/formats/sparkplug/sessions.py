@@ -94,7 +94,7 @@ class _Row(msgspec.Struct, array_like=True):
 
 
 _List = list[_Row | str]
-"""Births, or hashes of lists. Earlier releases kept one list of all births."""
+"""Births, or hashes of lists."""
 
 
 class Sessions:
