@@ -7,10 +7,8 @@ import contextlib
 import datetime
 import errno
 import gzip
-import hashlib
 import json
 import os
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -568,26 +566,6 @@ def take(folder: Path, path: Path, log: list[Any], stream: StreamSpec, record_by
     return asyncio.run(run())
 
 
-JOURNAL_OF_ROWS = """
-CREATE TABLE files (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    identity TEXT NOT NULL UNIQUE,
-    bytes INTEGER NOT NULL,
-    head TEXT NOT NULL,
-    sha256 TEXT NOT NULL,
-    rows INTEGER NOT NULL
-);
-CREATE INDEX files_by_content ON files (bytes, sha256);
-CREATE TABLE attempts (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    file INTEGER NOT NULL,
-    rows INTEGER NOT NULL,
-    epoch INTEGER NOT NULL,
-    sequence_first INTEGER NOT NULL,
-    sequence_last INTEGER NOT NULL,
-    scan_from TEXT NOT NULL
-);
-"""
 QUOTED = b'b;a\n0;p\n\n1;"open\n2;x\n3;yyyyyyyyyy\n4"\n'
 AS_ONE = [b"0;p", b'1;"open\n2;x\n3;yyyyyyyyyy\n4"']
 AS_LINES = [b"0;p", b'1;"open', b"2;x", b"3;yyyyyyyyyy", b'4"']
@@ -648,26 +626,3 @@ def test_rows_of_parquet_go_on_behind_those_that_were_taken(tmp_path: Path) -> N
         (b'{"a":"y"}', 2),
         (b'{"a":"z"}', 3),
     ]
-
-
-@pytest.mark.parametrize("is_in_doubt", [False, True])
-def test_a_journal_that_counted_rows_alone_is_gone_on_with(tmp_path: Path, is_in_doubt: bool) -> None:
-    """By its rows first, then by lines."""
-    path, log, stream = tmp_path / "f.csv", list[Any](), spec(**CSV)
-    path.write_bytes(QUOTED)
-    with contextlib.closing(WriterIdentity.take(tmp_path, "files-host-s")) as identity:
-        with contextlib.closing(sqlite3.connect(identity.directory / "files.sqlite")) as old, old:
-            old.executescript(JOURNAL_OF_ROWS)
-            sha256, head = (hashlib.sha256(QUOTED).hexdigest() for _ in range(2))
-            rows = 1 if is_in_doubt else len(AS_LINES)
-            old.execute("INSERT INTO files VALUES (1, 'known', ?, ?, ?, ?)", (len(QUOTED), head, sha256, rows))
-            if is_in_doubt:
-                old.execute("INSERT INTO attempts VALUES (1, 1, ?, 7, 1, 4, '{\"0\": 0}')", (len(AS_LINES),))
-                log += [SimpleNamespace(epoch=7, sequence=number, value=b"", headers=[]) for number in range(1, 5)]
-    before = len(log)
-    path.write_bytes(QUOTED + b"5;p\n")
-    assert take(tmp_path, path, log, stream, 20) == Taken(1, len(AS_LINES), 0)
-    path.write_bytes(QUOTED + b"5;p\n6;q\n")
-    assert take(tmp_path, path, log, stream, 100) == Taken(1, len(AS_LINES) + 1, 0)
-    found = [(record.value, dict(record.headers)["message-id"]) for record in log[before:]]
-    assert found == [(b"5;p", b"known:5"), (b"6;q", b"known:6")]

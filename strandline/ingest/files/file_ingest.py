@@ -17,7 +17,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -173,10 +172,7 @@ class FileIngest:
             read_bytes = count
 
         source = f"file:{path.name}".encode(errors="replace")[:SOURCE_BYTES_MAX]
-        rows = rows_of(path, self._spec, file.bytes, self._record_bytes_max, note_read, file.line_next or 0)
-        if file.line_next is None:
-            # Nobody noted what its rows were cut by. If that has not changed since, they are the same rows now.
-            rows = islice(rows, file.rows, None)
+        rows = rows_of(path, self._spec, file.bytes, self._record_bytes_max, note_read, file.line_next)
         for chunk in _chunks(rows, file.rows):
             records = self._records(file, chunk, source)
             refused += len(chunk.rows) - len(records)

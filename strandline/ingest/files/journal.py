@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS files (
     head TEXT NOT NULL,
     sha256 TEXT NOT NULL,
     rows INTEGER NOT NULL,
-    line_next INTEGER
+    line_next INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS files_by_content ON files (bytes, sha256);
 CREATE TABLE IF NOT EXISTS attempts (
@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS attempts (
     sequence_first INTEGER NOT NULL,
     sequence_last INTEGER NOT NULL,
     scan_from TEXT NOT NULL,
-    line_next INTEGER
+    line_next INTEGER NOT NULL
 );
 """
 
@@ -55,8 +55,8 @@ class KnownFile:
     """What is read of it; what is added meanwhile, another time."""
     rows: int
     """So many of its rows are in the log, or were refused."""
-    line_next: int | None
-    """They are its first so many lines. None: rows alone were counted when they were taken."""
+    line_next: int
+    """They are its first so many lines."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class FileAttempt:
     sequence_last: int
     scan_from: dict[int, int]
     """Partition -> offset before which none of them stands."""
-    line_next: int | None
-    """How many lines of the file are done then. None: rows alone were counted when the attempt was begun."""
+    line_next: int
+    """How many lines of the file are done then."""
 
 
 class Journal:
@@ -86,8 +86,6 @@ class Journal:
             self._connection.execute("PRAGMA journal_mode = TRUNCATE")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
-            for table in ("files", "attempts"):
-                self._add_line_next(table)
         except sqlite3.Error as error:
             raise StackError(f"the journal {path} can't be opened: {error}; free space on its disk") from error
 
@@ -153,15 +151,9 @@ class Journal:
                 self.pass_over(attempt.file, attempt.rows, attempt.line_next)
             self._connection.execute("DELETE FROM attempts")
 
-    def pass_over(self, file: int, rows: int, line_next: int | None) -> None:
+    def pass_over(self, file: int, rows: int, line_next: int) -> None:
         """So many rows of the file are done, which are its first so many lines."""
         self._connection.execute("UPDATE files SET rows = ?, line_next = ? WHERE id = ?", (rows, line_next, file))
-
-    def _add_line_next(self, table: str) -> None:
-        """To a table that was made when rows alone were counted."""
-        columns = [name for (name,) in self._connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
-        if "line_next" not in columns:
-            self._connection.execute(f"ALTER TABLE {table} ADD COLUMN line_next INTEGER")
 
     def _known(self, length: int, digest: str) -> str | None:
         row = self._connection.execute(

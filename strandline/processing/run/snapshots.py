@@ -27,7 +27,7 @@ from strandline.core.errors import StrandlineError
 from strandline.ledger.states import RunRow
 from strandline.processing.slices.spark_offset import slice_of_offset
 
-FORMAT = 3
+FORMAT = 4
 """Raise it whenever the state of a bucket is laid out otherwise, or keys are spread over buckets otherwise (`windows.py`,
 `cascade.py`, `keys.py` and `dedupe` among the operators): older state would mean something else."""
 _MADE_BY = "made-by.json"
@@ -53,9 +53,9 @@ class SnapshotManifest:
     spark: str
     shuffle_partitions: int
     """Fixed in a checkpoint of Spark: the state is cut by it."""
-    format: int = FORMAT
-    types: str = ""
+    types: str
     """A digest of what the pipeline was compiled to: a wider type in the stream's schema may lay state out otherwise."""
+    format: int = FORMAT
 
 
 @dataclass(frozen=True)
