@@ -824,8 +824,8 @@ def test_versions_of_a_stream_stay_and_slices_say_by_which_they_go(running: Ledg
 @pytest.mark.parametrize(
     "broken",
     [
-        "INSERT INTO slices SELECT job, 3, epoch, version, offsets_first, offsets, 0, NULL, kind, status, 0, rule, reached,"
-        " silence_ms, checksums, stream_versions, sessions, lookup_versions FROM slices WHERE number = 2",
+        "INSERT INTO slices SELECT job, 3, epoch, version, offsets_first, offsets, 0, NULL, rule, reached, silence_ms, kind,"
+        " status, 0, checksums, stream_versions, sessions, lookup_versions FROM slices WHERE number = 2",
         "UPDATE slices SET status = 'perhaps'",
         "UPDATE jobs SET state = 'perhaps'",
         "UPDATE jobs SET epoch = -1",
