@@ -14,7 +14,7 @@ from strandline.processing.run import snapshots as module
 from strandline.processing.run.snapshots import SnapshotBounds, SnapshotManifest, Snapshots, SnapshotUnusable, link_tree
 from strandline.processing.slices.spark_offset import offset_of_slice
 
-MANIFEST = SnapshotManifest(job="power", version=3, spark="4.2.0", shuffle_partitions=2)
+MANIFEST = SnapshotManifest(job="power", version=3, spark="4.2.0", shuffle_partitions=2, types="d1")
 RUNS = [RunRow("power", epoch, 3, 1, epoch * 1_000, None, None, "") for epoch in range(1, 10)]
 BOUNDS = SnapshotBounds(slice_first=40, slice_committed=50, slice_last=51)
 
