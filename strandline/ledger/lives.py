@@ -43,14 +43,17 @@ from strandline.ledger.models import (
 )
 from strandline.ledger.registry import lock_job, read_job, refuse_old_epoch, refuse_while_letters_go
 from strandline.ledger.states import (
+    NO_TOTALS,
     OPEN_BACKFILLS,
     RESTING,
+    CheckpointRow,
     Desired,
     EventTimeRule,
     JobRow,
     Offsets,
     RunRow,
     SliceKind,
+    SliceRow,
     SliceStatus,
 )
 
@@ -157,30 +160,39 @@ class Lives(Part):
         for table in (checkpoints, slices, inputs):
             connection.execute(sa.delete(table).where(table.c.job == job))
         number = max(ORIGIN_FIRST, last + 1)
-        of_origin = {"job": job, "epoch": fence.epoch, "version": known.version}
-        cut = {
-            "number": number,
-            "offsets_first": origin.offsets,
-            "offsets": origin.offsets,
-            "cut_time_ms": now_ms,
-            "watermark_ms": None,
-            "rule": EventTimeRule(delay_ms=0, idle_timeout_ms=None),
-            "kind": SliceKind.IDLE,
-            "status": SliceStatus.COMMITTED,
-            "planned_ms": now_ms,
-        }
-        connection.execute(sa.insert(slices).values(of_origin | cut))
-        nothing: dict[str, dict[str, int]] = {
-            name: {} for name in ("emitted", "rejected", "results", "rejected_total", "results_total")
-        }
-        zeros = dict.fromkeys(("records", "accepted", "records_total", "accepted_total"), 0)
-        done = {
-            "slice": number,
-            "dead_letter_offsets": dict(origin.letter_offsets),
-            "committed_ms": now_ms,
-            "refused_total": {},
-        }
-        connection.execute(sa.insert(checkpoints).values(of_origin | nothing | zeros | done))
+        cut = SliceRow(
+            job,
+            number,
+            fence.epoch,
+            known.version,
+            origin.offsets,
+            origin.offsets,
+            cut_time_ms=now_ms,
+            watermark_ms=None,
+            rule=EventTimeRule(delay_ms=0, idle_timeout_ms=None),
+            reached={},
+            silence_ms={},
+            kind=SliceKind.IDLE,
+            status=SliceStatus.COMMITTED,
+            planned_ms=now_ms,
+        )
+        connection.execute(sa.insert(slices).values(vars(cut)))
+        done = CheckpointRow(
+            job,
+            number,
+            fence.epoch,
+            known.version,
+            emitted={},
+            latest_event_ms=None,
+            latest_log_ms=None,
+            records=0,
+            accepted=0,
+            rejected={},
+            results={},
+            dead_letter_offsets=dict(origin.letter_offsets),
+            committed_ms=now_ms,
+        )
+        connection.execute(sa.insert(checkpoints).values(vars(done) | NO_TOTALS.columns))
         letters_first = origin.letter_offsets.get(0, 0)
         begun = {
             "generation": generation,

@@ -23,6 +23,7 @@ from strandline.ledger.lookups.needs import require_rows
 from strandline.ledger.models import checkpoints, jobs, runs, slices
 from strandline.ledger.registry import lock_job, refuse_old_epoch, refuse_old_lease
 from strandline.ledger.states import (
+    NO_TOTALS,
     CheckpointRow,
     Compiled,
     Offsets,
@@ -35,7 +36,6 @@ from strandline.ledger.states import (
 
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
-_NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={}, refused={})
 
 
 class Progress(Compaction):
@@ -179,7 +179,7 @@ class Progress(Compaction):
             newest_first = sa.select(*_CHECKPOINT, *_TOTALS).where(checkpoints.c.job == row.job)
             found = connection.execute(newest_first.order_by(checkpoints.c.slice.desc()).limit(1)).first()
             last = CheckpointRow(*found[: len(_CHECKPOINT)]) if found else None
-            totals = Totals(*found[len(_CHECKPOINT) :]) if found else _NO_TOTALS
+            totals = Totals(*found[len(_CHECKPOINT) :]) if found else NO_TOTALS
             if row == last:
                 return
             _refuse_fall(row, last)
@@ -191,8 +191,7 @@ class Progress(Compaction):
             if committed.rowcount != 1:
                 written = f"run {row.epoch} has planned slice {row.slice} and emitted its results"
                 raise _behind(row.job, _last_slice(connection, row.job), written)
-            sums = {f"{name}_total": value for name, value in vars(_add(totals, row)).items()}
-            connection.execute(sa.insert(checkpoints).values(vars(row) | sums))
+            connection.execute(sa.insert(checkpoints).values(vars(row) | _add(totals, row).columns))
             failpoint("checkpoint.before_commit")
 
     def last_checkpoint(self, job: str) -> CheckpointRow | None:
@@ -332,7 +331,7 @@ class Progress(Compaction):
             row = connection.execute(newest).first()
         if row is None and up_to and up_to < self.floor(job):
             raise NotFound(f"Slice {up_to} of job {job} is so old that it was removed.")
-        return Totals(*row) if row else _NO_TOTALS
+        return Totals(*row) if row else NO_TOTALS
 
 
 def _refuse_ended_run(connection: sa.Connection, job: str, epoch: int) -> None:

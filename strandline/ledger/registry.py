@@ -157,7 +157,7 @@ class Registry(Part):
             is_deleted = known is not None and known.deleted_ms is not None
             if known is None:
                 fresh = JobRow(name, 1, Desired.RUNNING, JobState.CREATED, "", 0, now_ms, now_ms, 0)
-                connection.execute(sa.insert(jobs).values(vars(fresh)))
+                connection.execute(sa.insert(jobs).values(vars(fresh) | {"version_first": 1}))
             _hold_streams(connection, streams_used)
             self._take_places(connection, name, emits_to, together)
             version = 1 if known is None else known.version + 1

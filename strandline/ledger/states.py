@@ -606,6 +606,14 @@ class Totals(Described):
     """Stage -> results that a store refused; each has a dead letter (reason `result`). Null only in an audit: they aren't
     compared."""
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Their columns in the ledger."""
+        return {f"{name}_total": value for name, value in vars(self).items()}
+
+
+NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={}, refused={})
+
 
 @dataclass(frozen=True)
 class RegisteredSchemaRow(Described):

@@ -274,8 +274,10 @@ def _claim_all(url: str, me: str, meeting: Path, report: Path) -> None:
 def test_two_claimers_race_for_each_lease(ledger_url: str, jobs: int, tmp_path: Path) -> None:
     """Each lease is one claimer's, when nobody had it before and again when all have run out."""
     ledger = Ledger.open(ledger_url)
-    columns = "name, version, desired, state, message, epoch, created_ms, updated_ms"
-    rows = ", ".join(f"('job-{number:04}', 1, 'running', 'created', '', 0, 1, 1)" for number in range(jobs))
+    numbers = "version, epoch, created_ms, updated_ms, restarts, generation, letters_first, version_first"
+    columns = f"name, desired, state, message, restores, {numbers}"
+    values = "'running', 'created', '', FALSE, 1, 0, 1, 1, 0, 1, 0, 1"
+    rows = ", ".join(f"('job-{number:04}', {values})" for number in range(jobs))
     run_sql(ledger_url, f"INSERT INTO jobs ({columns}) VALUES {rows}")
     for epoch in (1, 2):
         meeting = tmp_path / f"meeting-{epoch}"

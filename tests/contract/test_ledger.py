@@ -298,11 +298,6 @@ class TestPlaces:
         assert [(row.name, row.version) for row in ledger.jobs()] == [("power", 1)]
         assert (ledger.places("power"), ledger.places("heat")) == ([INDEX], [])
 
-    def test_a_place_that_a_release_before_left_out_is_filled_in(self, ledger: Ledger) -> None:
-        ledger.submit_job("power", "", {"a": 1})
-        assert ledger.submit_job("power", "", {"a": 1}, [INDEX]).version == 1
-        assert ledger.places("power") == [INDEX]
-
     def test_jobs_that_are_submitted_together_may_swap_their_places(self, ledger: Ledger) -> None:
         ledger.submit_job("power", "", {"a": 1}, [INDEX])
         ledger.submit_job("heat", "", {"a": 1}, [RESULTS])

@@ -11,6 +11,7 @@ from typing import Any
 from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound
 from strandline.ledger import progress
 from strandline.ledger.states import (
+    NO_TOTALS,
     ORDERED_MOVES,
     CheckpointRow,
     Desired,
@@ -148,7 +149,7 @@ class TwinLedger:
         )
 
     def totals(self, job: str) -> Totals:
-        return self._totals.get(job, progress._NO_TOTALS)
+        return self._totals.get(job, NO_TOTALS)
 
     def close(self) -> None:
         pass
