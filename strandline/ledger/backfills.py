@@ -46,7 +46,7 @@ class Backfills(Part):
         windows: Mapping[str, WindowRange],
         slice: int,
         records: int,
-        stream_versions: StreamVersions | None = None,
+        stream_versions: StreamVersions,
         generation_taken: int = 0,
     ) -> BackfillRow:
         """Request a backfill of `windows` (stage -> their ends) with this version of the job. `asked`: from and to, as the
@@ -88,7 +88,7 @@ class Backfills(Part):
                 requested_ms=now_ms,
                 updated_ms=now_ms,
                 ended_ms=None,
-                stream_versions=dict(stream_versions or {}),
+                stream_versions=dict(stream_versions),
             )
             connection.execute(sa.insert(backfills).values(vars(fresh)))
             return fresh

@@ -32,7 +32,7 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
 
 
 def ask(ledger: Ledger, from_ms: int = 0, to_ms: int | None = None) -> BackfillRow:
-    return ledger.request_backfill("power", 1, (from_ms, to_ms), WINDOWS, 1, 30)
+    return ledger.request_backfill("power", 1, (from_ms, to_ms), WINDOWS, 1, 30, {"turbines": 1})
 
 
 def note(ledger: Ledger, epoch: int, done_ms: int, **more: list[str]) -> BackfillRow:
@@ -174,4 +174,4 @@ def test_what_is_not_there_is_not_found(ledger: Ledger) -> None:
     with pytest.raises(NotFound):
         ledger.begin_backfill("power", 2)
     with pytest.raises(NotFound):
-        ledger.request_backfill("nobody", 1, (0, None), WINDOWS, 1, 0)
+        ledger.request_backfill("nobody", 1, (0, None), WINDOWS, 1, 0, {})

@@ -664,7 +664,9 @@ class TestOldSlices:
 
     def test_an_open_backfill_keeps_them_and_an_ended_one_does_not(self, running: Ledger) -> None:
         commit_slices(running, 1, 9)
-        row = running.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 3, 90)
+        row = running.request_backfill(
+            "power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 3, 90, {"turbines": 1}
+        )
         assert running.raise_floor("power", 1, 8, limit=9) == 0
         running.move_backfill("power", row.generation, BackfillState.CANCELLED)
         assert running.raise_floor("power", 1, 8, limit=9) == 7

@@ -101,7 +101,7 @@ def test_a_backfill_needs_the_lookups_of_its_version_as_long_as_it_is_shown(ledg
     put(ledger, "v1")
     ledger.submit_job("j", "", {"pipeline": "j", "uses": "it"}, lookups={"sites": 1})
     commit(ledger, ledger.begin_run("j", 1).epoch, 1, 1, {"sites": 1})
-    backfill = ledger.request_backfill("j", 1, (0, None), {"per_minute": WindowRange(None, 60_000)}, 1, 30)
+    backfill = ledger.request_backfill("j", 1, (0, None), {"per_minute": WindowRange(None, 60_000)}, 1, 30, {})
     ledger.move_backfill("j", backfill.generation, BackfillState.CANCELLED)
     ledger.submit_job("j", "", {"pipeline": "j"})
     epoch = ledger.begin_run("j", 1).epoch

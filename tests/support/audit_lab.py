@@ -29,7 +29,7 @@ from strandline.processing.audit.index_reader import EndRange, open_snapshot, re
 from strandline.processing.audit.process import Audit
 from strandline.processing.backfill.plan import plan_backfill
 from strandline.processing.backfill.process import Backfill
-from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
 from strandline.processing.run.runner import Runner
 from strandline.services.rest.apply_documents import Applier, ensure_templates
 from strandline.services.supervision.job_lives import JobLives
@@ -141,7 +141,13 @@ class AuditLab:
         load = partial(load_pipeline, self.ledger, job)
         plan = plan_backfill(self.ledger, job, load, starts, from_ms, to_ms)
         return self.ledger.request_backfill(
-            job, plan.version, (from_ms, to_ms), plan.windows, plan.slice_committed, plan.records
+            job,
+            plan.version,
+            (from_ms, to_ms),
+            plan.windows,
+            plan.slice_committed,
+            plan.records,
+            streams_of_version(self.ledger, job, plan.version),
         )
 
     def backfill(self, row: BackfillRow) -> BackfillRow:

@@ -39,6 +39,7 @@ def a_slice(number: int, epoch: int = 1, job: str = "power", **changed: Any) -> 
         "kind": SliceKind.LIVE,
         "status": SliceStatus.PLANNED,
         "planned_ms": 1_000 * number,
+        "stream_versions": {"turbines": 1},
     }
     return SliceRow(**values | changed)
 

@@ -85,7 +85,7 @@ def plan(
 def asked(ledger: Ledger, from_ms: int = 0, to_ms: int | None = None, by: Load = load) -> BackfillRow:
     found = plan(ledger, from_ms, to_ms, by=by)
     return ledger.request_backfill(
-        "power", found.version, (from_ms, to_ms), found.windows, found.slice_committed, found.records
+        "power", found.version, (from_ms, to_ms), found.windows, found.slice_committed, found.records, {"turbines": 1}
     )
 
 

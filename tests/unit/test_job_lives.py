@@ -148,7 +148,7 @@ def test_a_backfill_that_is_asked_for_in_between_keeps_the_job(api: Api) -> None
     api.apply(BOTH)
     run_and_stop(api)
     fence = api.ledger.end_runs("power", "deleted")
-    api.ledger.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 2, 1)
+    api.ledger.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 2, 1, {"turbines": 1})
     for change in (partial(api.ledger.delete_job, fence, {}), partial(api.ledger.reset_job, fence, Origin({}, {}))):
         with pytest.raises(Conflict, match=r"backfill 2 of job power is under way; wait for its end, or cancel it"):
             change()

@@ -94,7 +94,9 @@ def test_an_index_that_was_deleted_is_not_compared(lab: StoredLab) -> None:
 def test_results_that_a_backfill_replaced_are_not_compared(lab: StoredLab) -> None:
     lab.store.emissions[INDEX] = {}
     ledger = lab.run.ledger
-    row = ledger.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 360_000)}, 6, 10)
+    row = ledger.request_backfill(
+        "power", 1, (0, None), {"per_minute": WindowRange(0, 360_000)}, 6, 10, {"turbines": 1}
+    )
     ledger.begin_backfill("power", row.generation)
     assert "10 of 10" in lab.missing()
     ledger.move_backfill("power", row.generation, BackfillState.SWAPPING)

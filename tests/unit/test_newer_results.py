@@ -239,7 +239,9 @@ def test_a_document_of_a_slice_that_was_planned_again_is_refused(lab: Lab) -> No
 
 
 def test_results_of_a_reset_or_backfill_that_the_ledger_does_not_contain_are_refused(lab: Lab) -> None:
-    lab.run.ledger.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 2, 10)
+    lab.run.ledger.request_backfill(
+        "power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 2, 10, {"turbines": 1}
+    )
     lab.generations = {2}
     require_newest_ledger(lab.run, "http://index")
     lab.generations = {2, 3}
@@ -248,7 +250,7 @@ def test_results_of_a_reset_or_backfill_that_the_ledger_does_not_contain_are_ref
 
 def test_the_number_of_a_generation_that_the_ledger_does_not_contain_is_not_used_again(lab: Lab) -> None:
     windows = {"per_minute": WindowRange(0, 60_000)}
-    row = lab.run.ledger.request_backfill("power", 1, (0, None), windows, 2, 10, generation_taken=4)
+    row = lab.run.ledger.request_backfill("power", 1, (0, None), windows, 2, 10, {"turbines": 1}, generation_taken=4)
     assert row.generation == 5
 
 

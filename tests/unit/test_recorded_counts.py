@@ -58,7 +58,7 @@ class Batches:
     """Spark's execution of the query and its outcomes, as `foreachBatch` sees them."""
 
     def __init__(self, ledger: Ledger, plan: RewindPlan, version: int, index: Any = None) -> None:
-        row = replace(ledger.begin_run(JOB, 1), version=version)
+        row = replace(ledger.begin_run(JOB, 1), version=version, stream_versions={"turbines": 1})
         run = JobRun(Settings(), ledger, index, row, load_pipeline(ledger, JOB, version))
         self._last = 0
         offsets = SimpleNamespace(values=lambda: SimpleNamespace(head=lambda: SimpleNamespace(json=self._offset)))
@@ -218,5 +218,5 @@ def test_a_backfill_that_reads_something_else_emits_nothing(buckets: int, monkey
 
 
 def test_counts_are_those_of_the_slices_asked_for(ledger: Ledger) -> None:
-    counts = recorded_counts(ledger, JOB, range(2, 4), {1}, 1)
+    counts = recorded_counts(ledger, JOB, range(2, 4), {1}, 1, {"turbines": 1})
     assert counts == RecordedCounts(JOB, 2, 3, 60, {reason: 2 for reason in REJECTED}, True)

@@ -53,7 +53,7 @@ def recorded_counts(
     slices: range,
     versions: Collection[int],
     version: int,
-    streams: StreamVersions | None = None,
+    streams: StreamVersions,
 ) -> RecordedCounts:
     """What the checkpoints counted of these slices, all committed, as far as `version` of the job counts alike.
 
@@ -63,7 +63,7 @@ def recorded_counts(
     """
     first, last = slices[0], slices[-1]
     before, after = ledger.totals(job, first - 1), ledger.totals(job, last)
-    has_same_types = all(row.stream_versions == (streams or {}) for row in ledger.slices(job, first, last))
+    has_same_types = all(row.stream_versions == streams for row in ledger.slices(job, first, last))
     is_same = set(versions) == {version} and has_same_types
     rejected = {
         reason: count - before.rejected.get(reason, 0)
