@@ -173,6 +173,7 @@ class World:
                 offsets={"s": nexts},
                 watermark_ms=None,
                 rule=EventTimeRule(3_600_000, None),
+                stream_versions={"s": 1},
                 lookup_versions={"sites": version} if version else {},
             )
 
