@@ -60,7 +60,7 @@ class Measured:
         self.least_s = float("inf")
 
     def run(self, chunks: list[list[bytes]]) -> None:
-        task, decoder = SourceTask(self.config), decoder_of(self.config.decoding)
+        task, decoder = SourceTask(self.config), decoder_of(self.config.decoding.inputs[0])
         began = time.process_time()
         for number, values in enumerate(chunks):
             log_ms = [BEGIN_MS] * len(values)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.operators.cascade import Cascade, Chunk
+from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -79,7 +80,8 @@ def pipeline(aggregate: str = "") -> CheckedPipeline:
 def measure(records: int, keys: int, aggregate: str = "") -> tuple[float, float, int, int]:
     """CPU-seconds of cutting and of stepping, the number of results, and the bytes of the state at its largest."""
     checked = pipeline(aggregate)
-    cascade = Cascade(checked.stages, checked.stream.types, BUCKETS)
+    cascade = Cascade(checked.stages, BUCKETS)
+    steps = RowSteps(checked.stages[0].inputs[0].first_steps, checked.inputs[0].stream.types)
     random = np.random.default_rng(1)
     names = np.array([f"d{number}" for number in range(keys)])
     states: dict[int, bytes | None] = dict.fromkeys(range(BUCKETS))
@@ -100,7 +102,7 @@ def measure(records: int, keys: int, aggregate: str = "") -> tuple[float, float,
             if aggregate:
                 columns["place"] = pa.array(places[random.integers(0, PLACES, rows)].tolist())
             began = time.process_time()
-            stepped = cascade.record_steps.apply(columns, rows)
+            stepped = steps.apply(columns, rows)
             for bucket, chunk in cascade.cut(partition, sequence, pa.array(event_us), stepped.columns):
                 chunks[bucket].append(chunk)
             cut_s += time.process_time() - began

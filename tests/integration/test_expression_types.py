@@ -19,7 +19,7 @@ from strandline.processing.operators.windows import Closing, WindowOperator
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
-from strandline.processing.pipelines.stages import Column, Stage
+from strandline.processing.pipelines.stages import Column, Stage, StageInput
 from tests.support.safe_sql import safe_sql
 
 COLUMNS = {
@@ -365,7 +365,7 @@ def test_aggregates_give_the_values_that_spark_gives(spark: SparkSession) -> Non
     stage = Stage(
         *("all", 60_000, (), ()),
         tuple(Column(f"c{at}", one.sql, infer_type(one, types)) for at, one in enumerate(written)),
-        *((), (), "steps[0]"),
+        *((), (StageInput(tuple(types.items())),), 0),
     )
     operator = WindowOperator(stage, types)
     new = operator.rows(0, np.zeros(len(rows), np.int64), columns)

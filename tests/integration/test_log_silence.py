@@ -12,7 +12,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceRow
 from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import (
     accepted_in_after,
@@ -40,7 +40,7 @@ class Lab:
         ledger.put_stream(stream, {"stream": stream})
         ledger.submit_job(JOB, "pipeline: power", {"pipeline": JOB})
         self.epoch = ledger.begin_run(JOB, 1).epoch
-        settings = PlannerSettings(JOB, 1, self.epoch, stream, "earliest", 1_000, RULE, (HOUR,))
+        settings = PlannerSettings(JOB, 1, self.epoch, (InputStream(stream),), 1_000, RULE, (HOUR,))
         self.planner = SlicePlanner(settings, ledger, self.index, silence=SilenceMeter(lambda: self.now_ms))
 
     def producer(self, **settings: str) -> Producer:

@@ -32,7 +32,7 @@ from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source import decoding
 from strandline.processing.source.decoding import decode_pieces
-from strandline.processing.source.source_config import DecodingConfig, Piece
+from strandline.processing.source.source_config import DecodingConfig, Piece, StreamDecoding
 from tests.support import mqtt_client_packets as client
 from tests.support import sparkplug
 from tests.support.ports import free_ports
@@ -313,10 +313,8 @@ def test_a_job_reads_fields_from_the_topic(listener):
     levels = {"topics": ["+/+/turbine/+"], "fields": {"site": 1, "turbine": 3}}
     spec = StreamSpec.from_document({"stream": stream, "schema": fields, "mqtt": levels})
     config = DecodingConfig(
-        kafka_bootstrap=listener.kafka,
-        format=record_format(spec),
-        columns=("site", "turbine"),
-        event_time_source=EventTimeSource("ts"),
+        listener.kafka,
+        (StreamDecoding(stream, record_format(spec), ("site", "turbine"), EventTimeSource("ts")),),
     )
     pieces = [Piece(OffsetRange(stream, 0, 0, len(sent)), None, None)]
     try:

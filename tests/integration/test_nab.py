@@ -137,7 +137,9 @@ def require_desk_agrees(platform, name: str, lines: list[bytes]) -> None:
     """At the desk the same records give the same documents under the same ids, to the last bit of every number."""
     pipeline = read_pipeline(pipeline_text(name).encode(), "nab.yaml")
     desk = Desk(pipeline, 10_000)
-    records = DeskRecords(lines, Placement(pipeline.stream, pipeline.stream.partitions).of_each(lines))
+    records = DeskRecords(
+        lines, Placement(pipeline.inputs[0].stream, pipeline.inputs[0].stream.partitions).of_each(lines)
+    )
     found: dict[str, dict[str, dict]] = defaultdict(dict)
     for one in [*desk.feed(records), *desk.drain()]:
         found[one.stage][one.document.id] = without_run(json.loads(one.document.source))

@@ -222,9 +222,22 @@ def test_a_log_that_names_another_slice_leads_to_a_rewind(work: Work) -> None:
     expect_rewind(work, "is not as it was written")
 
 
-def test_a_new_version_rewinds(work: Work) -> None:
+def test_a_version_with_an_unrelated_change_goes_on_from_the_snapshot(work: Work) -> None:
+    work.send()
+    work.run()  # so there is a snapshot
+    minute = f"{{elasticsearch: {JOB}-minute}}"
+    unrelated = text().replace("recovery:", "on_error: crash\nrecovery:")
+    work.lab.apply(unrelated.replace(minute, f"{minute}, {{stream: {JOB}-minutes}}"))
+    said = len(work.unusable())
+    work.send()
+    work.run()
+    assert (work.start()["way"], len(work.unusable())) == ("snapshot", said)
+    assert work.check() > 0
+
+
+def test_a_version_that_computes_something_else_rewinds(work: Work) -> None:
     work.lab.apply(text(", low: min(power)"))
-    expect_rewind(work, "it was made with version 1, and now it is 2")
+    expect_rewind(work, "it was made by a version of the pipeline that computes its windows in another way")
 
 
 def test_a_lost_directory_leads_to_a_rewind_and_without_any_the_job_runs_all_the_same(work: Work) -> None:

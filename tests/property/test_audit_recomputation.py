@@ -286,8 +286,8 @@ RecordDocuments = dict[str, bytes]
 def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected, RecordDocuments]:
     """What the operators compute slice by slice, the dead letters of it, and the documents of records."""
     records_emitted: RecordDocuments = {}
-    cascade = Cascade(pipeline.stages, STREAM.types, 1)
-    decoder = decoder_of(decoding_of(pipeline, ""))
+    cascade = Cascade(pipeline.stages, 1)
+    decoder = decoder_of(decoding_of(pipeline, "").inputs[0])
     found: Results = {stage.name: {} for stage in pipeline.stages}
     rejected: dict[str, str] = {}
     state: bytes | None = None
@@ -341,7 +341,7 @@ def by_audit(
 
     latest: LatestEvents = {}
 
-    decoder = decoder_of(decoding_of(pipeline, ""))
+    decoder = decoder_of(decoding_of(pipeline, "").inputs[0])
 
     def decode_pieces(config: Any, pieces: Sequence[Piece]) -> Iterator[Any]:
         lines_of = {piece: (lines, offsets) for piece, lines, offsets in log.pieces()}
@@ -505,13 +505,13 @@ def operated(pipeline: CheckedPipeline, log: Log) -> Computed:
     config = TaskConfig(
         decoding=decoding_of(pipeline, ""),
         stages=pipeline.stages,
-        types=tuple(STREAM.types.items()),
+        types=(tuple(STREAM.types.items()),),
         bucket_keys=(0,),
         late_is_dropped=False,
         crashes=False,
         record_stages=pipeline.record_stages,
     )
-    task, cascade, decoder = SourceTask(config), config.cascade, decoder_of(config.decoding)
+    task, cascade, decoder = SourceTask(config), config.cascade, decoder_of(config.decoding.inputs[0])
     found = Computed({stage.name: {} for stage in pipeline.stages}, set(), 0)
     state: bytes | None = None
     pieces = log.pieces()

@@ -148,8 +148,8 @@ def test_windows_are_computed_once_where_one_bucket_key_does() -> None:
         "in one bucket": [([], [0, 1, 2], [], [0, 1, 2])],
     }
     wide = checked(GRAPHS["two that regroup widely"])
-    assert Cascade(wide.stages, STREAM.types, 3).split_stages == [1, 2, 4]
-    assert not Cascade(wide.stages, STREAM.types, 1).is_split
+    assert Cascade(wide.stages, 3).split_stages == [1, 2, 4]
+    assert not Cascade(wide.stages, 1).is_split
 
 
 @examples(40)

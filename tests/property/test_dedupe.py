@@ -206,7 +206,7 @@ def run(
     config = TaskConfig(
         decoding=decoding_of(pipeline, ""),
         stages=pipeline.stages,
-        types=tuple(pipeline.stream.types.items()),
+        types=(tuple(pipeline.inputs[0].stream.types.items()),),
         bucket_keys=tuple(range(buckets)),
         late_is_dropped=False,
         crashes=False,
@@ -270,7 +270,7 @@ def texts_of(rows: pa.RecordBatch) -> list[str]:
 
 
 def chunks_of(pipeline: CheckedPipeline, one: Slice, random: Random) -> Iterator[DecodedChunk]:
-    decoder = decoder_of(decoding_of(pipeline, ""))
+    decoder = decoder_of(decoding_of(pipeline, "").inputs[0])
     rows_max = random.choice([1, 3, 1_000])
     for partition in random.sample(range(PARTITIONS), PARTITIONS):
         records = [record for record in one.records if record.partition == partition]
@@ -447,7 +447,7 @@ def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed
         any(ids[at] == ids[before] and abs(times[at] - times[before]) < 10_000 for before in range(at))
         for at in range(count)
     ]
-    operator, store = RepeatsOperator(Dedupe("steps[0]", ("id",), 10)), MemorySegments()
+    operator, store = RepeatsOperator(Dedupe(0, ("id",), 10)), MemorySegments()
     states, found, ends, closed = [Remembered()], list[bool](), [0], list[int | None]([None])
     while ends[-1] < count:
         if random.random() < 0.1:  # neither the last state nor the one before it is committed
@@ -487,7 +487,7 @@ def assert_remembers_what_it_must(
 def test_a_slice_writes_what_it_brings_however_much_is_remembered() -> None:
     """Three horizons in small slices: of all that is remembered, a slice writes little, and an eighth of it is kept too long."""
     slice_rows, slices_in_horizon = 20, 160
-    operator, store = RepeatsOperator(Dedupe("steps[0]", ("id",), slices_in_horizon * 1_000)), MemorySegments()
+    operator, store = RepeatsOperator(Dedupe(0, ("id",), slices_in_horizon * 1_000)), MemorySegments()
     random = np.random.default_rng(1)
     state, written, most, widest = Remembered(), 0, 0, 0
     closed_ms: int | None = None
@@ -513,7 +513,7 @@ def test_facts_know_nothing_of_repeats() -> None:
     """They are counted where they are found: a replay compares what its source tasks read, not what it remembers."""
     pipeline, slices = checked(PIPELINES["records alone"]), some_slices(Random(1))
     config = TaskConfig(
-        decoding_of(pipeline, ""), (), tuple(STREAM.types.items()), (0,), False, False, None, pipeline.record_stages
+        decoding_of(pipeline, ""), (), (tuple(STREAM.types.items()),), (0,), False, False, None, pipeline.record_stages
     )
     rows = SourceTask(config).rows(chunks_of(pipeline, slices[0], Random(1)), is_new=True, work=None)
     (facts,) = [decode_facts(blob) for _, kind, _, _, blob in rows if kind == FACTS]

@@ -16,7 +16,7 @@ import pytest
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceRow, WatermarkPolicy
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import (
     accepted_in_after,
@@ -110,7 +110,7 @@ class Reading:
         topic = self.topic
         epoch = self.ledger.begin_run(JOB, 1).epoch
         windows = (WindowShape(60_000, 60_000),)
-        settings = PlannerSettings(JOB, 1, epoch, STREAM, "earliest", self.rows_max, self.rule, windows)
+        settings = PlannerSettings(JOB, 1, epoch, (InputStream(STREAM),), self.rows_max, self.rule, windows)
         planner = SlicePlanner(settings, self.ledger, topic, lambda: 0, SilenceMeter(lambda: topic.now_ms))  # type: ignore[arg-type]
         topic.now_ms = from_ms
         records = sum(len(times_ms) for times_ms in topic.log_ms)

@@ -267,7 +267,7 @@ def by_buckets(
 ) -> dict[str, list[Any]]:
     """Stage -> results of windows, computed in so many buckets and in slices of any length; nothing is late."""
     task = SourceTask(task_config(pipeline, "", tuple(range(buckets))))
-    cascade = Cascade(pipeline.stages, pipeline.stream.types, buckets)
+    cascade = Cascade(pipeline.stages, buckets)
     states: list[bytes | None] = [None] * buckets
     firsts: dict[tuple[str, int], int] = {}
     found: dict[str, list[Any]] = defaultdict(list)

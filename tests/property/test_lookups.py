@@ -32,7 +32,6 @@ from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows
-from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.lookup_shapes import shape_of
@@ -181,7 +180,7 @@ class World:
         """(records, counts of rejects, dead letters, results of windows) when the slices are read in these batches."""
         formats = StreamFormats(self.ledger, self.config.decoding.formats, self.config.decoding.lookups)
         task = SourceTask(self.config)
-        cascade = Cascade(self.pipeline.stages, STREAM.types, 1)
+        cascade = Cascade(self.pipeline.stages, 1)
         records: dict[Any, Any] = {}
         letters: dict[Any, Any] = {}
         rejected: Counter[str] = Counter()
@@ -214,7 +213,7 @@ class World:
         compared = Table(directory / "compared", ROWS_SCHEMA)
         compared.create()
         stage = self.pipeline.stages[0]
-        query = WindowQuery(stage, RowSteps(stage.pre_steps, STREAM.types).types)
+        query = WindowQuery(stage, dict(stage.inputs[0].columns))
         rows = Table(directory / "rows", query.row_schema)
         rows.create()
         rejected: Counter[str] = Counter()
@@ -222,7 +221,7 @@ class World:
             part = RecordsPart(
                 name=f"part-{number}",
                 decoding=self.config.decoding,
-                first=((stage, stage.record_ways[0], rows),),
+                first=((stage, *stage.record_paths[0], rows),),
                 types=STREAM.types,
                 events_from_ms=0,
                 events_before_ms=10**14,

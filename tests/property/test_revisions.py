@@ -278,7 +278,7 @@ class Job:
         self.config = TaskConfig(
             decoding=decoding_of(self.pipeline, ""),
             stages=self.pipeline.stages,
-            types=tuple(STREAM.types.items()),
+            types=(tuple(STREAM.types.items()),),
             bucket_keys=(0, 1),
             late_is_dropped=False,
             crashes=False,
@@ -287,7 +287,7 @@ class Job:
         self.slices: list[tuple[SliceRow, list[Piece]]] = []
         self.checkpoints: list[CheckpointRow] = []
         self.shape = document_shape(self.pipeline, stage, stage.emits[0], 1)
-        self.decoder = decoder_of(self.config.decoding)
+        self.decoder = decoder_of(self.config.decoding.inputs[0])
         self.parts = [case.records[first:end] for first, end in pairwise([0, *cuts, len(case.records)])]
 
     def upgraded(self, case: Case) -> Job:
@@ -360,7 +360,7 @@ class Job:
 
     def run(self, *, until: int, dies: bool, buckets: int, batch: int) -> None:
         """One run: rewind, finish the slice that is planned, and go on up to a slice; `dies` before that one's checkpoint."""
-        cascade = Cascade(self.pipeline.stages, STREAM.types, buckets)
+        cascade = Cascade(self.pipeline.stages, buckets)
         checkpoint = self.checkpoints[-1] if self.checkpoints else None
         plan = plan_rewind(checkpoint, self.first_slice_reaching, self.kept)
         states: dict[int, bytes] = {}
@@ -412,7 +412,7 @@ class Job:
     def computed_anew(self, numbers: Sequence[int]) -> dict[str, dict[str, Any]]:
         """As a backfill does it: all slices at once, from nothing."""
         closing = Closing(None, END_MS)
-        results = self.step({}, numbers, closing, Cascade(self.pipeline.stages, STREAM.types, 1))
+        results = self.step({}, numbers, closing, Cascade(self.pipeline.stages, 1))
         documents = [one for some in results for one in self.shape.documents(some.rows, 1, 1)]
         return {one.id: body(one) for one in documents if isinstance(one, Document)}
 

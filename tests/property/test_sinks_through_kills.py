@@ -74,7 +74,7 @@ class Job:
         letters = RecordLetters("", "", "power", self.epoch, 0)
         shape = letter_shape(self.pipeline, stage, 1)
         emission = RecordEmission(writers, (), shape, "power", stage.name, self.epoch, None, "", "", 0)
-        keyed = KeyedTask(source.stages, source.types, source.bucket_keys, (), letters, (emission,))
+        keyed = KeyedTask(source.stages, source.bucket_keys, (), letters, (emission,))
         emission.prepare_for_records()
         while self.committed < SLICES:
             lives = next(deaths)
@@ -107,7 +107,7 @@ class Job:
                 values: list[bytes | None] = [a_record(one) for one in chosen]
                 offsets = [one // PARTITIONS for one in chosen]
                 times_ms = [time_ms(one) for one in chosen]
-                decoded = decoder_of(task._config.decoding).decode(values, times_ms, None)
+                decoded = decoder_of(task._config.decoding.inputs[0]).decode(values, times_ms, None)
                 assert not decoded.rejects
                 chunk = DecodedChunk("farm", partition, offsets, times_ms, decoded, values.__getitem__)
                 yield from task.rows([chunk], is_new=True, work=None)

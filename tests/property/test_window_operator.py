@@ -28,6 +28,7 @@ from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.record_chain import RecordChain
+from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import Closing, Places, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -162,8 +163,8 @@ def run(
     can't use. Rows of a slice are cut into chunks. `before`: the watermark before the first of the slices. Each result must come
     in the slice that closes its window. `replayed`: so many slices emit nothing, and leave the same state
     as if they did."""
-    cascade = Cascade(checked.stages, checked.stream.types, buckets)
-    chain = RecordChain((), checked.stages, checked.stream.types)
+    cascade = Cascade(checked.stages, buckets)
+    chain = RecordChain((), checked.stages, checked.inputs[0].stream.types)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
     names = [name for stage in checked.stages for name in (stage.name, f"{stage.name} failed")]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
@@ -296,7 +297,7 @@ def test_results_do_not_depend_on_how_many_rows_are_folded_at_once(
 def test_texts_of_more_than_an_array_has_room_for_are_folded() -> None:
     """Two chunks, each with a text of 1.2 GB, which nobody reads: so no memory is taken for them."""
     checked = pipeline({"name": "a", "tumbling": "10s", "by": ["machine"], "aggregate": {"n": "count(site)"}})
-    operator = WindowOperator(checked.stages[0], checked.stream.types)
+    operator = WindowOperator(checked.stages[0], checked.inputs[0].stream.types)
     size = 1_200_000_000
     offsets, text = np.array([0, size], np.int32), np.zeros(size, np.uint8)
     column = pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(text))
@@ -354,9 +355,9 @@ def test_a_last_stage_that_regroups_widely_does_not_depend_on_buckets(
 
 
 def test_which_last_stages_are_split() -> None:
-    cascades = [Cascade(one.stages, one.stream.types, 4) for one in [CASCADE, *WIDE]]
+    cascades = [Cascade(one.stages, 4) for one in [CASCADE, *WIDE]]
     assert [cascade.is_split for cascade in cascades] == [False, True, True, True, False, True, False]
-    assert not Cascade(WIDE[0].stages, WIDE[0].stream.types, 1).is_split
+    assert not Cascade(WIDE[0].stages, 1).is_split
 
 
 @examples(40)
@@ -401,7 +402,7 @@ def test_a_window_costs_what_it_holds_however_many_panes_it_could_hold(window: s
         shape = yaml.safe_load(window.replace("SIZE", size))
         checked = pipeline({"name": "wide", **shape, "by": ["machine"], "aggregate": aggregate})
         operator = WindowOperator if "sliding" in shape else CumulativeOperator
-        wide = operator(replace(checked.stages[0], revise_ms=10**9 if revise else 0), checked.stream.types)
+        wide = operator(replace(checked.stages[0], revise_ms=10**9 if revise else 0), checked.inputs[0].stream.types)
         rows = [Record(0, 1001 * 1000 + ms, "a", None, 1.5, 1, None) for ms in range(10)]
         made = wide.rows(0, np.array([row.ts_ms * 1000 for row in rows]), chunk_columns(rows))
         end_ms = wide.stage.shape.first_end(rows[-1].ts_ms)
@@ -825,7 +826,7 @@ def left_folds(inside: list[Record]) -> float | None:
 )
 def test_state_holds_no_more_than_what_is_open(checked: CheckedPipeline) -> None:
     """Forty minutes of one record a second: the state is as large at the end as after the first minutes."""
-    cascade = Cascade(checked.stages, checked.stream.types, 1)
+    cascade = Cascade(checked.stages, 1)
     state: bytes | None = None
     sizes = []
     for second in range(0, 2_400, 10):
@@ -842,7 +843,7 @@ def test_a_derived_value_that_fails_is_a_problem_and_not_a_row() -> None:
         {"name": "rates", "tumbling": "10s", "by": ["machine"], "aggregate": {"n": "count(*)", "rate": "max(rate)"}},
         steps=[{"derive": {"rate": "power / count"}}, {"where": "rate > 1 or power is null"}],
     )
-    steps = Cascade(checked.stages, checked.stream.types, 1).record_steps
+    steps = RowSteps(checked.stages[0].inputs[0].first_steps, checked.inputs[0].stream.types)
     rows = [Record(0, 1, "a", None, power, count, None) for power, count in ((4.0, 2), (4.0, 0), (1.0, 2), (None, 2))]
     stepped = steps.apply(chunk_columns(rows), len(rows))
     assert stepped.rows.tolist() == [0, 3]

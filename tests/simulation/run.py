@@ -18,7 +18,7 @@ from strandline.processing.emission.transactional_ids import (
     id_of_result_stream,
 )
 from strandline.processing.slices.continuity import LogContinuity
-from strandline.processing.slices.planner import PlannerSettings, SlicePlanner, is_drained
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner, is_drained
 from strandline.processing.slices.rewind import RewindPlan, plan_of_job, require_log_holds, rewind_cost
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import (
@@ -106,7 +106,7 @@ class JobRun:
         self._ledger.set_run_slots(JOB, epoch, slots)
         operators = Operators(self._world.versions[version - 1])
         rows_max = self._chance.choice([15, 60, 10_000])
-        settings = PlannerSettings(JOB, version, epoch, STREAM, "earliest", rows_max, rule, self._windows)
+        settings = PlannerSettings(JOB, version, epoch, (InputStream(STREAM),), rows_max, rule, self._windows)
         meter = SilenceMeter(monotonic_ms)
         planner = SlicePlanner(settings, self._ledger, self._log, self._world.wall_clock, meter, continuity=continuity)  # type: ignore[arg-type]
         done = plan.slice_first - 1

@@ -22,7 +22,7 @@ from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.windows import Closing, WindowOperator
-from strandline.processing.pipelines.stages import Column, Stage
+from strandline.processing.pipelines.stages import Column, RecordPath, Stage, StageInput
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -36,7 +36,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def stage_of(**aggregates: tuple[str, str]) -> Stage:
     columns = tuple(Column(name, sql, of) for name, (sql, of) in aggregates.items())
-    return Stage("minute", 60_000, (), (), columns, (), (), "steps[0]")
+    return Stage("minute", 60_000, (), (), columns, (), (StageInput(()),), 0)
 
 
 def result_of(
@@ -84,7 +84,8 @@ def test_windows_of_each_kind_are_those_of_the_operators(
     starts_ms = [int(datetime(2026, month, day, tzinfo=UTC).timestamp() * 1000) for month, day in ((3, 27), (10, 23))]
     times_ms = [random.choice(starts_ms) + random.randrange(5 * 144) * 600_000 for _ in range(300)]
     keys = [random.choice("aab") for _ in times_ms]
-    whole = Stage("some", 0, ("key",), ("string",), (Column("n", "count(*)", "long"),), (), (), "steps[0]")
+    records = StageInput((("key", "string"),), (RecordPath(0, ()),))
+    whole = Stage("some", 0, ("key",), ("string",), (Column("n", "count(*)", "long"),), (), (records,), 0)
     stage, types = replace(whole, **kind), {"key": "string"}
     columns = {"key": pa.array(keys)}
     query = WindowQuery(stage, types)
@@ -93,7 +94,7 @@ def test_windows_of_each_kind_are_those_of_the_operators(
     with table.writer("some") as rows:
         rows.append(query.rows(pa.array([at_ms * 1000 for at_ms in times_ms]), columns))
     found = [row for batch in query.results(database, table) for row in batch.to_pylist()]
-    cascade = Cascade([stage], types, 1)
+    cascade = Cascade([stage], 1)
     chunks = [chunk for _, chunk in cascade.cut(0, 0, pa.array([at_ms * 1000 for at_ms in times_ms]), columns)]
     expected = cascade.step(None, chunks, Closing(None, 10**13)).results[0].rows.to_pylist()
     assert len(expected) > 10

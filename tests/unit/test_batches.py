@@ -22,7 +22,7 @@ from strandline.ledger.states import Desired, JobState, SliceKind
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.run.ending import wanted_end
-from strandline.processing.slices.planner import PlannerSettings
+from strandline.processing.slices.planner import InputStream, PlannerSettings
 from strandline.services import client as client_module
 from strandline.services.cli import commands
 from strandline.services.cli.batch_verbs import as_batch
@@ -50,7 +50,8 @@ class Batch(Job):
         """A run, as the process of a runner begins it."""
         self.run = self.ledger.begin_run("j", 1)
         start = self.range["start"]
-        settings = PlannerSettings("j", 1, self.run.epoch, "s", start, self.rows, RULE, WINDOWS, end=self.range["end"])
+        inputs = (InputStream("s", start, end=self.range["end"]),)
+        settings = PlannerSettings("j", 1, self.run.epoch, inputs, self.rows, RULE, WINDOWS)
         self.planner = self.planner_of(settings)
         self.planner.record_range()
         return self

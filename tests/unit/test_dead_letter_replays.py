@@ -110,7 +110,7 @@ def test_records_are_judged_by_the_streams_present_document(api: Api) -> None:
     letters = DeadLetters(api.ledger, api.log, "127.0.0.1:1", 1_000_000)
     _, pipeline = letters._job("power")
     (prospect,) = letters._prospects(
-        pipeline, pipeline.stream.stream, [record(ts=NOW_MS - 50_000_000_000, power=50)], [{}]
+        pipeline, pipeline.inputs[0].stream.stream, [record(ts=NOW_MS - 50_000_000_000, power=50)], [{}]
     )
     assert prospect.outcome == "accepted"
 

@@ -250,7 +250,9 @@ def test_rows_of_csv_and_parquet_are_the_records_that_lines_are(tmp_path: Path) 
         packed.write(lines.read_bytes())
     found = []
     for name in ("levels.ndjson", "levels.ndjson.gz", "levels.csv", "levels.parquet"):
-        values = [one for piece in read_records(tmp_path / name, record_format(pipeline.stream)) for one in piece]
+        values = [
+            one for piece in read_records(tmp_path / name, record_format(pipeline.inputs[0].stream)) for one in piece
+        ]
         assert len(values) == 20
         found.append([str(one) for one in run(pipeline, *values)])
     assert found[1:] == found[:1] * 3
@@ -267,13 +269,13 @@ def test_times_of_parquet_with_nanoseconds_are_cut_to_microseconds(tmp_path: Pat
     rows = [{"at": ns, "in": {"a": ns, "l": [{"t": ns}, None], "m": [("k", ns)]}}, {"at": None, "in": None}]
     table = pa.Table.from_pylist(rows, pa.schema([("at", moment), ("in", nested)]))
     pq.write_table(table, tmp_path / "a.parquet")
-    (found,) = read_records(tmp_path / "a.parquet", record_format(tanks().stream))
+    (found,) = read_records(tmp_path / "a.parquet", record_format(tanks().inputs[0].stream))
     text = "2023-11-14T22:13:20.123456Z"
     first, second = map(json.loads, found)
     assert first == {"at": text, "in": {"a": text, "l": [{"t": text}, None], "m": [["k", text]]}}
     assert second == {"at": None, "in": None}
     size = (tmp_path / "a.parquet").stat().st_size
-    ingested = rows_of(tmp_path / "a.parquet", tanks().stream, size, 1_000, lambda _: None)
+    ingested = rows_of(tmp_path / "a.parquet", tanks().inputs[0].stream, size, 1_000, lambda _: None)
     assert [row for row, _ in ingested] == found, "as it is ingested"
     program = (
         "import sys; from pathlib import Path; from strandline.services.cli.desk.desk_verbs import _NoPandas\n"
@@ -295,20 +297,20 @@ def test_what_is_no_record_is_said(tmp_path: Path) -> None:
         ("none.ndjson", "can't be read"),
     ):
         with pytest.raises(PermanentError, match=said):
-            list(read_records(tmp_path / name, record_format(tanks().stream)))
+            list(read_records(tmp_path / name, record_format(tanks().inputs[0].stream)))
     packed = tanks(stream=STREAM.replace("key: tank", "format: cbor"))
     with pytest.raises(PermanentError, match="format cbor is no line"):
-        list(read_records(tmp_path / "a.lines", record_format(packed.stream)))
+        list(read_records(tmp_path / "a.lines", record_format(packed.inputs[0].stream)))
 
 
 def test_lines_of_values_may_have_a_head(tmp_path: Path) -> None:
     pipeline = tanks(stream=STREAM.replace("key: tank", "format: csv"))
     (tmp_path / "a.csv").write_text("tank,ts,level,note\na,100,1.5,\n")
-    assert list(read_records(tmp_path / "a.csv", record_format(pipeline.stream))) == [[b"a,100,1.5,"]]
+    assert list(read_records(tmp_path / "a.csv", record_format(pipeline.inputs[0].stream))) == [[b"a,100,1.5,"]]
 
 
 def test_a_row_may_be_as_large_as_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = tanks(stream=STREAM.replace("key: tank", "format: csv")).stream
+    stream = tanks(stream=STREAM.replace("key: tank", "format: csv")).inputs[0].stream
     row = b"a,100,1.5," + b"x" * 1_500_000
     (tmp_path / "a.csv").write_bytes(row)
     with pytest.raises(PermanentError, match=r"a row of more than 1,000,000 bytes.* STRANDLINE_RECORD_BYTES_MAX"):
@@ -320,12 +322,12 @@ def test_a_row_may_be_as_large_as_a_record(tmp_path: Path, monkeypatch: pytest.M
 def test_rows_of_csv_run_over_lines_as_they_do_in_a_file_ingest(tmp_path: Path) -> None:
     text = '\nTank,TS,level,note\r\na,100,1.5,"x\r\n\r\ny"\r\n \nb,100,2,\n'
     (tmp_path / "a.csv").write_bytes(text.encode())
-    stream = tanks(stream=STREAM.replace("key: tank", "format: csv")).stream
+    stream = tanks(stream=STREAM.replace("key: tank", "format: csv")).inputs[0].stream
     (found,) = read_records(tmp_path / "a.csv", record_format(stream))
     assert found == [b'a,100,1.5,"x\r\n\r\ny"', b"b,100,2,"]
     assert found == [row for row, _ in rows_of(tmp_path / "a.csv", stream, len(text), 1_000, lambda _: None)]
     (tmp_path / "b.csv").write_bytes(text.lower().encode())
-    (objects,) = read_records(tmp_path / "b.csv", record_format(tanks().stream))
+    (objects,) = read_records(tmp_path / "b.csv", record_format(tanks().inputs[0].stream))
     assert [json.loads(one) for one in objects] == [
         {"tank": "a", "ts": 100, "level": 1.5, "note": "x\r\n\r\ny"},
         {"tank": "b", "ts": 100, "level": 2},
@@ -350,7 +352,7 @@ def test_the_pipeline_is_found_with_its_stream() -> None:
             "  - window: {name: h, tumbling: 1h, by: [tank], aggregate: {n: sum(n)}}\n    emit: [{elasticsearch: hour}]\n"
         )
     )
-    assert read_pipeline(chain.encode(), "x", stream="minutes").stream.types["window_end"] == "timestamp"
+    assert read_pipeline(chain.encode(), "x", stream="minutes").inputs[0].stream.types["window_end"] == "timestamp"
 
 
 # Tests of pipelines
@@ -568,7 +570,7 @@ def test_the_graph_tells_state_reach_and_retention() -> None:
     # 70 s reach over three minutes; pane, key, partition, count, and the greatest level.
     assert stage["state"]["panes_open"] == 3
     assert stage["state"]["bytes_a_pane_and_key"] == 8 + 8 + 4 + 8 + 8
-    assert graph["input"]["columns_read"] == ["tank", "ts", "level"]
+    assert graph["inputs"][0]["columns_read"] == ["tank", "ts", "level"]
     assert graph["hints"] == ["not read: note; these fields are checked all the same"]
     alone = pipeline_graph(tanks("by: [tank]", "by: []"))
     assert alone["exchange"]["exchanges"] == 2

@@ -23,7 +23,7 @@ from strandline.processing.pipelines.event_time import (
 )
 from strandline.processing.pipelines.result_streams import former_emitter_of, lagging_readers
 from strandline.processing.slices.emissions import Emitter
-from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import (
     accepted_in_after,
@@ -113,8 +113,8 @@ class Lab:
         self.emitter, self.run = self.ledger.begin_run("tens", 1), self.ledger.begin_run("j", 1)
         self.log, self.number, self.field, self.rows_max = TwoLogs(), 0, field, rows_max
         settings = PlannerSettings(
-            job="j", version=1, epoch=self.run.epoch, stream="raw", start="earliest", rows_max=rows_max, rule=RULE,
-            windows=(SHAPE,), emitters=(Emitter("results", "tens", field),), further=(FurtherStream("results", "earliest"),),
+            job="j", version=1, epoch=self.run.epoch, inputs=(InputStream("raw"), InputStream("results")), rows_max=rows_max,
+            rule=RULE, windows=(SHAPE,), emitters=(Emitter("results", "tens", field),),
         )  # fmt: skip
         index: Any = self.log
         self.planner = SlicePlanner(settings, self.ledger, index, silence=SilenceMeter(), filling_ms=0)
@@ -252,7 +252,7 @@ class LaggingLab(Lab):
         job = former_emitter_of(self.ledger, "results")
         emitters = () if job is None else (Emitter("results", job, "window_start", is_former=True),)
         settings = PlannerSettings(
-            job="j", version=1, epoch=self.run.epoch, stream="results", start="earliest", rows_max=self.rows_max,
+            job="j", version=1, epoch=self.run.epoch, inputs=(InputStream("results"),), rows_max=self.rows_max,
             rule=EventTimeRule(0, None), windows=(SHAPE,), emitters=emitters,
         )  # fmt: skip
         index: Any = self.log

@@ -76,10 +76,9 @@ def held_by(windows, event):
 def branching(draw):
     """Windows of which each takes records or the results of any before it, as joins do of two."""
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4))
-    places = [[st.none() | st.integers(RECORDS, at - 1)] * 2 for at in range(len(shapes))]
     return [
-        replace(shape, takes=draw(left), takes_too=draw(right))
-        for shape, (left, right) in zip(shapes, places, strict=True)
+        replace(shape, reads=tuple(draw(st.lists(st.integers(RECORDS, at - 1), max_size=2, unique=True))))
+        for at, shape in enumerate(shapes)
     ]
 
 
@@ -118,9 +117,9 @@ def test_a_rewind_begins_at_the_earliest_event_of_a_window_that_is_not_emitted(w
 def test_the_reach_is_that_of_the_longest_path():
     ten, minute, hour = (WindowShape(size, size) for size in (10, 60, 3_600))
     assert reach_of([ten, minute, hour]) == 3_670
-    assert reach_of([ten, minute, replace(hour, takes=0)]) == 3_610
-    assert reach_of([ten, minute, replace(hour, takes=RECORDS)]) == 3_600
-    assert reach_of([ten, minute, replace(hour, takes=0, takes_too=1)]) == 3_670, "a join's is that of the longer way"
+    assert reach_of([ten, minute, replace(hour, reads=(0,))]) == 3_610
+    assert reach_of([ten, minute, replace(hour, reads=(RECORDS,))]) == 3_600
+    assert reach_of([ten, minute, replace(hour, reads=(0, 1))]) == 3_670, "a join's is that of the longer way"
     assert reach_of([]) == 0
 
 
@@ -131,7 +130,7 @@ def test_joins_reach_back_as_far_as_they_depend_on():
     same = SameWindowShape(20, 10, of=WindowShape(20, 10))
     assert (same.first_end(25), same.first_start(25), same.last_end_holding(29)) == (30, 29, 30)
     assert same.last_end_holding(30) == 40, "a result stands in its window's last moment"
-    assert reach_of([WindowShape(20, 10), replace(same, takes=0)]) == 21
+    assert reach_of([WindowShape(20, 10), replace(same, reads=(0,))]) == 21
 
 
 def test_sessions_are_open_for_the_gap_and_depend_on_what_lies_in_their_reach():

@@ -69,7 +69,11 @@ def test_every_report_is_judged_as_the_fleet_says():
     """The decoder must reject the spoiled reports for exactly their reasons, and none of the others."""
     pipeline = example()
     rule = pipeline.event_time_rule
-    decoder = Decoder(record_fields(pipeline.stream), pipeline.event_time_source, pipeline.columns_needed)
+    decoder = Decoder(
+        record_fields(pipeline.inputs[0].stream),
+        pipeline.inputs[0].event_time_source,
+        pipeline.inputs[0].columns_needed,
+    )
     sent = reports(Fleet(spoiled_share=0.2), 300)
     watermark_ms = TICK_FIRST * TICK_MS - rule.delay_ms
     lines, log_times_ms = [report.line for report in sent], [watermark_ms + 4_000_000] * len(sent)

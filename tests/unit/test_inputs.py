@@ -56,15 +56,15 @@ def problems(pipeline: str, inputs: str = INPUTS) -> str:
 def test_a_union_has_the_fields_that_all_have() -> None:
     found = checked(UNITED)
     (stage,) = found.stages
-    assert [(way.stream, len(way.steps)) for way in stage.record_ways] == [(0, 1), (1, 2)]
-    assert dict(stage.came) == {"k": "string"}
+    assert [(path.stream, len(path.steps)) for _, path in stage.record_paths] == [(0, 1), (1, 2)]
+    assert dict(stage.inputs[0].columns) == {"k": "string"}
     assert [one.columns_needed for one in found.inputs] == [("k", "ts"), ("k", "at")]
     assert found.event_time_rule.of("b").delay_ms == 2_000
 
 
 def test_a_window_over_the_second_stream_alone_reads_nothing_of_the_first() -> None:
     found = checked(f"\nsteps:\n  - {{from: b, window: {WINDOW}, emit: [{{elasticsearch: m}}]}}\n")
-    assert [way.stream for way in found.stages[0].record_ways] == [1]
+    assert [path.stream for _, path in found.stages[0].record_paths] == [1]
     assert [one.columns_needed for one in found.inputs] == [("ts",), ("k", "at")]
 
 
@@ -177,7 +177,7 @@ def test_one_of_inputs_is_the_short_form() -> None:
     steps = f"steps: [{{window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]\n"
     short = checked(steps, "\ninput: {stream: a}\nevent_time: {field: ts, delay: 1s}\n")
     long = checked(steps, "\ninputs: [{stream: a, event_time: {field: ts, delay: 1s}}]\n")
-    assert (short.compiled, short.digest, short.event_time_rule) == (long.compiled, long.digest, long.event_time_rule)
+    assert (short.identity, short.digest, short.event_time_rule) == (long.identity, long.digest, long.event_time_rule)
     assert "inputs" not in short.spec.as_document() and not changes_between(short, long)
 
 
@@ -234,9 +234,9 @@ def test_an_upgrade_may_change_the_order_of_the_streams_and_what_is_united() -> 
 
 def test_explain_shows_each_input_and_whose_records_come_to_a_stage() -> None:
     graph = pipeline_graph(checked(UNITED))
-    assert graph["input"]["stream"] == "a"
-    (further,) = graph["further_inputs"]
-    assert (further["stream"], further["event_time"]["delay_ms"]) == ("b", 2_000)
+    assert graph["inputs"][0]["stream"] == "a"
+    _, second = graph["inputs"]
+    assert (second["stream"], second["event_time"]["delay_ms"]) == ("b", 2_000)
     assert graph["stages"][0]["from"] == "a, b"
     assert graph["retention"] == {"needed_ms": 12_000, "of_stream_ms": 3_600_000}
 

@@ -70,7 +70,12 @@ class Lab:
         return {
             offsets[at]
             for at in taken_anew(
-                self.ledger, "power", pipeline, pipeline.stream.stream, {pipeline.stream.stream: 1}, places
+                self.ledger,
+                "power",
+                pipeline,
+                pipeline.inputs[0].stream.stream,
+                {pipeline.inputs[0].stream.stream: 1},
+                places,
             )
         }
 

@@ -128,7 +128,6 @@ class Engine:
         )
         self.keyed = KeyedTask(
             self.source.stages,
-            self.source.types,
             self.source.bucket_keys,
             emissions,
             RecordLetters("nowhere", "none", "power", 1, 0),
@@ -209,7 +208,7 @@ class EngineOfBranches(Engine):
 
 def chunk_of(partition: int, first: int, values: list[bytes | None], watermark_ms: int | None = None) -> DecodedChunk:
     times = [1_000_000] * len(values)
-    decoded = decoder_of(task_config(PIPELINE, "nowhere", (0,)).decoding).decode(
+    decoded = decoder_of(task_config(PIPELINE, "nowhere", (0,)).decoding.inputs[0]).decode(
         values, times, watermark_ms, PIPELINE.event_time_rule.max_ahead_ms
     )
     return DecodedChunk("farm", partition, range(first, first + len(values)), times, decoded, values.__getitem__)

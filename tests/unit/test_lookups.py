@@ -26,7 +26,7 @@ from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.stages import Column, Enrich
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.source.kept_lookups import KeptTables, LookupRef, SliceLookups, with_present_tables
 from strandline.processing.source.prospects import Prospects
 from strandline.processing.source.recorded_counts import RecordedCounts
@@ -141,10 +141,8 @@ def test_a_step_names_the_columns_as_it_likes_and_whole_numbers_of_both_sizes_ar
         (text + "---\n" + STREAM + "---\n" + LOOKUP.replace("key: site", "key: area")).encode(), "a"
     )
     columns = (Column("rated", "rated", "double"), Column("of", "site", "string"))
-    assert checked.stages[0].pre_steps == (
-        Enrich("steps[0].enrich", "sites", (("area", "number"),), columns, optional=True),
-    )
-    assert checked.columns_needed == ("device", "ts", "power", "number")
+    assert checked.stages[0].steps_before == (Enrich(0, "sites", (("area", "number"),), columns, optional=True),)
+    assert checked.inputs[0].columns_needed == ("device", "ts", "power", "number")
     numbers = pa.array([8, None, 2**40, 7], pa.int64())
     assert checked.tables["sites"].find([numbers]).to_pylist() == [1, None, None, 0]
 
@@ -156,9 +154,7 @@ def test_a_time_beyond_the_year_9999_is_a_key_that_is_not_found(rows: int, optio
     kind = pa.timestamp("us", tz="UTC")
     columns = [pa.array([hour * 3_600_000_000 for hour in range(rows)], kind), pa.array(range(rows), pa.int64())]
     table = LookupTable("tariffs", 1, pa.RecordBatch.from_arrays(columns, ["from", "rate"]), ["from"])
-    step = Enrich(
-        "steps[0].enrich", "tariffs", (("from", "hour"),), (Column("rate", "rate", "long"),), optional=optional
-    )
+    step = Enrich(0, "tariffs", (("from", "hour"),), (Column("rate", "rate", "long"),), optional=optional)
     hours = pa.array([900_000_000_000_000_000, 0, None, 1_704_067_200_250_000], kind)
     found = RowSteps([step], {"hour": "timestamp"}).apply({"hour": hours}, 4, {"tariffs": table})
     assert found.columns["rate"].to_pylist() == ([None, 0, None, None] if optional else [0])
@@ -350,7 +346,9 @@ def test_a_record_that_comes_when_a_version_is_applied_is_enriched_by_it(ledger:
     apply(ledger, STREAM, LOOKUP, PIPELINE)
     epoch = begin(ledger)
     rule = EventTimeRule(delay_ms=1_000, idle_timeout_ms=None)
-    settings = PlannerSettings("j", 1, epoch, "turbines", "earliest", 100, rule, (), lookups=(("sites", ("rated",)),))
+    settings = PlannerSettings(
+        "j", 1, epoch, (InputStream("turbines"),), 100, rule, (), lookups=(("sites", ("rated",)),)
+    )
     index: Any = GrowingLog(lambda: apply(ledger, rated(2)))
     planner = SlicePlanner(settings, ledger, index, filling_ms=0)
     first = planner.next_slice()
@@ -367,7 +365,7 @@ def test_a_run_takes_no_version_that_lacks_what_its_pipeline_adds(ledger: Ledger
     apply(ledger, STREAM, LOOKUP, PIPELINE)
     rule = EventTimeRule(delay_ms=1_000, idle_timeout_ms=None)
     settings = PlannerSettings(
-        "j", 1, begin(ledger), "turbines", "earliest", 100, rule, (), lookups=(("sites", ("rated", "site")),)
+        "j", 1, begin(ledger), (InputStream("turbines"),), 100, rule, (), lookups=(("sites", ("rated", "site")),)
     )
     index: Any = GrowingLog(lambda: None)
     planner = SlicePlanner(settings, ledger, index, filling_ms=0)

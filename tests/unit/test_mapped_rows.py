@@ -67,7 +67,7 @@ def step(function: str, reads: tuple[str, ...] = ("temp",), **columns: str) -> M
     named = tuple((name, kind.removesuffix("?")) for name, kind in found.items())
     optional = tuple(name for name, kind in found.items() if kind.endswith("?"))
     name = f"acme_quality:{function}"
-    return MapRows("steps[0].map", name, reads, named, optional, package_of(name))
+    return MapRows(0, name, reads, named, optional, package_of(name))
 
 
 def mapped(one: MapRows, **columns: list[Any]) -> SteppedRows:
@@ -79,15 +79,15 @@ def mapped(one: MapRows, **columns: list[Any]) -> SteppedRows:
 
 def test_a_function_of_an_installed_package_adds_columns() -> None:
     pipeline = checked()
-    steps = RowSteps(pipeline.all_stages[0].pre_steps, pipeline.stream.types)
+    steps = RowSteps(pipeline.all_stages[0].steps_before, pipeline.inputs[0].stream.types)
     found = steps.apply({"temp": pa.array([20.0, 100.0, None])}, 3)
     assert found.columns["warm"].to_pylist() == [68.0, 212.0, None]
     assert found.columns["hot"].to_pylist() == [False, True, None]
     assert (found.problems, found.rows.tolist()) == ([], [0, 1, 2])
     assert steps.columns_read == ("warm", "temp")
-    assert pipeline.columns_needed == ("sensor", "ts", "temp", "word")
+    assert pipeline.inputs[0].columns_needed == ("sensor", "ts", "temp", "word")
     assert pipeline.functions == {"acme_quality:fahrenheit": "acme-quality 1.2.0"}
-    assert isinstance(pipeline.all_stages[0].pre_steps[1], Derive)
+    assert isinstance(pipeline.all_stages[0].steps_before[1], Derive)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_a_stored_pipeline_can_be_read_where_its_function_is_not_allowed(monkeyp
     """As in the status of a job; it is a run of it that stops with the sentence."""
     pipeline = checked()
     monkeypatch.setenv(ALLOW, "")
-    again = check(PipelineSpec.from_document(pipeline.spec.as_document()), pipeline.stream)
+    again = check(PipelineSpec.from_document(pipeline.spec.as_document()), pipeline.inputs[0].stream)
     assert again == pipeline
     with pytest.raises(FunctionUnusable, match="may not be called here"):
-        RowSteps(again.all_stages[0].pre_steps, again.stream.types).apply({"temp": pa.array([1.0])}, 1)
+        RowSteps(again.all_stages[0].steps_before, again.inputs[0].stream.types).apply({"temp": pa.array([1.0])}, 1)
 
 
 @pytest.mark.parametrize("bad", [{3}, {0, 9}, set(range(10)), {4, 5, 6}, set()])
@@ -260,9 +260,11 @@ def test_another_release_than_where_the_job_was_started_stops_it(package: Path) 
     install(package, "1.3.0")
     package_of.cache_clear()
     with pytest.raises(FunctionUnusable) as stopped:
-        RowSteps(pipeline.all_stages[0].pre_steps, pipeline.stream.types).apply({"temp": pa.array([1.0])}, 1)
+        RowSteps(pipeline.all_stages[0].steps_before, pipeline.inputs[0].stream.types).apply(
+            {"temp": pa.array([1.0])}, 1
+        )
     assert "is of acme-quality 1.3.0 here and of acme-quality 1.2.0 where the job was started" in str(stopped.value)
-    assert checked().digest != pipeline.digest, "windows that are open are computed anew"
+    assert checked().identity != pipeline.identity
 
 
 def test_the_command_line_runs_a_pipeline_with_a_function(package: Path) -> None:
@@ -292,4 +294,6 @@ def test_a_function_behind_a_window_is_called_before_its_emission_and_before_a_f
     steps = [{"window": window}, mapped, {"window": further, "emit": [{"elasticsearch": "x"}]}]
     document = {**pipeline.data, "steps": [*steps, {"from": "w", **mapped}, {"emit": [{"elasticsearch": "w"}]}]}
     stages = check(PipelineSpec.from_document(document), StreamSpec.parse(stream)).stages
-    assert [type(step) for step in stages[0].post_steps] == [type(step) for step in stages[1].pre_steps] == [MapRows]
+    assert (
+        [type(step) for step in stages[0].post_steps] == [type(step) for step in stages[1].inputs[0].steps] == [MapRows]
+    )

@@ -17,7 +17,7 @@ from strandline.processing.notebook import tables
 from strandline.processing.notebook.request import request_of
 from strandline.processing.notebook.tables import IndexPart, _indices, plan_table
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.source.source_config import DecodingConfig
+from strandline.processing.source.source_config import StreamDecoding
 from strandline.results.generations import Generation, filter_of
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -42,7 +42,7 @@ def test_windows_that_a_backfill_has_replaced_are_not_read_from_the_older_index(
 
     monkeypatch.setattr(tables, "request", request)
     monkeypatch.setattr(index_reader, "request", request)
-    decoding = DecodingConfig("", RecordFormat("json", (), {}), (), EventTimeSource(None))
+    decoding = StreamDecoding("", RecordFormat("json", (), {}), (), EventTimeSource(None))
     for index, shown in _indices("http://e:9200", "minutes").items():
         assert (
             list(IndexPart("http://e:9200", index, shown, "power", ENDS, 9, None, decoding).read(pa.schema([]))) == []

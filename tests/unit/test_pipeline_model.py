@@ -113,18 +113,18 @@ def type_of(text: str) -> str:
 )
 def test_event_time_may_be_log_time(event_time: str, source: EventTimeSource) -> None:
     pipeline = checked(changed("{field: ts, delay: 10s, idle_timeout: 30s}", event_time))
-    assert pipeline.event_time_source == source
+    assert pipeline.inputs[0].event_time_source == source
     stored = PipelineSpec.from_document(pipeline.spec.as_document())
     assert stored == pipeline.spec
-    assert ("seen" in pipeline.columns_needed) is (source.field == "seen")
+    assert ("seen" in pipeline.inputs[0].columns_needed) is (source.field == "seen")
 
 
 def test_a_checked_pipeline_tells_all_that_processing_needs() -> None:
     pipeline = checked()
     minute, hour = pipeline.stages
     assert pipeline.job == "turbine-health"
-    assert pipeline.columns_needed == ("turbine", "site", "ts", "power", "rated_power", "cost")
-    assert pipeline.event_time_source.field == "ts"
+    assert pipeline.inputs[0].columns_needed == ("turbine", "site", "ts", "power", "rated_power", "cost")
+    assert pipeline.inputs[0].event_time_source.field == "ts"
     assert pipeline.event_time_rule == EventTimeRule(10_000, 30_000, 300_000, "partitions")
     assert pipeline.reach_ms == 3_660_000
     assert (minute.name, minute.size_ms, minute.by, minute.by_types) == (
@@ -139,15 +139,15 @@ def test_a_checked_pipeline_tells_all_that_processing_needs() -> None:
         ("peak", "MAX(`load`)", "double"),
         ("cost", "SUM(`cost`)", "decimal(20,2)"),
     )
-    assert minute.pre_steps == (
-        Derive("steps[0].derive", (("load", "`power` / `rated_power`", "double"),)),  # type: ignore[arg-type]
-        Where("steps[1].where", "`load` < 10"),
+    assert minute.inputs[0].first_steps == (
+        Derive(0, (("load", "`power` / `rated_power`", "double"),)),  # type: ignore[arg-type]
+        Where(1, "`load` < 10"),
     )
-    assert hour.pre_steps == (
-        Derive("steps[3].derive", (("share", "`cost` / `n`", "decimal(38,20)"),)),  # type: ignore[arg-type]
+    assert hour.inputs[0].steps == (
+        Derive(3, (("share", "`cost` / `n`", "decimal(38,20)"),)),  # type: ignore[arg-type]
     )
     assert hour.emits == (Emit("elasticsearch", "turbine-hour"), Emit("stream", "hours"))
-    assert hour.step == "steps[4]"
+    assert hour.number == 4
 
 
 def test_a_stage_may_emit_to_an_index_and_to_a_stream_of_one_name() -> None:
@@ -212,7 +212,7 @@ def test_the_same_pipeline_can_be_built_in_python() -> None:
     )
     pipeline = check(built, stream())
     assert pipeline.stages[0].by == ()
-    assert pipeline.columns_needed == ("ts",)
+    assert pipeline.inputs[0].columns_needed == ("ts",)
 
 
 def test_sliding_windows_become_stages_that_overlap() -> None:
@@ -229,7 +229,7 @@ def test_sliding_windows_become_stages_that_overlap() -> None:
 def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> None:
     """`cost` of the second window is the first one's sum, not the stream's field: the stream isn't asked for `wind`."""
     text = changed("peak: max(load)\n", "peak: max(load)\n        wind: count(*)\n").replace("sum(n)", "sum(wind)")
-    assert "wind" not in checked(text).columns_needed
+    assert "wind" not in checked(text).inputs[0].columns_needed
 
 
 @pytest.mark.parametrize(

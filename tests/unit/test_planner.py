@@ -15,7 +15,7 @@ from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, Slic
 from strandline.processing.pipelines.event_time import WindowShape, open_until
 from strandline.processing.slices.continuity import LogContinuity
 from strandline.processing.slices.emissions import Emitter
-from strandline.processing.slices.planner import FILLING_MS, PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import FILLING_MS, InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.spark_offset import offset_of_slice
@@ -109,7 +109,7 @@ class Job:
         self.is_bounded = False
         """True if log times are right. In most tests, a record is sent long before its event time, for short."""
         self.rule = rule
-        settings = PlannerSettings("j", 1, self.run.epoch, "s", "earliest", rows_max, rule, WINDOWS)
+        settings = PlannerSettings("j", 1, self.run.epoch, (InputStream("s"),), rows_max, rule, WINDOWS)
         self.planner = self.planner_of(settings)
 
     def planner_of(self, settings, filling_ms=0):
@@ -255,7 +255,7 @@ def test_what_was_counted_is_recorded_with_the_slice_and_a_new_run_begins_anew(j
     assert row.silence_ms == {"s": {0: 4_000, 1: 4_000}}, "the slice's record ends that of 1 only if it is accepted"
     assert job.ledger.last_checkpoint("j").accepted_in == {"s": {0: 1, 1: row.number}}
     run = job.ledger.begin_run("j", 2)
-    job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, RULE, WINDOWS))
+    job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, (InputStream("s"),), 100, RULE, WINDOWS))
     assert job.commit_all(8_000) == []
     job.log.add(1, 8_000, 9_200)
     assert job.next(8_300).silence_ms == {"s": {0: 3_100, 1: 3_100}}, "from its own first look on"
@@ -264,7 +264,7 @@ def test_what_was_counted_is_recorded_with_the_slice_and_a_new_run_begins_anew(j
 @pytest.mark.parametrize("wall_ms", [lambda now_ms: now_ms + 45_000, lambda now_ms: now_ms + now_ms % 3 * 86_400_000])
 def test_a_wall_clock_that_is_ahead_or_steps_by_days_makes_no_record_late(job, wall_ms):
     """Two partitions get a record a second, logged as they happen; one of them pauses for 4 of the 5 seconds again and again."""
-    settings = PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, RULE, WINDOWS)
+    settings = PlannerSettings("j", 1, job.run.epoch, (InputStream("s"),), 100, RULE, WINDOWS)
     job.planner = SlicePlanner(
         settings, job.ledger, job.log, lambda: wall_ms(job.now_ms), SilenceMeter(lambda: job.now_ms), 0
     )
@@ -298,7 +298,7 @@ def test_what_was_held_up_by_an_outage_is_not_late(job, begins_a_new_run):
     if begins_a_new_run:
         run = job.ledger.begin_run("j", 2)
         job.run = run
-        job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, RULE, WINDOWS))
+        job.planner = job.planner_of(PlannerSettings("j", 1, run.epoch, (InputStream("s"),), 100, RULE, WINDOWS))
     job.now_ms = 60_000
     job.commit_all(60_000)
     for second in range(4, 60):
@@ -315,7 +315,7 @@ def test_what_was_held_up_by_an_outage_is_not_late(job, begins_a_new_run):
 def test_the_first_records_of_a_partition_are_not_late_for_the_silence_of_others(job, is_good):
     """They are like those of a partition that has held some: with what comes now event time does not run on. When none of them
     was accepted, it does from the next slice on."""
-    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, RULE, WINDOWS[1:]))
+    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, (InputStream("s"),), 100, RULE, WINDOWS[1:]))
     job.log.add(0, 100, 9_000)
     job.commit_all(200)
     assert job.commit_all(30_000) == [], "the window is open"
@@ -330,13 +330,13 @@ def test_a_rule_that_changes_counts_from_the_next_slice_on(job):
     job.log.add(1, 100, 9_000)
     job.commit_all(200)
     newest = EventTimeRule(500, None, None, "newest")
-    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, newest, WINDOWS))
+    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, (InputStream("s"),), 100, newest, WINDOWS))
     (row,) = job.commit_all(300)
     assert (row.kind, row.watermark_ms, row.rule) == (SliceKind.IDLE, 49_500, newest)
 
 
 def waiting(job):
-    settings = PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 10_000, RULE, WINDOWS)
+    settings = PlannerSettings("j", 1, job.run.epoch, (InputStream("s"),), 10_000, RULE, WINDOWS)
     job.planner = job.planner_of(settings, FILLING_MS)
     return job
 
@@ -455,7 +455,7 @@ def test_far_behind_the_newest_event_counts_when_all_is_read(tmp_path):
     rows = [job.commit(job.next(200))]
     assert rows[0].offsets["s"][1] == 1
     newest = EventTimeRule(1_000, 5_000, watermark="newest")
-    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 10, newest, WINDOWS))
+    job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, (InputStream("s"),), 10, newest, WINDOWS))
     rows += job.commit_all(300)
     job.log.add(0, 40_000, 40_000)
     rows += job.commit_all(400)
@@ -609,7 +609,7 @@ def test_while_a_partition_cannot_be_written_it_is_not_silent(job):
 
 def test_if_producers_write_the_log_times_the_planners_clock_bounds_event_time(tmp_path):
     job = Job(tmp_path)
-    settings = PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 100, RULE, WINDOWS, has_senders_times=True)
+    settings = PlannerSettings("j", 1, job.run.epoch, (InputStream("s", has_senders_times=True),), 100, RULE, WINDOWS)
     job.planner = job.planner_of(settings)
     job.log.add(0, 900_000, 900_000)
     row = job.next(1_000)
@@ -646,7 +646,7 @@ TIMES = {
 def test_a_job_far_behind_gets_on_whatever_times_producers_say(tmp_path, times, is_first_far):
     """Each slice holds some records and about as many as it may, and each record is in one slice."""
     job, chance = Job(tmp_path, rows_max=50), random.Random(5)
-    settings = PlannerSettings("j", 1, job.run.epoch, "s", "earliest", 50, RULE, WINDOWS, has_senders_times=True)
+    settings = PlannerSettings("j", 1, job.run.epoch, (InputStream("s", has_senders_times=True),), 50, RULE, WINDOWS)
     job.planner = job.planner_of(settings)
     for number in range(600):
         log_ms = FAR_MS if is_first_far and number == 0 else times(chance)
@@ -775,7 +775,7 @@ def test_a_slice_that_a_newer_run_planned_is_not_taken_up(tmp_path):
     job = Job(tmp_path)
     job.log.add(0, 1_000, 1_000)
     newer = job.ledger.begin_run("j", 2)
-    settings = PlannerSettings("j", 1, newer.epoch, "s", "earliest", 100, RULE, WINDOWS)
+    settings = PlannerSettings("j", 1, newer.epoch, (InputStream("s"),), 100, RULE, WINDOWS)
     assert job.planner_of(settings).next_slice() is not None
     with pytest.raises(Fenced, match=r"was planned by run 2: run 1 ends"):
         job.next(2_000)
@@ -789,7 +789,7 @@ class Reader(Job):
         self.ledger.submit_job("a", "pipeline: a", {"pipeline": "a"})
         self.emitter = self.ledger.begin_run("a", 2)
         settings = PlannerSettings(
-            "j", 1, self.run.epoch, "s", start, rows_max, self.rule, WINDOWS[1:], (Emitter("s", "a"),)
+            "j", 1, self.run.epoch, (InputStream("s", start),), rows_max, self.rule, WINDOWS[1:], (Emitter("s", "a"),)
         )
         self.planner = self.planner_of(settings)
 
@@ -890,7 +890,7 @@ def test_what_the_log_does_not_hold_is_not_read_whatever_a_checkpoint_says(tmp_p
 def latest(job):
     """A run of the job that begins at the latest record."""
     job.run = job.ledger.begin_run("j", 1)
-    return job.planner_of(PlannerSettings("j", 1, job.run.epoch, "s", "latest", 100, RULE, WINDOWS))
+    return job.planner_of(PlannerSettings("j", 1, job.run.epoch, (InputStream("s", "latest"),), 100, RULE, WINDOWS))
 
 
 def test_a_run_that_dies_before_its_first_slice_has_recorded_where_it_begins(job):

@@ -13,7 +13,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceKind, SliceRow
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.continuity import DOUBT_MS, LogContinuity
-from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.slices.watermark import (
     accepted_in_after,
@@ -89,13 +89,10 @@ class Job:
             "j",
             1,
             self.run.epoch,
-            "a",
-            starts[0],
+            (InputStream("a", starts[0], "of a"), InputStream("b", starts[1], "of b")),
             rows_max,
             RULE,
             WINDOWS,
-            topic_id="of a",
-            further=(FurtherStream("b", starts[1], "of b"),),
         )
         meter = SilenceMeter(lambda: self.now_ms)
         continuity = LogContinuity("j", "a", "of a", self.log, lambda: self.now_ms)  # type: ignore[arg-type]

@@ -321,7 +321,7 @@ def test_a_stream_without_its_document_is_only_a_name():
         _ = stream("x").spec
     assert stream("x").yaml_documents() == []
     only = stream("x").event_time("ts", delay="1s").emit(stream="y").pipeline("p")
-    assert only.check(stream("x", schema={"ts": "timestamp"})).stream.stream == "x"
+    assert only.check(stream("x", schema={"ts": "timestamp"})).inputs[0].name == "x"
 
 
 def test_a_file_of_records_can_be_run(tmp_path: Path):

@@ -23,6 +23,7 @@ from strandline.processing.emission.result_shapes import document_shape, letter_
 from strandline.processing.emission.stage_emission import RecordEmission
 from strandline.processing.operators import record_rows
 from strandline.processing.operators.cascade import Cascade
+from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -203,9 +204,7 @@ class Engine:
             )
         monkeypatch.setattr(keyed_task.RecordLetters, "writer", lambda _self, _bucket: None)
         letters = RecordLetters("", "", "power", 1, 0)
-        self.keyed = KeyedTask(
-            self.source.stages, self.source.types, self.source.bucket_keys, (), letters, tuple(emissions)
-        )
+        self.keyed = KeyedTask(self.source.stages, self.source.bucket_keys, (), letters, tuple(emissions))
 
     def rows(self, partition: int, powers: list[float], *, is_new: bool = True) -> list[SliceRowBlob]:
         values: list[bytes | None] = [
@@ -213,7 +212,7 @@ class Engine:
             for at, power in enumerate(powers)
         ]
         times = [0] * len(values)
-        decoded = decoder_of(self.source.decoding).decode(values, times, None)
+        decoded = decoder_of(self.source.decoding.inputs[0]).decode(values, times, None)
         chunk = DecodedChunk("farm", partition, range(len(values)), times, decoded, values.__getitem__)
         return list(SourceTask(self.source).rows([chunk], is_new=is_new, work=None))
 
@@ -321,10 +320,11 @@ def test_steps_behind_a_window_change_its_results() -> None:
         ]
     )
     assert checked.stages[0].field_types == {"device": "string", "n": "long", "mean": "double"}
-    cascade = Cascade(checked.stages, checked.stream.types, 1)
+    cascade = Cascade(checked.stages, 1)
     devices = ["one", *["two"] * 2, *["three"] * 3, *["four"] * 4]
     columns = {"device": pa.array(devices), "power": pa.array([1.0] * len(devices))}
-    stepped = cascade.record_steps.apply(columns, len(devices))
+    steps = RowSteps(checked.stages[0].inputs[0].first_steps, checked.inputs[0].stream.types)
+    stepped = steps.apply(columns, len(devices))
     chunks = [cut for _, cut in cascade.cut(0, 0, pa.array([1] * len(devices)), stepped.columns)]
     results = cascade.step(None, chunks, Closing(None, 60_000)).results
     rows = {row["device"]: row for row in results[0].rows.to_pylist()}

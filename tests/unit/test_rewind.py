@@ -104,8 +104,8 @@ KEPT = {
     "sessions of minutes": [MINUTE, SessionShape(900_000, 300_000)],
     "join of windows": [
         SECOND,
-        WindowShape(1_000, 1_000, takes=-1),
-        SameWindowShape(1_000, 1, takes=0, takes_too=1, of=SECOND),
+        WindowShape(1_000, 1_000, reads=(-1,)),
+        SameWindowShape(1_000, 1, reads=(0, 1), of=SECOND),
     ],
 }
 

@@ -52,7 +52,7 @@ def stepped(*steps: Derive | Where) -> tuple[list[int], list[tuple[int, str]]]:
 def test_a_filter_without_a_value_is_a_problem_unless_it_lacks_something_or_says_so(
     condition: str, left: list[int], problems: list[int]
 ) -> None:
-    assert stepped(Where("steps[3].where", condition)) == (left, [(row, "steps[3].where") for row in problems])
+    assert stepped(Where(3, condition)) == (left, [(row, "steps[3].where") for row in problems])
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,15 @@ def test_a_derived_column_is_null_where_its_expression_says_so(
     text: str, kind: str, values: list[object], problems: list[int]
 ) -> None:
     """A failure beside it is none in a row in which it says so."""
-    found = RowSteps([Derive("steps[0].derive", (Column("new", text, kind),))], TYPES).apply(ROWS, 5)
+    found = RowSteps([Derive(0, (Column("new", text, kind),))], TYPES).apply(ROWS, 5)
     assert [one.row for one in found.problems] == problems
     assert found.columns["new"].to_pylist() == values
 
 
 def test_a_row_has_one_problem_and_goes_no_further() -> None:
-    rate = Derive(
-        "steps[0].derive", (Column("rate", "power / count", "double"), Column("inverse", "1 / count", "double"))
-    )
-    after = Where("steps[1].where", "count = 0 or 10 / count > 1")
-    also = Where("steps[2].where", "power / count > 1")
+    rate = Derive(0, (Column("rate", "power / count", "double"), Column("inverse", "1 / count", "double")))
+    after = Where(1, "count = 0 or 10 / count > 1")
+    also = Where(2, "power / count > 1")
     # The fourth row lacks a power, so its rate is no problem; its inverse is.
     failed = [(1, "steps[0].derive.rate"), (3, "steps[0].derive.inverse"), (4, "steps[0].derive.rate")]
     assert stepped(rate, after, also) == ([0], failed)
@@ -118,7 +116,7 @@ def test_a_row_has_one_problem_and_goes_no_further() -> None:
 
 
 def test_the_message_names_the_step_and_the_expression() -> None:
-    (first, _) = RowSteps([Where("steps[3].where", "power / count > 1")], TYPES).apply(ROWS, 5).problems
+    (first, _) = RowSteps([Where(3, "power / count > 1")], TYPES).apply(ROWS, 5).problems
     assert first.message == (
         "steps[3].where: no value from power / count > 1 (a division by zero, an overflow or a null)"
     )

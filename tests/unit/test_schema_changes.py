@@ -21,7 +21,7 @@ from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.schema_changes import is_widening, refused_changes
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_run
-from strandline.processing.slices.planner import PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.source.decoding import conforming_decoder, decoding_of
 from strandline.processing.source.source_config import Piece
@@ -221,7 +221,7 @@ def test_a_field_may_go_together_with_the_pipeline_that_used_it(ledger: Ledger) 
     gone = StreamSpec.from_document({"stream": "s", "schema": without("level")})
     apply(ledger, gone, PIPELINE.replace("level < 5", "power < 5"))
     assert (schema.versions(), schema.needs_another_run()) == (None, False), "the new version of the job ends the run"
-    assert load_pipeline(ledger, "j", 2).columns_needed == ("device", "ts", "power")
+    assert load_pipeline(ledger, "j", 2).inputs[0].columns_needed == ("device", "ts", "power")
 
 
 def test_of_two_applications_at_once_one_becomes_the_next_version(ledger: Ledger) -> None:
@@ -276,7 +276,7 @@ def test_a_slice_is_decoded_by_its_own_version_into_the_columns_of_the_run(ledge
     text = PIPELINE.replace("level < 5", "level < 5 and coalesce(wind, 0) < 3")
     apply(ledger, stream({"level": "decimal(12,1)", "wind": "double?"}), text)
     pipeline = load_pipeline(ledger, "j", 2, {"s": 2})
-    config = decoding_of(pipeline, "nowhere")
+    (config,) = decoding_of(pipeline, "nowhere").inputs
     formats = StreamFormats(ledger, {"s": config.format})
     rows = [a_slice(number, stream_versions={"s": version}) for number, version in enumerate((2, 1, 1), 1)]
     new, old, other = (Piece.of_slice(row, OffsetRange("s", 0, 0, 1), formats).format for row in rows)
@@ -302,7 +302,7 @@ def test_a_record_that_comes_when_a_version_is_applied_is_decoded_by_it(ledger: 
     new = stream({"wind": "double?"})
     run = ledger.begin_run("j", 1)
     rule = EventTimeRule(delay_ms=1_000, idle_timeout_ms=None)
-    settings = PlannerSettings("j", 1, run.epoch, "s", "earliest", 100, rule, (), stream_version=1)
+    settings = PlannerSettings("j", 1, run.epoch, (InputStream("s", stream_version=1),), 100, rule, ())
     index: Any = GrowingLog(lambda: apply(ledger, new))
     planner = SlicePlanner(settings, ledger, index, filling_ms=0)
     first = planner.next_slice()

@@ -17,7 +17,7 @@ from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.stages import Dedupe
 from strandline.processing.run.snapshots import link_tree
 
-OPERATOR = RepeatsOperator(Dedupe("steps[0]", ("id",), 60_000))
+OPERATOR = RepeatsOperator(Dedupe(0, ("id",), 60_000))
 
 
 @pytest.fixture(autouse=True)

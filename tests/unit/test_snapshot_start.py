@@ -88,10 +88,9 @@ class Stage:
     def keep(self, run: RunRow) -> None:
         manifest = SnapshotManifest(
             JOB,
-            1,
+            load_pipeline(self.ledger, JOB, 1).digest,
             pyspark.__version__,
             shuffle_partitions(self.settings),
-            types=load_pipeline(self.ledger, JOB, 1).digest,
         )
         checkpoint = made(self.snapshots, run.epoch, 1, manifest=manifest)
         made_by = checkpoint.parent / "made-by.json"

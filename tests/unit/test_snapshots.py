@@ -14,7 +14,7 @@ from strandline.processing.run import snapshots as module
 from strandline.processing.run.snapshots import SnapshotBounds, SnapshotManifest, Snapshots, SnapshotUnusable, link_tree
 from strandline.processing.slices.spark_offset import offset_of_slice
 
-MANIFEST = SnapshotManifest(job="power", version=3, spark="4.2.0", shuffle_partitions=2, types="d1")
+MANIFEST = SnapshotManifest(job="power", digest="3", spark="4.2.0", shuffle_partitions=2)
 RUNS = [RunRow("power", epoch, 3, 1, epoch * 1_000, None, None, "") for epoch in range(1, 10)]
 BOUNDS = SnapshotBounds(slice_first=40, slice_committed=50, slice_last=51)
 
@@ -105,7 +105,10 @@ def test_a_slice_that_the_ledger_does_not_know_is_not_run_again(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        (replace(MANIFEST, version=2), "it was made with version 2, and now it is 3"),
+        (
+            replace(MANIFEST, digest="2"),
+            "it was made by a version of the pipeline that computes its windows in another way",
+        ),
         (replace(MANIFEST, spark="4.1.1"), "it was made with spark 4.1.1, and now it is 4.2.0"),
         (replace(MANIFEST, shuffle_partitions=4), "it was made with shuffle_partitions 4, and now it is 2"),
         (replace(MANIFEST, format=0), "it was made with format 0, and now it is 4"),

@@ -62,7 +62,7 @@ def join_of(pipeline: CheckedPipeline) -> JoinStage:
 def test_each_side_has_the_fields_of_its_own_stream() -> None:
     found = checked()
     stage = join_of(found)
-    assert [(way.stream, way.side, way.steps) for way in stage.record_ways] == [(0, LEFT, ()), (1, RIGHT, ())]
+    assert [(path.stream, side, path.steps) for side, path in stage.record_paths] == [(0, LEFT, ()), (1, RIGHT, ())]
     assert stage.field_types == {"id": "string", "a": "double", "c": "string"}
     assert [one.columns_needed for one in found.inputs] == [("id", "placed", "amount"), ("id", "at", "carrier")]
 
@@ -72,7 +72,7 @@ def test_a_side_may_be_a_union_and_a_stream_on_both_sides() -> None:
         "left: orders, right: parcels", "left: all, right: returns"
     )
     stage = join_of(checked(both.replace("right.carrier", "right.at"), INPUTS.replace("parcels", "returns")))
-    assert [(way.stream, way.side, len(way.steps)) for way in stage.record_ways] == [
+    assert [(path.stream, side, len(path.steps)) for side, path in stage.record_paths] == [
         (0, LEFT, 2),
         (1, LEFT, 2),
         (1, RIGHT, 0),
@@ -117,7 +117,7 @@ def test_explain_tells_streams_and_their_retention() -> None:
     (stage,) = graph["stages"]
     assert (stage["join"]["left_streams"], stage["join"]["right_streams"]) == (["orders"], ["parcels"])
     assert (stage["join"]["left_is_held_ms"], stage["join"]["right_is_held_ms"]) == (12_000, 2_000)
-    assert [read["retention_ms"] for read in (graph["input"], *graph["further_inputs"])] == [86_400_000, 10_800_000]
+    assert [read["retention_ms"] for read in graph["inputs"]] == [86_400_000, 10_800_000]
     facts = graph_tables(graph)[0]
     shown = [cell for column in getattr(facts, "columns", []) for cell in column.cells]
     assert "needs 22s1ms; orders has 1d, parcels has 3h" in map(str, shown)

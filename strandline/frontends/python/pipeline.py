@@ -112,10 +112,10 @@ class Pipeline:
 
         checked = self.check(*known)
         if isinstance(records, Path):
-            if checked.further:
+            if checked.has_several_inputs:
                 each = ", ".join(f"'{name}': Path(...)" for name in checked.streams)
                 raise TypeError(f"a file holds the records of one stream; give a file for each: {{{each}}}")
-            records = {checked.stream.stream: records}
+            records = {checked.inputs[0].name: records}
         if isinstance(records, str | bytes) or (
             isinstance(records, Mapping) and not (records and all(isinstance(one, Path) for one in records.values()))
         ):
@@ -135,7 +135,7 @@ class Pipeline:
             placements = {name: Placement(stream, partitions) for name, stream in checked.streams.items()}
             read = (
                 DeskRecords(values, placements[there(name)].of_each(values), stream=name)
-                for name, values in _pieces(records, checked.stream.stream, RECORDS_AT_ONCE)
+                for name, values in _pieces(records, checked.inputs[0].name, RECORDS_AT_ONCE)
             )
 
         def outcomes() -> Iterator[Outcome]:

@@ -306,7 +306,8 @@ def _versions(ledger: Ledger, job: str, load: Load, slice_last: int) -> list[_Ve
 
 def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
     """What results and dead letters depend on, besides the slices."""
-    return pipeline.compiled, pipeline.spec.late
+    sinks = [(stage.name, stage.emits) for stage in pipeline.all_stages]
+    return pipeline.identity, sinks, pipeline.spec.late
 
 
 def _span_of_versions(

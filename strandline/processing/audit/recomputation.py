@@ -34,9 +34,8 @@ from strandline.processing.operators.cascade import each_once, labels_of_results
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.kinds.joins import result_places
 from strandline.processing.operators.row_steps import RowSteps, first_problems
-from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, ResultsTaken, RowStep, Stage, Way
+from strandline.processing.pipelines.stages import Emit, JoinStage, RecordPath, RecordStage, RowStep, Stage, StageInput
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
@@ -51,8 +50,8 @@ class RecordsPart:
 
     name: str
     decoding: DecodingConfig
-    first: tuple[tuple[Stage, Way, Table], ...]
-    """The windows and joins that take records of the stream, each with a way to it, and the table of its rows."""
+    first: tuple[tuple[Stage, int, RecordPath, Table], ...]
+    """For each path of the stream's records to a window or a join: the stage, its input, the path, and the table of its rows."""
     types: Mapping[str, str]
     """The stream's fields."""
     events_from_ms: int
@@ -73,12 +72,12 @@ class RecordsPart:
 
     def run(self) -> Account:
         account = Account()
-        firsts = [(stage, way.side, RowSteps(way.steps, self.types), table) for stage, way, table in self.first]
+        firsts = [(stage, side, RowSteps(path.steps, self.types), table) for stage, side, path, table in self.first]
         emissions = [(one, RowSteps(one.steps, self.types)) for one in self.emissions]
         ends = np.array([piece.offsets.offset_next for piece in self.task.pieces])
         with ExitStack() as tables:
             windows = [
-                (_query_of(stage, side, steps.types), steps, tables.enter_context(table.writer(f"{self.name}-{side}")))
+                (_query_of(stage, side), steps, tables.enter_context(table.writer(f"{self.name}-{side}")))
                 for stage, side, steps, table in firsts
             ]
             letters = tables.enter_context(self.compared.writer(self.name))
@@ -155,9 +154,11 @@ class RecordsPart:
         return batch_of(rows, ROWS_SCHEMA)
 
 
-def _query_of(stage: Stage, side: int, types: Mapping[str, str]) -> WindowQuery | JoinQuery:
-    """The query of a stage that takes records. `types`: the columns in sight, of a join those on this side."""
-    return JoinQuery(stage, side) if isinstance(stage, JoinStage) else WindowQuery(stage, types)
+def _query_of(stage: Stage, side: int) -> WindowQuery | JoinQuery:
+    """Return the query of a stage that reads records in this input."""
+    if isinstance(stage, JoinStage):
+        return JoinQuery(stage, side)
+    return WindowQuery(stage, dict(stage.inputs[side].columns))
 
 
 @dataclass(frozen=True)
@@ -249,26 +250,21 @@ class Recomputation:
         pipeline = span.pipeline
         self._branches = plan_branches(pipeline.stages)
         first = []
-        for at, (stage, taken) in enumerate(zip(pipeline.stages, places_taken(pipeline.windows), strict=True)):
-            following = [_Following.of(at, one, pipeline.stages) for one in stage.results_taken(at)]
+        for at, stage in enumerate(pipeline.stages):
+            following = [_Following.of(at, side, given, pipeline.stages) for side, given in stage.result_inputs]
             for one in following:
                 self._following[one.stage].append(one)
-            query = following[0].query if following else None
-            if RECORDS in taken:
-                way = stage.record_ways[0]
-                types = RowSteps(way.steps, pipeline.inputs[way.stream].stream.types).types
-                query = _query_of(stage, way.side, types)
-            assert query is not None, "a stage takes something"
+            paths = stage.record_paths
+            query = _query_of(stage, paths[0][0]) if paths else following[0].query
             table = Table(directory / stage.name, query.row_schema)
             table.create()
             self._stages.append((query, table))
-            if RECORDS in taken:
-                first.append((stage, table))
+            first += [(stage, side, path, table) for side, path in paths]
         self._repeats = RepeatsQuery.of(pipeline, directory, span.events_from_ms)
         self._emissions = tuple(
             RecordsToCompare(
                 one.name,
-                one.pre_steps,
+                one.paths[0].steps,
                 tuple((store, shape) for _, store, shape in self._shapes(one)),
                 asked,
                 _schema_of_records(one),
@@ -283,12 +279,7 @@ class Recomputation:
             RecordsPart(
                 name=f"{directory.name}-{number}",
                 decoding=decoding,
-                first=tuple(
-                    (stage, way, table)
-                    for stage, table in first
-                    for way in stage.record_ways
-                    if way.stream == of_tasks[number]
-                ),
+                first=tuple(one for one in first if one[2].stream == of_tasks[number]),
                 types=pipeline.inputs[of_tasks[number]].stream.types,
                 events_from_ms=span.events_from_ms,
                 events_before_ms=span.events_before_ms,
@@ -296,10 +287,10 @@ class Recomputation:
                 task=task,
                 compared=compared,
                 emissions=tuple(
-                    replace(one, steps=way.steps)
+                    replace(one, steps=path.steps)
                     for one, stage in zip(self._emissions, pipeline.record_stages, strict=False)
-                    for way in stage.record_ways
-                    if way.stream == of_tasks[number]
+                    for path in stage.paths
+                    if path.stream == of_tasks[number]
                 ),
                 repeats=self._repeats if self._repeats and self._repeats.stream == streams[of_tasks[number]] else None,
             )
@@ -375,7 +366,7 @@ class Recomputation:
         """Results as rows of the next stage, and those for which a step before it has no value. A result that is a dead letter
         has no place in it. `shown`: behind the steps before the emission."""
         query = following.query
-        results = given if following.takes_window else shown
+        results = given if following.before_post_steps else shown
         good = results.filter(results.column(PROBLEM).is_null())
         stepped = following.steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
         failed = good.take(pa.array([problem.row for problem in stepped.problems], pa.int64()))
@@ -435,22 +426,23 @@ class _Following:
     """Of a join."""
     stage: int
     """The place of the stage whose results they are."""
-    takes_window: bool
+    before_post_steps: bool
     steps: RowSteps
     query: WindowQuery | JoinQuery
 
     @staticmethod
-    def of(at: int, taken: ResultsTaken, stages: Sequence[Stage]) -> _Following:
-        stage, before = stages[at], stages[taken.stage]
-        steps = RowSteps(taken.steps, before.window_types if taken.takes_window else before.field_types)
+    def of(at: int, side: int, given: StageInput, stages: Sequence[Stage]) -> _Following:
+        assert given.stage is not None, "the input reads results"
+        stage, before = stages[at], stages[given.stage]
+        steps = RowSteps(given.steps, before.window_types if given.before_post_steps else before.field_types)
         query: WindowQuery | JoinQuery
         if isinstance(stage, JoinStage):
-            query = JoinQuery(stage, taken.side)
+            query = JoinQuery(stage, side)
         else:
             kinds = {**before.window_types, **KEYS_BESIDE}
             places = [pa.int64(), *(arrow_type(kinds[name]) for name in before.identifying)]
             query = WindowQuery(stage, steps.types, places)
-        return _Following(at, taken.side, taken.stage, taken.takes_window, steps, query)
+        return _Following(at, side, given.stage, given.before_post_steps, steps, query)
 
 
 _OWN_COLUMNS = 4

@@ -105,9 +105,7 @@ def chunk_task(
             )
         )
     letters = RecordLetters(settings.kafka_bootstrap, ledger_url, row.job, row.epoch, settings.record_bytes_max)
-    keyed = KeyedTask(
-        source.stages, source.types, source.bucket_keys, tuple(emissions), letters, record_stages=source.record_stages
-    )
+    keyed = KeyedTask(source.stages, source.bucket_keys, tuple(emissions), letters, record_stages=source.record_stages)
     work = SliceWork(chunk.slice_last, True, None, chunk.up_to_ms, dead_letter_offsets, {}, digest=slice_digest)
     return ChunkTask(keyed, work, recorded)
 

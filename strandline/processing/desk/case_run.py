@@ -180,7 +180,7 @@ def _outcomes(
 
 def _stream_of(step: CaseStep, pipeline: CheckedPipeline) -> StreamSpec:
     """The stream that the records of a step come to. Raises PermanentError."""
-    name = pipeline.stream.stream if step.stream is None and not pipeline.further else step.stream
+    name = pipeline.inputs[0].name if step.stream is None and not pipeline.has_several_inputs else step.stream
     if name not in pipeline.streams:
         what = "says no stream" if name is None else f"says stream '{name}'"
         raise PermanentError(

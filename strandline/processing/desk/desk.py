@@ -40,7 +40,7 @@ from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.slices.watermark import emitted_up_to
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, REJECTED, decode_facts, entry_of
-from strandline.processing.source.source_config import DecodingConfig, TaskConfig
+from strandline.processing.source.source_config import StreamDecoding, TaskConfig
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
 from strandline.results.open_windows.documents import OPEN_WINDOWS_MAX, OpenShape
@@ -122,7 +122,7 @@ class _Seen:
 class _DeskStream:
     """What is needed of one stream that the pipeline reads."""
 
-    def __init__(self, pipeline: CheckedPipeline, place: int, decoding: DecodingConfig, log_time: str | None) -> None:
+    def __init__(self, pipeline: CheckedPipeline, place: int, decoding: StreamDecoding, log_time: str | None) -> None:
         self.name = decoding.stream
         self.place = place
         self.decoder = decoder_of(decoding)
@@ -168,14 +168,11 @@ class Desk:
         self._slice_records = slice_records
         self._in_slice = 0
         decoding = decoding_of(pipeline, "")
-        self._streams = [
-            _DeskStream(pipeline, place, one, log_time) for place, one in enumerate((decoding, *decoding.further))
-        ]
+        self._streams = [_DeskStream(pipeline, place, one, log_time) for place, one in enumerate(decoding.inputs)]
         config = TaskConfig(
             decoding=decoding,
             stages=pipeline.stages,
-            types=tuple(pipeline.stream.types.items()),
-            further_types=tuple(tuple(one.stream.types.items()) for one in pipeline.further),
+            types=tuple(tuple(one.stream.types.items()) for one in pipeline.inputs),
             bucket_keys=(_BUCKET,),
             late_is_dropped=pipeline.spec.late == "drop",
             crashes=pipeline.spec.on_error == "crash",

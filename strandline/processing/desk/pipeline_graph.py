@@ -13,13 +13,16 @@ from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
 from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
+from strandline.processing.pipelines.model.inputs import StreamInputSpec
 from strandline.processing.pipelines.stages import (
     LEFT,
     RIGHT,
     Dedupe,
+    Derive,
     Enrich,
     JoinStage,
     MapRows,
+    RecordPath,
     RecordStage,
     RowStep,
     Select,
@@ -40,7 +43,7 @@ Answer = dict[str, Any]
 
 def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     """The pipeline as plain data."""
-    cascade = Cascade(pipeline.stages, pipeline.stream.types, 2, pipeline.record_stages)
+    cascade = Cascade(pipeline.stages, 2, pipeline.record_stages)
     retention_ms = pipeline.retention_ms
     told: list[RecordStage | Stage] = []
     records = []
@@ -54,7 +57,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
             stages.append(_join(pipeline, stage, operator, _delay_ms(pipeline)))
             continue
         window = next(iter(pipeline.taken_by(stage.name)), None)
-        source, steps = (window, stage.pre_steps) if window is not None else _behind(stage, told)
+        source, steps = (window, stage.inputs[LEFT].steps) if window is not None else _behind(stage, told)
         is_split = number in cascade.split_stages
         source = source or _streams_of(pipeline, stage)
         stages.append(_stage(stage, source, steps, operator, _delay_ms(pipeline), is_split=is_split))
@@ -62,11 +65,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     alone = [one for one in branches if one["buckets"] == "one"]
     return {
         "pipeline": pipeline.job,
-        "input": _input(pipeline, 0),
-        "event_time": _event_time(pipeline.inputs[0]),
-        "further_inputs": [
-            _input(pipeline, at) | {"event_time": _event_time(one)} for at, one in enumerate(pipeline.further, 1)
-        ],
+        "inputs": [_input(*pair) for pair in zip(pipeline.inputs, pipeline.spec.reads, strict=True)],
         "record_stages": records,
         "stages": stages,
         "exchange": {
@@ -86,8 +85,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     }
 
 
-def _input(pipeline: CheckedPipeline, at: int) -> Answer:
-    read, said = pipeline.inputs[at], pipeline.spec.reads[at]
+def _input(read: CheckedInput, said: StreamInputSpec) -> Answer:
     return {
         "stream": read.name,
         "start": format_place(said.start),
@@ -97,6 +95,7 @@ def _input(pipeline: CheckedPipeline, at: int) -> Answer:
         "columns_read": list(read.columns_needed),
         "columns": len(read.stream.fields),
         "retention_ms": _kept_ms(read.stream.retention_ms),
+        "event_time": _event_time(read),
     }
 
 
@@ -113,7 +112,7 @@ def _event_time(read: CheckedInput) -> Answer:
 
 def _streams_of(pipeline: CheckedPipeline, stage: RecordStage | Stage) -> str:
     """Whose records come to it."""
-    return ", ".join(dict.fromkeys(pipeline.inputs[way.stream].name for way in stage.record_ways))
+    return ", ".join(dict.fromkeys(pipeline.inputs[path.stream].name for path in _paths(stage)))
 
 
 def _delay_ms(pipeline: CheckedPipeline) -> int:
@@ -149,15 +148,21 @@ def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
 def _behind(stage: RecordStage | Stage, told: Sequence[RecordStage | Stage]) -> tuple[str | None, Sequence[RowStep]]:
     """The last emission of records before it on its way from the streams, and its steps behind that (on the first of several
     ways, or to the left side of a join); None: there is none."""
-    ways = {way.stream: way.steps for way in stage.record_ways if way.side == LEFT}
+    steps_of = {path.stream: path.steps for path in _paths(stage)}
     on_the_way = [
         one
         for one in told
-        if ways.keys() == {way.stream for way in one.record_ways}
-        and all(ways[way.stream][: len(way.steps)] == way.steps for way in one.record_ways)
+        if steps_of.keys() == {path.stream for path in _paths(one)}
+        and all(steps_of[path.stream][: len(path.steps)] == path.steps for path in _paths(one))
     ]
-    last = max(on_the_way, key=lambda one: len(one.pre_steps), default=None)
-    return (None, stage.pre_steps) if last is None else (last.name, stage.pre_steps[len(last.pre_steps) :])
+    last = max(on_the_way, key=lambda one: len(_paths(one)[0].steps), default=None)
+    steps = _paths(stage)[0].steps
+    return (None, steps) if last is None else (last.name, steps[len(_paths(last)[0].steps) :])
+
+
+def _paths(stage: RecordStage | Stage) -> tuple[RecordPath, ...]:
+    """The paths of records to a stage. To a join, those to its left side."""
+    return stage.paths if isinstance(stage, RecordStage) else stage.inputs[LEFT].paths
 
 
 def _branch(pipeline: CheckedPipeline, branch: Branch, cascade: Cascade) -> Answer:
@@ -218,20 +223,18 @@ def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator,
     spec = next(one.join for one in pipeline.spec.steps if one.join is not None and one.join.name == stage.name)
     row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
     sides = {LEFT: ("left", spec.left), RIGHT: ("right", spec.right)}
-    streams = {
-        side: [pipeline.inputs[way.stream].name for way in stage.record_ways if way.side == side] for side in sides
-    }
+    streams = {side: [pipeline.inputs[one.stream].name for one in stage.inputs[side].paths] for side in sides}
     holds_ms = [stage.size_ms if stage.in_windows else stage.hold_ms(side) for side in (LEFT, RIGHT)]
     return {
         "name": stage.name,
         "from": f"{spec.left}, {spec.right}",
         "steps_before": [
-            f"{sides[way.side][0]}: {_step(step)}"
-            + (f" ({pipeline.inputs[way.stream].name})" if len(streams[way.side]) > 1 else "")
-            for way in stage.record_ways
-            for step in way.steps
+            f"{sides[side][0]}: {_step(step)}"
+            + (f" ({pipeline.inputs[path.stream].name})" if len(streams[side]) > 1 else "")
+            for side, path in stage.record_paths
+            for step in path.steps
         ]
-        + [f"{sides[side][0]}: {_step(step)}" for side in stage.of_results for step in stage.steps_of(side)],
+        + [f"{sides[side][0]}: {_step(step)}" for side, given in stage.result_inputs for step in given.steps],
         "windows": str(stage.shape),
         "size_ms": stage.size_ms,
         "every_ms": stage.every_ms,
@@ -282,6 +285,7 @@ def _step(step: RowStep) -> str:
             column.name if column.name == column.sql else f"{column.name}: {column.sql}" for column in step.columns
         )
         return f"enrich {added} from {step.lookup} by {by}{' (optional)' if step.optional else ''}"
+    assert isinstance(step, Derive), f"no other step is known here, and {step} is one"
     return "derive " + ", ".join(f"{column.name}: {column.sql}" for column in step.columns)
 
 
@@ -364,25 +368,25 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
             "remembers anew: a shorter 'within', if senders repeat sooner, costs less"
         )
     for read in pipeline.inputs:
-        of_which = f" of {read.name}" if pipeline.further else ""
+        of_which = f" of {read.name}" if pipeline.has_several_inputs else ""
         timeout_ms, partitions = read.event_time_rule.idle_timeout_ms, read.stream.partitions
         if read.event_time_rule.watermark == "emissions":
             yield f"records wait for what another job emits to {read.name}, as long as that takes"
-        elif pipeline.stages and timeout_ms is None and (partitions > 1 or pipeline.further):
+        elif pipeline.stages and timeout_ms is None and (partitions > 1 or pipeline.has_several_inputs):
             yield f"idle_timeout{of_which} is null: one silent partition holds all windows open"
     windows = [stage for stage in pipeline.stages if not isinstance(stage, JoinStage)]
     if windows and _delay_ms(pipeline) > min(stage.size_ms for stage in windows):
         delay = format_duration(_delay_ms(pipeline))
         yield f"the delay, {delay}, is longer than the shortest window: results come that much later"
     for read in pipeline.inputs:
-        of_which = f" of {read.name}" if pipeline.further else ""
+        of_which = f" of {read.name}" if pipeline.has_several_inputs else ""
         unread = [name for name in read.stream.fields if name not in read.columns_needed]
         if unread:
             yield f"not read{of_which}: {', '.join(unread)}; these fields are checked all the same"
     needed_ms = _needed_ms(pipeline)
     for stream in pipeline.streams.values():
         if stream.retention_ms != FOREVER_MS and stream.retention_ms < 2 * needed_ms:
-            which = f"stream {stream.stream}" if pipeline.further else "the stream"
+            which = f"stream {stream.stream}" if pipeline.has_several_inputs else "the stream"
             yield (
                 f"{which} keeps records for {format_retention(stream.retention_ms)}, and a rewind may need "
                 f"{format_duration(needed_ms)} of them: an outage of longer than the difference can't be made up for"

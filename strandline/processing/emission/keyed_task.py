@@ -133,8 +133,6 @@ class KeyedTask:
     """Computes and emits the buckets of one run; travels pickled to the executors."""
 
     stages: tuple[Stage, ...]
-    types: tuple[tuple[str, str], ...]
-    """The fields of the stream with their types."""
     bucket_keys: tuple[int, ...]
     """Spark's key of each bucket."""
     emissions: tuple[StageEmission, ...]
@@ -156,7 +154,7 @@ class KeyedTask:
     @property
     def cascade(self) -> Cascade:
         """The operators of all stages."""
-        return cascade_of(self.stages, self.types, len(self.bucket_keys), self.record_stages)
+        return cascade_of(self.stages, len(self.bucket_keys), self.record_stages)
 
     @property
     def open_emissions(self) -> list[tuple[int, OpenEmission]]:

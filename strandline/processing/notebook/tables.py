@@ -41,7 +41,7 @@ from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.pipelines.stored import inputs_of, load_pipeline
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces, decoder_of, reader_of_process
 from strandline.processing.source.recorded_slices import TASK_ROWS, cut_tasks, recorded_rows
-from strandline.processing.source.source_config import DecodingConfig, Piece
+from strandline.processing.source.source_config import DecodingConfig, Piece, StreamDecoding
 from strandline.processing.source.stream_formats import StreamFormats
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.names import EVENT_TIME_FIELD, OWN_PREFIX
@@ -133,14 +133,12 @@ def _of_stream(asked: Request, name: str, ledger: Ledger, index: LogIndex, *, sc
             "job that reads it, with 'job', or its bytes with what=raw"
         )
     # The event time is for the job to find: here a record without one is a record like any other.
-    decoding = _decoding(asked, own_format, tuple(stream.types), EventTimeSource(None))
+    decoding = _decoding(asked, StreamDecoding(name, own_format, tuple(stream.types), EventTimeSource(None)))
     return Table(schema, [RecordsPart(decoding, (Piece(one, None, None),), asked.mode) for one in ranges])
 
 
-def _decoding(
-    asked: Request, own_format: RecordFormat, columns: tuple[str, ...], event_time: EventTimeSource
-) -> DecodingConfig:
-    return DecodingConfig(asked.places.kafka_bootstrap, own_format, columns, event_time, asked.places.ledger_url)
+def _decoding(asked: Request, stream: StreamDecoding) -> DecodingConfig:
+    return DecodingConfig(asked.places.kafka_bootstrap, (stream,), asked.places.ledger_url)
 
 
 def _raw_schema(*, of_slices: bool) -> pa.Schema:
@@ -195,7 +193,7 @@ def _of_slices(asked: Request, ledger: Ledger, *, schema_only: bool) -> Table:
         listed = [replace(row, offsets={name: row.offsets.get(name, {})}) for row in of_version]
         numbers = np.array([row.number for row in listed])
         event_time = load_pipeline(ledger, asked.job, version).input_of(name).event_time_source
-        decoding = _decoding(asked, own_format, columns, event_time)
+        decoding = _decoding(asked, StreamDecoding(name, own_format, columns, event_time))
         for task in cut_tasks(listed, 0, TASK_ROWS, formats):
             offsets = task.pieces[0].offsets
             ends = np.array([row.offsets[name].get(offsets.partition, 0) for row in listed])
@@ -410,9 +408,8 @@ def _of_index(asked: Request, alias: str, stage: Stage | RecordStage, ledger: Le
     url = asked.places.elasticsearch_url
     since_ms, until_ms = asked.since.time_ms, asked.until.time_ms
     ends = EndRange(None if since_ms is None else since_ms - 1, None if until_ms is None else until_ms - 1)
-    decoding = DecodingConfig(
-        "", RecordFormat("json", tuple(fields), {}), tuple(f.name for f in fields), EventTimeSource(None)
-    )
+    document_format = RecordFormat("json", tuple(fields), {})
+    decoding = StreamDecoding(alias, document_format, tuple(one.name for one in fields), EventTimeSource(None))
     committed = checkpoint.slice if checkpoint else 0
     emitted_ms = checkpoint.emitted.get(stage.name) if checkpoint else None
     return Table(
@@ -448,7 +445,7 @@ class IndexPart:
     slice_last: int
     emitted_ms: int | None
     """The windows that end at or before it were emitted by then; what late records revise later has a later emission."""
-    decoding: DecodingConfig
+    decoding: StreamDecoding
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         url = own_elasticsearch_url(self.url)

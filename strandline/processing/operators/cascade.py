@@ -41,7 +41,6 @@ from strandline.processing.operators.kinds.joins import IntervalJoinOperator, La
 from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_steps import RowProblem, RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
-from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.graph.branches import Branch, entries_of, plan_branches
 from strandline.processing.pipelines.stages import LEFT, JoinStage, RecordStage, Stage, first_dedupe
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
@@ -99,30 +98,20 @@ class Cascade:
     def __init__(
         self,
         stages: Sequence[Stage],
-        types: Mapping[str, str],
         buckets: int,
         record_stages: Sequence[RecordStage] = (),
     ) -> None:
-        """`types`: the fields of the first stream, with their types. `buckets`: into how many buckets keys are spread, by
-        `keys.virtual_buckets_of`. Results don't depend on it. `record_stages`: those behind a `dedupe` need it."""
+        """`buckets`: number of buckets over which `keys.virtual_buckets_of` spreads the keys. Results don't depend on it.
+        `record_stages`: those after a `dedupe` need the cascade."""
         self.buckets = buckets
         self.operators: list[WindowOperator] = []
         self.branches = plan_branches(stages)
         self.entries = entries_of(self.branches)
         """For which records chunks are: (place of the branch, place of the window there)."""
-        self._steps: list[RowSteps] = []
         self._post_steps: list[RowSteps | None] = []
         takers = [taker for at, stage in enumerate(stages) for taker in _takers_at(at, stage, stages)]
-        for stage, taken in zip(stages, places_taken([stage.shape for stage in stages]), strict=True):
-            if stage.ways:  # which steps come before, the record chain of each stream knows
-                steps = RowSteps((), dict(stage.came))
-            elif isinstance(stage, JoinStage) and stage.of_results:
-                steps = RowSteps((), {})
-            else:
-                given = types if RECORDS in taken else _types_given(stages[taken[0]], takes_window=stage.takes_window)
-                steps = RowSteps(stage.pre_steps, given)
-            self._steps.append(steps)
-            self.operators.append(_operator_of(stage, steps.types))
+        for stage in stages:
+            self.operators.append(_operator_of(stage, dict(stage.inputs[LEFT].columns)))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
         self._takers = [[one for one in takers if one.taken == at] for at in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
@@ -138,11 +127,6 @@ class Cascade:
     def is_split(self) -> bool:
         """Whether results of a stage come from `merge`."""
         return bool(self.split_stages)
-
-    @property
-    def record_steps(self) -> RowSteps:
-        """What is done to records before the first window."""
-        return self._steps[0]
 
     def cut(
         self,
@@ -358,7 +342,7 @@ class Cascade:
         rows: list[tuple[int, Rows]] = []
         failed: list[pa.RecordBatch] = []
         for taker in takers:
-            results = closed if taker.takes_window else shown
+            results = closed if taker.before_post_steps else shown
             good = results.filter(results.column(PROBLEM).is_null())
             stepped = taker.steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
             failed.append(_failed(good, stepped.problems))
@@ -366,7 +350,7 @@ class Cascade:
                 rows.append((taker.at, self._rows_of(branch, taker, stepped.columns)))
         if not takers:
             return rows, shown.slice(0, 0)
-        if len(takers) == 1 and not takers[0].takes_window:
+        if len(takers) == 1 and not takers[0].before_post_steps:
             return rows, failed[0]
         return rows, each_once(failed, shown, self.operators[takers[0].taken].stage.identifying)
 
@@ -436,22 +420,19 @@ class _Taker:
     """Of a join."""
     taken: int
     """The place of the stage."""
-    takes_window: bool
-    """As `Stage.takes_window`."""
+    before_post_steps: bool
+    """As `StageInput.before_post_steps`."""
     steps: RowSteps
     """Between the two."""
 
 
 def _takers_at(at: int, stage: Stage, stages: Sequence[Stage]) -> Iterator[_Taker]:
     """What the stage at this place takes of others: a join on up to two sides."""
-    for side, taken, takes_window, steps in stage.results_taken(at):
-        types = _types_given(stages[taken], takes_window=takes_window)
-        yield _Taker(at, side, taken, takes_window, RowSteps(steps, types))
-
-
-def _types_given(before: Stage, *, takes_window: bool) -> dict[str, str]:
-    """The fields of its results as those see them that take them."""
-    return before.window_types if takes_window else before.field_types
+    for side, given in stage.result_inputs:
+        assert given.stage is not None
+        before = stages[given.stage]
+        types = before.window_types if given.before_post_steps else before.field_types
+        yield _Taker(at, side, given.stage, given.before_post_steps, RowSteps(given.steps, types))
 
 
 def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) -> int | Codes:
@@ -534,11 +515,6 @@ def _failed(results: pa.RecordBatch, problems: Sequence[RowProblem]) -> pa.Recor
 
 
 @lru_cache(maxsize=8)
-def cascade_of(
-    stages: tuple[Stage, ...],
-    types: tuple[tuple[str, str], ...],
-    buckets: int,
-    record_stages: tuple[RecordStage, ...] = (),
-) -> Cascade:
+def cascade_of(stages: tuple[Stage, ...], buckets: int, record_stages: tuple[RecordStage, ...] = ()) -> Cascade:
     """The cascade of these stages, compiled once in each process: a task comes with every slice."""
-    return Cascade(stages, dict(types), buckets, record_stages)
+    return Cascade(stages, buckets, record_stages)

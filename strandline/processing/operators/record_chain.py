@@ -19,7 +19,6 @@ from strandline.processing.operators.row_steps import (
     Tables,
     first_problems,
 )
-from strandline.processing.pipelines.event_time import RECORDS, places_taken
 from strandline.processing.pipelines.stages import LEFT, Dedupe, RecordStage, RowStep, Stage, dedupe_of
 
 Places = npt.NDArray[np.int64]
@@ -89,16 +88,14 @@ class RecordChain:
     ) -> None:
         """`windows`: those of the pipeline, in their order. `types`: the fields of the stream whose records these are; `stream`:
         its place among those that the pipeline reads."""
-        taken = places_taken([window.shape for window in windows])
         takers: list[tuple[tuple[RowStep, ...], RecordStage | _First]] = [
-            (way.steps, stage) for stage in stages for way in stage.record_ways if way.stream == stream
+            (path.steps, stage) for stage in stages for path in stage.paths if path.stream == stream
         ]
-        firsts = [at for at, some in enumerate(taken) if RECORDS in some]
         takers += [
-            (way.steps, _First(at, way.side))
-            for at in firsts
-            for way in windows[at].record_ways
-            if way.stream == stream
+            (path.steps, _First(at, side))
+            for at, window in enumerate(windows)
+            for side, path in window.record_paths
+            if path.stream == stream
         ]
         self._whole = _pieces(takers, 0, types)
         self._names = [window.name for window in windows]

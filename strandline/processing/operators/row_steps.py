@@ -3,7 +3,6 @@ Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +30,11 @@ class RowProblem:
     """A row for which a derived column or a filter has no value although all that it reads was there, or a lookup has no row."""
 
     row: int
-    """Its place among the rows that came in."""
+    """Index of the row among the input rows."""
+    number: int
+    """Index of the step in the document."""
     step: str
+    """Path of the step, or of the column in it."""
     message: str
     reason: str = REASON_EXPRESSION
 
@@ -42,15 +44,9 @@ def first_problems(problems: Iterable[RowProblem]) -> list[RowProblem]:
     found: dict[int, RowProblem] = {}
     for one in problems:
         known = found.setdefault(one.row, one)
-        if _place(one.step) < _place(known.step):
+        if one.number < known.number:
             found[one.row] = one
     return list(found.values())
-
-
-def _place(step: str) -> int:
-    """The place of a step that calls itself `steps[3].where`."""
-    found = re.match(r"steps\[(\d+)\]", step)
-    return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class RowSteps:
         failed = _failed(values, [columns[name] for name in expression.columns])
         if failed.any():
             failed &= expression.fails(columns, len(places))
-        problems += _problems(places[failed], step.step, step.sql)
+        problems += _problems(places[failed], step.number, step.path, step.sql)
         keep: npt.NDArray[np.bool_] = values.fill_null(False).to_numpy(zero_copy_only=False)
         return keep
 
@@ -156,13 +152,15 @@ class RowSteps:
         good = np.ones(len(places), np.bool_)
         for row, text in sorted(errors.items()):
             good[row] = False
-            problems.append(RowProblem(int(places[row]), step.step, f"{step.step}: {step.function} failed with {text}"))
+            problems.append(
+                RowProblem(int(places[row]), step.number, step.path, f"{step.path}: {step.function} failed with {text}")
+            )
         inputs = [columns[name] for name in step.reads]
         for name, values in computed.items():
             if name not in step.may_be_null:
                 failed = good & _failed(values, inputs)
-                text = f"{step.step}: {step.function} gave no value for {name}"
-                problems += [RowProblem(row, step.step, text) for row in places[failed].tolist()]
+                text = f"{step.path}: {step.function} gave no value for {name}"
+                problems += [RowProblem(row, step.number, step.path, text) for row in places[failed].tolist()]
                 good &= ~failed
         columns.update(computed)
         return good
@@ -186,7 +184,7 @@ class RowSteps:
             if failed.any():
                 # What is not a number is there, and nobody's choice.
                 failed &= values.is_valid().to_numpy(zero_copy_only=False) | expression.fails(columns, count)
-            problems += _problems(places[failed], f"{step.step}.{column.name}", column.sql)
+            problems += _problems(places[failed], step.number, f"{step.path}.{column.name}", column.sql)
             good &= ~failed
         columns.update(computed)
         return good
@@ -214,8 +212,8 @@ def _enrich(
     values = [_shown(key.take(pa.array(missed))) for key in keys]
     for at, key in zip(missed.tolist(), zip(*values, strict=True), strict=True):
         shown = " and ".join(f"{name} {value}" for name, value in zip(step.key_columns, key, strict=True))
-        text = f"{step.step}: lookup {table.name} has no row for {shown} (version {table.version})"
-        problems.append(RowProblem(int(places[at]), step.step, text, REASON_LOOKUP))
+        text = f"{step.path}: lookup {table.name} has no row for {shown} (version {table.version})"
+        problems.append(RowProblem(int(places[at]), step.number, step.path, text, REASON_LOOKUP))
     return keep
 
 
@@ -236,9 +234,9 @@ def _shown_value(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
 
 
-def _problems(rows: npt.NDArray[np.int64], step: str, sql: str) -> list[RowProblem]:
+def _problems(rows: npt.NDArray[np.int64], number: int, step: str, sql: str) -> list[RowProblem]:
     text = f"{step}: no value from {sql} (a division by zero, an overflow or a null)"
-    return [RowProblem(row, step, text) for row in rows.tolist()]
+    return [RowProblem(row, number, step, text) for row in rows.tolist()]
 
 
 def _failed(values: pa.Array, inputs: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +24,9 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import (
     WHOLE_RANGE_MS,
     Dedupe,
-    JoinStage,
+    Identity,
     MapRows,
+    RecordPath,
     RecordStage,
     Stage,
     first_dedupe,
@@ -37,15 +39,26 @@ class CheckedInput:
 
     stream: StreamSpec
     columns_needed: tuple[str, ...]
-    """The stream's fields that the pipeline reads, in the order of the schema."""
+    """Fields of the stream that the pipeline reads, in the order of the schema."""
+    columns_computed: tuple[str, ...]
+    """Those of them that it reads for anything but the fields of records that are emitted as they are."""
     event_time_source: EventTimeSource
     event_time_rule: EventTimeRule
     """How event time is treated."""
 
     @property
     def name(self) -> str:
-        """The stream's."""
+        """Name of the stream."""
         return self.stream.stream
+
+    def identity(self, columns: Iterable[str]) -> Identity:
+        """What results depend on that use these columns of the stream."""
+        source = self.event_time_source
+        return {
+            "stream": self.name,
+            "columns": sorted([name, self.stream.types[name]] for name in columns),
+            "event_time": [source.field, source.or_log],
+        }
 
 
 @dataclass(frozen=True)
@@ -53,29 +66,22 @@ class CheckedPipeline:
     """A pipeline that fits its streams: all that processing needs, picklable."""
 
     spec: PipelineSpec
-    stream: StreamSpec
-    """The first of the streams that it reads, which often is the only one; `inputs` has all."""
+    inputs: tuple[CheckedInput, ...]
+    """The streams that it reads, in the order of the document."""
     stages: tuple[Stage, ...]
-    columns_needed: tuple[str, ...]
-    """The first stream's fields that the pipeline reads, in the order of the schema."""
-    event_time_source: EventTimeSource
-    """Of the first stream."""
     event_time_rule: EventTimeRule
-    """How event time is treated: that of the first stream, with those of all where there are several."""
+    """How event time is treated: the rule of the first stream, and with several streams the rule of each."""
     record_stages: tuple[RecordStage, ...] = ()
     """The emissions of records, in their order; none stands behind a window."""
     lookups: tuple[tuple[str, int], ...] = ()
     """The lookups that it uses, each with the version by which slices are enriched that say none."""
     tables: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Lookup -> its rows (an operator's `LookupTable`), where there are no slices that say by which: at the desk."""
-    further: tuple[CheckedInput, ...] = ()
-    """The further streams that it reads."""
 
     @property
-    def inputs(self) -> tuple[CheckedInput, ...]:
-        """All streams that it reads, in the order of the document."""
-        rule = self.event_time_rule.of(self.stream.stream)
-        return CheckedInput(self.stream, self.columns_needed, self.event_time_source, rule), *self.further
+    def has_several_inputs(self) -> bool:
+        """True if it reads more than one stream."""
+        return len(self.inputs) > 1
 
     @property
     def streams(self) -> dict[str, StreamSpec]:
@@ -103,6 +109,12 @@ class CheckedPipeline:
     def all_stages(self) -> tuple[RecordStage | Stage, ...]:
         """All that may emit, in order."""
         return (*self.record_stages, *self.stages)
+
+    @property
+    def record_paths(self) -> tuple[RecordPath, ...]:
+        """All paths of records to stages."""
+        of_windows = (path for stage in self.stages for _, path in stage.record_paths)
+        return (*(path for stage in self.record_stages for path in stage.paths), *of_windows)
 
     @property
     def takers(self) -> tuple[tuple[int, ...], ...]:
@@ -159,51 +171,33 @@ class CheckedPipeline:
         times that come as text of a zone's clocks. Else None."""
         is_asked = (
             any(stage.zone for stage in self.stages)
-            or "_UTC_TIMESTAMP(" in repr(self.all_stages)
+            or "_UTC_TIMESTAMP(" in json.dumps([stage.identity for stage in self.all_stages])
             or any(one.tz for stream in self.streams.values() for one in stream.fields.values())
         )
         return time_zones.VERSION if is_asked else None
 
     @property
-    def compiled(self) -> tuple[object, ...]:
-        """All that results depend on, besides what is recorded with the slices: equal of two pipelines that compute the same."""
-        types = self.stream.types
-        columns = tuple(sorted((name, types[name]) for name in self.columns_needed))
-        first = self.stages, self.record_stages, columns, self.event_time_source, self.zone_rules
-        return (*first, self._of_streams) if self.further else first
-
-    @property
-    def _of_streams(self) -> list[object]:
-        """What results depend on of each of several streams: its name and place, and what is read of it."""
-        return [
-            (
-                one.name,
-                tuple(sorted((name, one.stream.types[name]) for name in one.columns_needed)),
-                one.event_time_source,
-            )
-            for one in self.inputs
-        ]
+    def identity(self) -> Identity:
+        """All that results depend on, except the facts recorded with slices, and the sinks. Equal for two pipelines that compute
+        the same."""
+        return {
+            "inputs": [one.identity(one.columns_needed) for one in self.inputs],
+            "stages": [stage.identity for stage in self.stages],
+            "record_stages": [stage.identity for stage in self.record_stages],
+            "zone_rules": self.zone_rules,
+        }
 
     @property
     def digest(self) -> str:
-        """`compiled` in a few characters."""
-        branching = [(stage.takes, stage.takes_window) for stage in self.stages]
-        has_branches = any(one != (None, False) for one in branching)
-        compiled = (*self.compiled, branching) if has_branches else self.compiled
-        if self.further:
-            compiled = (
-                *compiled,
-                [(one.ways, one.came) for one in self.stages],
-                [one.ways for one in self.record_stages],
-            )
-        if any(counts := [one.count for one in self.stages]):
-            compiled = (*compiled, counts)
-        if any(revised := [one.revise_ms for one in self.stages]):
-            compiled = (*compiled, "revised", revised)
-        joins = [one.added_later for one in self.stages if isinstance(one, JoinStage)]
-        if any(any(one) for one in joins):
-            compiled = (*compiled, joins)
-        return hashlib.sha256(repr(compiled).encode()).hexdigest()
+        """Hash of all that the state of windows and of `dedupe` depends on. A snapshot, or a result to be revised, is used only
+        by a pipeline with the same digest. Emissions of records keep no state, except after a `dedupe`."""
+        state = {
+            "inputs": [one.identity(one.columns_computed) for one in self.inputs],
+            "stages": [stage.identity for stage in self.stages],
+            "record_stages": [one for stage in self.record_stages if (one := stage.state_identity)],
+            "zone_rules": self.zone_rules,
+        }
+        return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     @property
     def windows(self) -> tuple[WindowShape, ...]:

@@ -25,7 +25,7 @@ from strandline.processing.pipelines.checks.walk import Place, Walk
 from strandline.processing.pipelines.checks.whole import check_revisions, check_windows_together
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import Way
+from strandline.processing.pipelines.stages import RecordPath
 from strandline.processing.pipelines.step_graph import stream_place
 
 
@@ -57,7 +57,7 @@ def _run(walk: Walk, *, is_strict: bool = True) -> CheckedPipeline:
     """1. The streams and their event times. 2. Each step in order. 3. The windows together. 4. All problems at once."""
     for at, stream in enumerate(walk.streams):
         _event_time(walk, at, stream)
-    from_streams = [Place(dict(stream.types), (Way(at, ()),)) for at, stream in enumerate(walk.streams)]
+    from_streams = [Place(dict(stream.types), (RecordPath(at, ()),)) for at, stream in enumerate(walk.streams)]
     places = list[Place]()
     for number, step in enumerate(walk.pipeline.steps):
         path: Path = ("steps", number)
@@ -98,20 +98,17 @@ def _run(walk: Walk, *, is_strict: bool = True) -> CheckedPipeline:
         check_revisions(walk)
     if walk.problems and is_strict:
         raise InvalidDocument(walk.problems)
-    first, *further = [_input(walk, at, stream) for at, stream in enumerate(walk.streams)]
-    rule = first.event_time_rule
-    if further:
-        rule = replace(rule, by_stream=tuple((one.name, one.event_time_rule) for one in (first, *further)))
+    inputs = tuple(_input(walk, at, stream) for at, stream in enumerate(walk.streams))
+    rule = inputs[0].event_time_rule
+    if len(inputs) > 1:
+        rule = replace(rule, by_stream=tuple((one.name, one.event_time_rule) for one in inputs))
     checked = CheckedPipeline(
         spec=walk.pipeline,
-        stream=first.stream,
+        inputs=inputs,
         stages=tuple(walk.stages),
         record_stages=tuple(walk.record_stages),
-        columns_needed=first.columns_needed,
-        event_time_source=first.event_time_source,
         event_time_rule=replace(rule, revise_ms=walk.pipeline.revise_ms),
         lookups=tuple((name, walk.lookups[name].version) for name in walk.pipeline.lookups()),
-        further=tuple(further),
     )
     if not walk.pipeline.revise_ms:
         return checked
@@ -150,9 +147,11 @@ def _event_time(walk: Walk, at: int, stream: StreamSpec) -> None:
 
 def _input(walk: Walk, at: int, stream: StreamSpec) -> CheckedInput:
     event_time = walk.pipeline.reads[at].event_time
+    computed, emitted = walk.columns_read[at], walk.columns_emitted[at]
     return CheckedInput(
         stream,
-        tuple(name for name in stream.fields if name in walk.columns_read[at]),
+        tuple(name for name in stream.fields if name in computed or name in emitted),
+        tuple(name for name in stream.fields if name in computed),
         event_time.source,
         EventTimeRule(event_time.delay, event_time.idle_timeout, event_time.max_ahead, event_time.watermark),
     )

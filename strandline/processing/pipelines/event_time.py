@@ -39,11 +39,9 @@ class WindowShape:
     size_ms: int
     every_ms: int
     offset_ms: int = 0
-    takes: int | None = field(default=None, kw_only=True)
-    """The place, among all windows of its pipeline, of those whose results it takes: before its own. RECORDS: it takes records.
-    None: as a pipeline without branches, where each takes the results of the one before, and the first takes records."""
-    takes_too: int | None = field(default=None, kw_only=True)
-    """Of a join: the same of its right side, if that is another. None: there is no other."""
+    reads: tuple[int, ...] = field(default=(), kw_only=True)
+    """Indices, among all windows of the pipeline, of the earlier ones whose results it reads; RECORDS for records. A join can
+    read two. Empty for a pipeline without branches: each window reads the one before it, and the first reads records."""
     horizon_ms: int = field(default=0, kw_only=True)
     """How far from a record others may be that decide whether it counts here: those of which it may be a repeat."""
     revise_ms: int = field(default=0, kw_only=True)
@@ -380,11 +378,7 @@ class JoinShape(_AnywhereShape):
 
 def places_taken(windows: Iterable[WindowShape]) -> list[tuple[int, ...]]:
     """For each of a pipeline's windows the places of those whose results it takes, or RECORDS: of a join up to two."""
-    found: list[tuple[int, ...]] = []
-    for at, shape in enumerate(windows):
-        first = at - 1 if shape.takes is None else shape.takes
-        found.append((first,) if shape.takes_too in (None, first) else (first, shape.takes_too))
-    return found
+    return [shape.reads or (at - 1,) for at, shape in enumerate(windows)]
 
 
 def reach_of(windows: Sequence[WindowShape]) -> int:
@@ -484,4 +478,4 @@ def may_still_count(windows: Sequence[WindowShape], emitted_ms: Sequence[int], l
 def shape_of_records(horizon_ms: int) -> WindowShape:
     """What an emission of records with a horizon keeps, as windows have it: a record that is still to come depends on no event
     from before the horizon."""
-    return WindowShape(1, 1, takes=RECORDS, horizon_ms=horizon_ms)
+    return WindowShape(1, 1, reads=(RECORDS,), horizon_ms=horizon_ms)

@@ -153,7 +153,7 @@ def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, nam
     if by:
         document["key"] = by[0]
     elif isinstance(stage, RecordStage):
-        key = pipeline.inputs[stage.record_ways[0].stream].stream.key
+        key = pipeline.inputs[stage.paths[0].stream].stream.key
         if key in stage.field_types:
             document["key"] = key
     return StreamSpec.from_document(document)

@@ -1,11 +1,15 @@
-"""The stages of a checked pipeline (its windows, and its emissions of records) and the steps between them, as plain data. Light
-to import: every Python worker needs it."""
+"""Stages of a checked pipeline (windows, joins, and emissions of records) and the steps between them, as plain data. Light to
+import, because every Python worker needs it.
+
+Each class has an `identity`: the JSON value of all that its results depend on. It doesn't contain positions in the document or
+sinks, so an unrelated edit of the document doesn't change it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict
 
 from strandline.processing.pipelines.event_time import (
     RECORDS,
@@ -25,6 +29,9 @@ if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
     from strandline.processing.pipelines.joins.join_spec import JoinType
     from strandline.processing.pipelines.model.emissions import EmitKind
 
+Identity = dict[str, Any]
+"""JSON object."""
+
 
 class Column(NamedTuple):
     """A named expression with its normalised SQL and the type of its value."""
@@ -35,175 +42,277 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Derive:
-    """Adds columns; every expression sees the columns before the step."""
+class RowStep:
+    """A step that takes rows one by one."""
 
-    step: str
-    columns: tuple[Column, ...]
+    number: int
+    """Index of the step in the document."""
+
+    keyword: ClassVar[str]
+    """Field of the step in the document."""
+
+    @property
+    def path(self) -> str:
+        """Path of the step in the document, for messages and dead letters."""
+        return f"steps[{self.number}].{self.keyword}"
+
+    @property
+    def identity(self) -> Identity | None:
+        """All that the step's results depend on. None if the step changes no value."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Where:
+class Derive(RowStep):
+    """Adds columns. Each expression reads the columns before the step."""
+
+    columns: tuple[Column, ...]
+    keyword = "derive"
+
+    @property
+    def identity(self) -> Identity:
+        return {"derive": [list(column) for column in self.columns]}
+
+
+@dataclass(frozen=True)
+class Where(RowStep):
     """Keeps rows for which `sql` is true (not null)."""
 
-    step: str
     sql: str
+    keyword = "where"
+
+    @property
+    def identity(self) -> Identity:
+        return {"where": self.sql}
 
 
 @dataclass(frozen=True)
-class Select:
-    """Keeps these columns alone, in this order: what `select` and `drop` do."""
+class Select(RowStep):
+    """Keeps only these columns, in this order. `select` and `drop` in a document."""
 
-    step: str
     names: tuple[str, ...]
+    keyword = "select"
+
+    @property
+    def identity(self) -> None:
+        """None: the columns that later steps and stages read keep their values. An emission has its fields in its identity."""
+        return None
 
 
 @dataclass(frozen=True)
-class MapRows:
+class MapRows(RowStep):
     """Adds the columns that a Python function of an installed package computes."""
 
-    step: str
     function: str
     """`package.module:function`."""
     reads: tuple[str, ...]
-    """The columns that it gets."""
+    """Columns that the function gets."""
     columns: tuple[tuple[str, str], ...]
-    """(name, type) of those that it gives."""
+    """(name, type) of each column that the function returns."""
     may_be_null: tuple[str, ...]
-    """Those of them in which no value is an answer."""
+    """Returned columns in which null is a valid value."""
     package: str
-    """The package that the function is of, with its release. A part of what the pipeline computes."""
+    """Package of the function, with its release."""
+    keyword = "map"
+
+    @property
+    def identity(self) -> Identity:
+        return {
+            "map": self.function,
+            "package": self.package,
+            "reads": list(self.reads),
+            "columns": [list(column) for column in self.columns],
+            "may_be_null": list(self.may_be_null),
+        }
 
 
 @dataclass(frozen=True)
-class Enrich:
-    """Adds fields of the row of a lookup that has the record's key."""
+class Enrich(RowStep):
+    """Adds fields of the lookup row that has the record's key."""
 
-    step: str
     lookup: str
     key: tuple[tuple[str, str], ...]
     """(field of the lookup, column whose value it must have), in the order of the lookup's key."""
     columns: tuple[Column, ...]
-    """The new columns; `sql` names the lookup's field."""
+    """New columns; `sql` is the name of the lookup's field."""
     optional: bool
-    """Whether a record without a row goes on, with nulls; else it is a dead letter."""
+    """True if a record without a lookup row continues with nulls. False if it becomes a dead letter."""
+    keyword = "enrich"
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns that it reads."""
+        """Columns that the step reads."""
         return tuple(column for _, column in self.key)
+
+    @property
+    def identity(self) -> Identity:
+        return {
+            "enrich": self.lookup,
+            "key": [list(pair) for pair in self.key],
+            "columns": [list(column) for column in self.columns],
+            "optional": self.optional,
+        }
 
 
 WHOLE_RANGE_MS = 36_525 * 86_400_000
-"""A hundred years: no two records are further apart, since none is from before 1970 or far ahead of its arrival."""
+"""A hundred years. No two records are further apart: none is from before 1970 or far ahead of its arrival."""
 
 
 @dataclass(frozen=True)
-class Dedupe:
-    """Keeps of records with equal values the first in the log, as long as their event times are close. It needs what came before,
-    so it is done behind the exchange, to the rows that the steps behind it have left: `operators/repeats.py`."""
+class Dedupe(RowStep):
+    """Keeps the first of the records, in log order, that have equal values and close event times. It needs the records before, so
+    it runs after the exchange, on the rows that the next steps keep: `operators/repeats.py`."""
 
-    step: str
     by: tuple[str, ...]
-    """The columns whose values say that two records are one. The stream's key is among them, so such records are in one
-    partition."""
+    """Columns whose values identify a record. The stream's key is among them, so duplicates are in one partition."""
     within_ms: int
-    """Records whose event times are less than this apart are compared; of a `distinct`, WHOLE_RANGE_MS."""
+    """Records whose event times are less than this apart are compared. WHOLE_RANGE_MS for `distinct`."""
+    keyword = "dedupe"
+
+    @property
+    def path(self) -> str:
+        return f"steps[{self.number}].{'distinct' if self.is_distinct else self.keyword}"
 
     @property
     def is_distinct(self) -> bool:
-        """Whether all records of a batch are compared."""
+        """True if all records of a batch are compared."""
         return self.within_ms == WHOLE_RANGE_MS
 
-
-RowStep = Derive | Where | Select | MapRows | Enrich | Dedupe
+    @property
+    def identity(self) -> Identity:
+        return {"dedupe": list(self.by), "within_ms": self.within_ms}
 
 
 def dedupe_of(steps: Iterable[RowStep]) -> Dedupe | None:
-    """The one of these steps that leaves repeats out, if there is one."""
+    """Return the dedupe step among these steps. None if there is none."""
     return next((step for step in steps if isinstance(step, Dedupe)), None)
 
 
 @dataclass(frozen=True)
 class Emit:
-    """One sink of a stage. Two are the same sink when kind and name are."""
+    """A sink of a stage. Two sinks are the same if kind and name are equal."""
 
     kind: EmitKind
     name: str
     index: IndexSettings = field(default=IndexSettings(), compare=False)
-    """Of the indices, where it is an alias of the index."""
+    """Settings of the indices, if the sink is an index."""
     options: str = field(default="", compare=False)
-    """JSON: what the document says to a sink that somebody else made."""
+    """JSON: the options of a sink of a package."""
 
 
 LEFT, RIGHT = 0, 1
-"""The sides of a join."""
+"""Inputs of a join."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """The way of one stream's records to a window or an emission."""
+class RecordPath:
+    """The path of one stream's records to a stage."""
 
     stream: int
-    """The place of the stream among those that the pipeline reads."""
+    """Index of the stream among the inputs of the pipeline."""
     steps: tuple[RowStep, ...]
-    """All steps from the stream on."""
-    side: int = LEFT
-    """Of a join."""
+    """All steps from the stream to the stage."""
+
+    @property
+    def identity(self) -> Identity:
+        return {"stream": self.stream, "steps": _identities(self.steps)}
 
 
-class ResultsTaken(NamedTuple):
-    """What a stage takes of another one."""
+@dataclass(frozen=True)
+class StageInput:
+    """What a stage reads: records of streams, or the results of another stage."""
 
-    side: int
-    """Of a join."""
-    stage: int
-    """The place of the other."""
-    takes_window: bool
-    """Whether its results as they are, not what the `post_steps` there leave of them."""
-    steps: tuple[RowStep, ...]
-    """Between the two."""
+    columns: tuple[tuple[str, str], ...]
+    """(name, type) of each column that the stage can read."""
+    paths: tuple[RecordPath, ...] = ()
+    """For records, one path for each stream, in the order of the streams."""
+    stage: int | None = None
+    """For results, the index of their stage. None for records."""
+    before_post_steps: bool = False
+    """True if the results are read before the `post_steps` of their stage."""
+    steps: tuple[RowStep, ...] = ()
+    """For results, the steps between the two stages."""
+
+    @property
+    def first_steps(self) -> tuple[RowStep, ...]:
+        """Steps to the stage. If records of several streams are read, the steps of the first path."""
+        return self.paths[0].steps if self.paths else self.steps
+
+    @property
+    def all_steps(self) -> tuple[RowStep, ...]:
+        """Steps of all paths."""
+        return _steps_of(self.paths) + self.steps
+
+    @property
+    def dedupe(self) -> Dedupe | None:
+        """Dedupe on a path of the records. None if there is none."""
+        return dedupe_of(_steps_of(self.paths))
+
+    @property
+    def identity(self) -> Identity:
+        if self.stage is None:
+            return {"records": _identities(self.paths)}
+        return {
+            "stage": self.stage,
+            "before_post_steps": self.before_post_steps,
+            "steps": _identities(self.steps),
+        }
 
 
 @dataclass(frozen=True)
 class RecordStage:
-    """An emission of records, which needs no window: one result for each record that comes so far."""
+    """An emission of records, without a window: one result for each record that reaches it."""
 
     name: str
     fields: tuple[tuple[str, str], ...]
-    """(name, type) of each column at its place, in their order."""
+    """(name, type) of each column, in order."""
     emits: tuple[Emit, ...]
-    pre_steps: tuple[RowStep, ...]
-    """All steps before it, from the stream on: of the first way, if there are several."""
-    step: str
-    """Where it stands in the document, as `steps[1]`."""
-    ways: tuple[Way, ...] = field(default=(), repr=False)
-    """One for each stream whose records come here, in the order of the streams; none where it is the first stream alone."""
-
-    @property
-    def record_ways(self) -> tuple[Way, ...]:
-        """The same, where it is the only one, too."""
-        return self.ways or (Way(0, self.pre_steps),)
+    paths: tuple[RecordPath, ...]
+    """One path for each stream whose records reach the stage, in the order of the streams."""
+    number: int
+    """Index of the step in the document."""
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that it emits to."""
+        """Streams that the stage emits to."""
         return _streams(self.emits)
 
     @property
     def steps_before(self) -> tuple[RowStep, ...]:
-        """All steps on the ways to it."""
-        return _steps_of(self.record_ways)
+        """All steps on the paths to the stage."""
+        return _steps_of(self.paths)
 
     @property
     def dedupe(self) -> Dedupe | None:
-        """What leaves repeats out before it, of the records of one stream."""
+        """Dedupe on the path to the stage. None if there is none."""
         return dedupe_of(self.steps_before)
+
+    @property
+    def state_identity(self) -> list[Identity]:
+        """All that the state of the stage's `dedupe` depends on. Empty if there is no `dedupe`."""
+        dedupe = self.dedupe
+        if dedupe is None:
+            return []
+        steps = next(path.steps for path in self.paths if dedupe in path.steps)
+        return _identities(steps[: steps.index(dedupe) + 1])
 
     @property
     def field_types(self) -> dict[str, str]:
         """Field of the result -> type."""
         return dict(self.fields)
+
+    @property
+    def emit_number(self) -> int:
+        """Index of the step in the document that lists the sinks."""
+        return self.number
+
+    @property
+    def identity(self) -> Identity:
+        return {
+            "name": self.name,
+            "fields": [list(one) for one in self.fields],
+            "paths": _identities(self.paths),
+        }
 
 
 @dataclass(frozen=True)
@@ -217,19 +326,18 @@ class Stage:
     by_types: tuple[str, ...]
     aggregates: tuple[Column, ...]
     emits: tuple[Emit, ...]
-    pre_steps: tuple[RowStep, ...]
-    """Of a first stage all steps from the stream on (of the first way, if there are several); else those behind the emission of
-    the stage before."""
-    step: str
-    """Where it stands in the document, as `steps[1]`."""
+    inputs: tuple[StageInput, ...]
+    """One for a window, two for a join."""
+    number: int
+    """Index of the step in the document."""
     slide_ms: int | None = None
     """How far apart sliding windows begin, or cumulative ones end; None for tumbling ones."""
     post_steps: tuple[RowStep, ...] = ()
-    """Those between the window and an `emit` behind it. A further stage takes up what they leave."""
+    """Steps between the window and a later `emit`. Stages after this one read the rows that these steps keep."""
     emitted: tuple[tuple[str, str], ...] | None = None
     """(name, type) of each field behind these steps; None: there are none."""
-    emit_step: str | None = None
-    """Where its `emit` stands in the document, if not beside the window."""
+    later_emit_number: int | None = None
+    """Index of the step in the document that lists the sinks. None if the window's own step lists them."""
     gap_ms: int | None = None
     """Of sessions: how long no record may follow; None for other windows."""
     offset_ms: int = 0
@@ -238,29 +346,39 @@ class Stage:
     """The time zone whose days they are, or with whose days they begin; None for UTC, where windows may have any length."""
     is_cumulative: bool = False
     """Whether windows begin together, each multiple of their greatest size, and end one step after the other."""
-    takes: int | None = field(default=None, repr=False)
-    """The place of the stage whose results it takes, where it is not the one before: see `WindowShape.takes`."""
-    takes_window: bool = field(default=False, repr=False)
-    """Whether it takes the results of that window as they are, not what the `post_steps` there leave of them."""
-    ways: tuple[Way, ...] = field(default=(), repr=False)
-    """Of a first stage, as of a RecordStage; of a join those to its left side, then those to its right."""
-    came: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """(name, type) of each column behind the ways, where `ways` says some; a join needs none of them."""
-    count: int | None = field(default=None, repr=False)
+    count: int | None = None
     """Of windows that count: how many rows each holds; None for other windows."""
-    revise_ms: int = field(default=0, repr=False)
+    revise_ms: int = 0
     """For so long after its end, in event time, late records revise a window's result, whose field REVISION counts them; 0: they
     don't."""
 
-    @property
-    def record_ways(self) -> tuple[Way, ...]:
-        """Of a first stage: the ways of records to it."""
-        return self.ways or (Way(0, self.pre_steps),)
+    keyword: ClassVar[str] = "window"
+    """Field of the step in the document."""
 
-    def results_taken(self, at: int) -> list[ResultsTaken]:
-        """Of which stages it takes results. `at`: its own place."""
-        taken = at - 1 if self.takes is None else self.takes
-        return [] if taken == RECORDS else [ResultsTaken(LEFT, taken, self.takes_window, self.pre_steps)]
+    @property
+    def path(self) -> str:
+        """Path of the step in the document, for messages and dead letters."""
+        return f"steps[{self.number}].{self.keyword}"
+
+    @property
+    def emit_number(self) -> int:
+        """Index of the step in the document that lists the sinks."""
+        return self.number if self.later_emit_number is None else self.later_emit_number
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """Indices of the stages that the inputs read, each once; RECORDS for records."""
+        return tuple(dict.fromkeys(RECORDS if one.stage is None else one.stage for one in self.inputs))
+
+    @property
+    def record_paths(self) -> tuple[tuple[int, RecordPath], ...]:
+        """(input, path) of each path of records to the stage."""
+        return tuple((at, path) for at, one in enumerate(self.inputs) for path in one.paths)
+
+    @property
+    def result_inputs(self) -> tuple[tuple[int, StageInput], ...]:
+        """(input, its content) of each input that reads results of another stage."""
+        return tuple((at, one) for at, one in enumerate(self.inputs) if one.stage is not None)
 
     @property
     def every_ms(self) -> int:
@@ -288,7 +406,7 @@ class Stage:
     def _of_shape(self) -> _OfShape:
         """What every shape says."""
         horizon_ms = 0 if self.dedupe is None else self.dedupe.within_ms
-        return _OfShape(takes=self.takes, takes_too=None, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
+        return _OfShape(reads=self.reads, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
 
     @property
     def dedupe(self) -> Dedupe | None:
@@ -307,8 +425,8 @@ class Stage:
 
     @property
     def steps_before(self) -> tuple[RowStep, ...]:
-        """All steps on the ways to it, from the stage before."""
-        return _steps_of(self.record_ways)
+        """All steps on the paths to the stage, from the streams or from the stage before."""
+        return tuple(step for one in self.inputs for step in one.all_steps)
 
     @property
     def identifying(self) -> tuple[str, ...]:
@@ -336,10 +454,24 @@ class Stage:
         """Those of its fields that are no by fields."""
         return {name: kind for name, kind in self.field_types.items() if name not in self.by}
 
+    @property
+    def identity(self) -> Identity:
+        """All that the stage's results depend on, except the stages that it reads."""
+        return {
+            "name": self.name,
+            "windows": [self.size_ms, self.slide_ms, self.offset_ms, self.zone, self.is_cumulative],
+            "gap_ms": self.gap_ms,
+            "count": self.count,
+            "revise_ms": self.revise_ms,
+            "by": [list(pair) for pair in zip(self.by, self.by_types, strict=True)],
+            "aggregates": [list(column) for column in self.aggregates],
+            "inputs": _identities(self.inputs),
+            "post_steps": _identities(self.post_steps),
+        }
+
 
 class _OfShape(TypedDict):
-    takes: int | None
-    takes_too: int | None
+    reads: tuple[int, ...]
     horizon_ms: int
     revise_ms: int
 
@@ -356,14 +488,13 @@ class JoinedColumn(NamedTuple):
 @dataclass(frozen=True)
 class JoinStage(Stage):
     """A join of the rows of two sides, by the `by` fields, which both have. A window in whatever goes by when results are final:
-    each result has a window of its own (`JoinShape`), or that of both rows where these must be in one window. `pre_steps` are
-    those of the left side; there are no aggregates."""
+    each result has a window of its own (`JoinShape`), or that of both rows where these must be in one window. There are no
+    aggregates."""
 
-    right_steps: tuple[RowStep, ...] = ()
-    """All steps from the stream to the right side: of the first way, if there are several."""
+    keyword = "join"
+
     streams_joined: tuple[str, ...] = ()
-    """The names of the streams that the pipeline reads, by their place: where rows stand in the log is a part of their identity.
-    An only one stands twice, as stages of it have always said it."""
+    """Names of the streams that the pipeline reads, in order. The position of a row in the log is a part of its identity."""
     type: JoinType = "inner"
     """Which rows without a partner are results, too: none, those of the left side, those of both."""
     columns: tuple[JoinedColumn, ...] = ()
@@ -375,14 +506,9 @@ class JoinStage(Stage):
     """Whether partners are instead in one tumbling window of `size_ms`."""
     max_rows: int = 0
     """So many rows of a side that have one key are joined of those within reach of each other; one more is a dead letter."""
-    right_takes: int | None = field(default=None, repr=False)
-    """The place of the stage whose results are on the right; None: records are. What is on the left `takes` says."""
-    right_takes_window: bool = field(default=False, repr=False)
-    """As `takes_window`, of the right side."""
-    same_windows: WindowShape | None = field(default=None, repr=False)
+    same_windows: WindowShape | None = None
     """The windows of both sides, where partners have one window and are results of it; None: that is not asked."""
-
-    is_latest: bool = field(default=False, repr=False)
+    is_latest: bool = False
     """Whether a row of the left side has one partner, the latest that is not later."""
 
     @property
@@ -401,46 +527,9 @@ class JoinStage(Stage):
         )
 
     @property
-    def _of_shape(self) -> _OfShape:
-        left, right = (self.place_taken(side) for side in (LEFT, RIGHT))
-        return {**super()._of_shape, "takes_too": None if left == right else right}
-
-    @property
-    def added_later(self) -> tuple[object, ...]:
-        """What its text leaves out, so that joins that say nothing of it kept their digests."""
-        more = self.right_takes_window, self.same_windows, self.is_latest
-        return (self.right_takes is not None, self.right_takes, *more)
-
-    def place_taken(self, side: int) -> int:
-        """The place of the stage whose results are on this side, or RECORDS."""
-        place = self.takes if side == LEFT else self.right_takes
-        return RECORDS if place is None else place
-
-    @property
-    def of_results(self) -> tuple[int, ...]:
-        """The sides that are results of windows."""
-        return tuple(side for side in (LEFT, RIGHT) if self.place_taken(side) != RECORDS)
-
-    def steps_of(self, side: int) -> tuple[RowStep, ...]:
-        """Those on the (first) way to this side."""
-        return self.pre_steps if side == LEFT else self.right_steps
-
-    def results_taken(self, at: int) -> list[ResultsTaken]:
-        windows = self.takes_window, self.right_takes_window
-        return [
-            ResultsTaken(side, self.place_taken(side), windows[side], self.steps_of(side)) for side in self.of_results
-        ]
-
-    @property
-    def record_ways(self) -> tuple[Way, ...]:
-        """Those to the sides that are records."""
-        if self.ways:
-            return self.ways
-        return tuple(Way(0, self.steps_of(side), side) for side in (LEFT, RIGHT) if side not in self.of_results)
-
-    @property
-    def steps_before(self) -> tuple[RowStep, ...]:
-        return _steps_of(self.record_ways) + tuple(step for side in self.of_results for step in self.steps_of(side))
+    def reads_results(self) -> bool:
+        """True if an input reads the results of another stage."""
+        return any(one.stage is not None for one in self.inputs)
 
     @property
     def needs_whole_keys(self) -> bool:
@@ -449,8 +538,8 @@ class JoinStage(Stage):
 
     @property
     def deduped_sides(self) -> list[int]:
-        """The sides that a `dedupe` stands before, on the way from the one stream whose repeats it leaves out."""
-        return [way.side for way in self.record_ways if dedupe_of(way.steps) is not None]
+        """Inputs whose records pass a `dedupe`."""
+        return [side for side, path in self.record_paths if dedupe_of(path.steps) is not None]
 
     @property
     def identifying(self) -> tuple[str, ...]:
@@ -468,16 +557,33 @@ class JoinStage(Stage):
         """How long after a row of this side a partner can come, at most."""
         return self.after_ms if side == LEFT else self.before_ms
 
+    @property
+    def identity(self) -> Identity:
+        return super().identity | {
+            "join": self.type,
+            "columns": [list(column) for column in self.columns],
+            "within": [self.before_ms, self.after_ms],
+            "in_windows": self.in_windows,
+            "same_windows": self.same_windows is not None,
+            "latest": self.is_latest,
+            "max_rows": self.max_rows,
+            "streams": list(self.streams_joined),
+        }
+
 
 def own_shape(stage: Stage) -> WindowShape:
     """The windows that its results have, whatever it takes."""
     if isinstance(stage, JoinStage) and stage.same_windows is not None:
         return stage.same_windows
-    return replace(stage.shape, takes=None, takes_too=None, horizon_ms=0)
+    return replace(stage.shape, reads=(), horizon_ms=0)
 
 
-def _steps_of(ways: Iterable[Way]) -> tuple[RowStep, ...]:
-    return tuple(step for way in ways for step in way.steps)
+def _steps_of(paths: Iterable[RecordPath]) -> tuple[RowStep, ...]:
+    return tuple(step for path in paths for step in path.steps)
+
+
+def _identities(parts: Iterable[RowStep | RecordPath | StageInput]) -> list[Identity]:
+    return [identity for one in parts if (identity := one.identity) is not None]
 
 
 def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:

@@ -7,14 +7,24 @@ judged by the one recorded with it. What the recorded slices mean may not change
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from strandline.core.described import Described
 from strandline.core.times.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
-from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, RowStep, Stage
+from strandline.processing.pipelines.stages import (
+    LEFT,
+    RIGHT,
+    Emit,
+    Identity,
+    JoinStage,
+    RecordStage,
+    RowStep,
+    Stage,
+    StageInput,
+)
 from strandline.results.index_settings import IndexSettings
 
 
@@ -146,7 +156,7 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
     for name in sorted(old_stages.keys() & new_stages.keys()):
         yield from _of_stage(old_stages[name], new_stages[name])
         if _first_steps(old_stages[name]) == _first_steps(new_stages[name]) and (
-            _ways(before, old_stages[name]) != _ways(after, new_stages[name])
+            _paths(before, old_stages[name]) != _paths(after, new_stages[name])
         ):
             kind = "join" if isinstance(new_stages[name], JoinStage) else "window"
             yield Change(f"the streams of {kind} {name}", Effect.REWIND, "open windows are computed in the new way")
@@ -165,24 +175,28 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
         yield Change(f"emission {name} of records is new", Effect.SAFE, "it begins with the records of the next slice")
     for name in sorted(old_records.keys() & new_records.keys()):
         old, new = old_records[name], new_records[name]
-        if (_ways(before, old), old.fields) != (_ways(after, new), new.fields):
+        if (_paths(before, old), old.fields) != (_paths(after, new), new.fields):
             yield Change(f"the steps before emission {name} of records", Effect.SAFE, "counts from the next slice on")
 
 
-def _ways(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[tuple[str, int], tuple[RowStep, ...]]:
-    """(stream, side of a join) -> the steps from the stream on."""
+def _paths(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[tuple[str, int], list[Identity]]:
+    """(stream, input of a join) -> the steps from the stream to the stage."""
     streams = list(pipeline.streams)
-    return {(streams[way.stream], way.side): way.steps for way in stage.record_ways}
+    paths = [(0, path) for path in stage.paths] if isinstance(stage, RecordStage) else stage.record_paths
+    return {(streams[path.stream], side): _identities(path.steps) for side, path in paths}
 
 
-def _records(pipeline: CheckedPipeline, stage: RecordStage) -> dict[tuple[str, int], list[RowStep]]:
-    """What makes the records that it emits: the ways to it, wherever their steps stand in the document."""
-    return {way: [replace(step, step="") for step in steps] for way, steps in _ways(pipeline, stage).items()}
+def _first_steps(stage: Stage) -> list[list[Identity]]:
+    """For each input the steps whose changes are reported separately: those of the first path."""
+    return [_identities(one.first_steps) for one in stage.inputs]
 
 
-def _first_steps(stage: Stage) -> tuple[tuple[RowStep, ...], ...]:
-    """Those whose changes are told by themselves: of the first way, of a join to each side."""
-    return stage.pre_steps, stage.right_steps if isinstance(stage, JoinStage) else ()
+def _identities(steps: Iterable[RowStep]) -> list[Identity]:
+    return [identity for step in steps if (identity := step.identity) is not None]
+
+
+def _steps_to(given: StageInput) -> tuple[list[Identity], bool]:
+    return _identities(given.first_steps), given.before_post_steps
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
@@ -198,9 +212,9 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
         yield Change(f"the key of window {old.name}", Effect.REWIND, "open windows are computed by the new key")
     if old.aggregates != new.aggregates:
         yield Change(f"the aggregates of window {old.name}", Effect.REWIND, "open windows are computed in the new way")
-    if (old.pre_steps, old.takes_window) != (new.pre_steps, new.takes_window):
+    if _steps_to(old.inputs[LEFT]) != _steps_to(new.inputs[LEFT]):
         yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
-    if old.post_steps != new.post_steps:
+    if _identities(old.post_steps) != _identities(new.post_steps):
         yield Change(f"the steps behind window {old.name}", Effect.REWIND, "open windows are computed in the new way")
 
 
@@ -208,7 +222,7 @@ def _windows_of(stage: Stage) -> object:
     """Where its windows begin and end. Of a join only how long they are: the rest of it has changes of its own."""
     if isinstance(stage, JoinStage):
         return stage.size_ms, stage.every_ms
-    return replace(stage.shape, takes=None, takes_too=None, horizon_ms=0, revise_ms=0)
+    return replace(stage.shape, reads=(), horizon_ms=0, revise_ms=0)
 
 
 def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
@@ -229,8 +243,8 @@ def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
         ("the fields", old.columns, new.columns),
         (
             "the steps to the right side",
-            (old.right_steps, old.right_takes_window),
-            (new.right_steps, new.right_takes_window),
+            _steps_to(old.inputs[RIGHT]),
+            _steps_to(new.inputs[RIGHT]),
         ),
         ("max_rows", old.max_rows, new.max_rows),
     ):
@@ -316,7 +330,7 @@ def _is_another(
     without a name of its own one is called after its first place, and gets another when its places are split or joined."""
     if old.name == new.name:
         return False
-    if isinstance(old, RecordStage) and isinstance(new, RecordStage) and _records(before, old) == _records(after, new):
+    if isinstance(old, RecordStage) and isinstance(new, RecordStage) and _paths(before, old) == _paths(after, new):
         return False
     is_left = any(stage.name == old.name for stage in after.all_stages)
     was_there = any(stage.name == new.name for stage in before.all_stages)

@@ -8,8 +8,7 @@ same sinks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from strandline.core.errors import Conflict
 from strandline.core.record_headers import HEADER_EMISSION, HEADER_JOB, dead_letter_topic
@@ -17,14 +16,13 @@ from strandline.ledger.states import SliceRow, SliceStatus
 from strandline.log.messages import LogMessage, last_records
 from strandline.processing.emission.result_stream_writer import result_header
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.event_time import RECORDS
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
+from strandline.processing.pipelines.stages import Emit, Identity, RecordStage, Stage
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.newer_results import emissions_from
 from strandline.results.newer_documents import newer_document
 
-_POSITIONS = frozenset({"step", "emit_step", "emits", "takes"})
-"""Fields of stages and steps that don't change a result: positions in the document, and sinks, which are compared separately."""
 _QUERIED = frozenset({"elasticsearch", "stream", "files", "sql"})
 """Kinds of sinks that can be queried for results of a slice. A sink of a package can't."""
 
@@ -157,14 +155,12 @@ def _is_same(before: CheckedPipeline, after: CheckedPipeline, name: str) -> bool
 def _taken(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> list[str]:
     if isinstance(stage, RecordStage):
         return []
-    at = pipeline.stages.index(stage)
-    return [pipeline.stages[one.stage].name for one in stage.results_taken(at)]
+    return [pipeline.stages[one].name for one in stage.reads if one != RECORDS]
 
 
-def _meaning(value: Any) -> Any:
-    """Return the stage without positions and sinks, so that equal ones compute the same."""
-    if is_dataclass(value):
-        return {one.name: _meaning(getattr(value, one.name)) for one in fields(value) if one.name not in _POSITIONS}
-    if isinstance(value, tuple | list):
-        return [_meaning(one) for one in value]
-    return value
+def _meaning(stage: Stage | RecordStage) -> Identity:
+    """Return what the stage computes, without the indices of the stages that it reads."""
+    found = stage.identity
+    for given in found.get("inputs", ()):
+        given.pop("stage", None)
+    return found

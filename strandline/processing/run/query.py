@@ -97,7 +97,6 @@ class RunQuery:
         last = next(iter(run.ledger.checkpoints(run.job, limit=1, before=plan.slice_replayed + 1)), None)
         return KeyedTask(
             stages=source.stages,
-            types=source.types,
             bucket_keys=source.bucket_keys,
             emissions=emissions.of_windows(plan.emitted),
             record_stages=source.record_stages,

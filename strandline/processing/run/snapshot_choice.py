@@ -58,10 +58,9 @@ class SnapshotChoice:
         self._pipeline = run.pipeline
         manifest = SnapshotManifest(
             job=run.job,
-            version=run.version,
+            digest=run.pipeline.digest,
             spark=pyspark.__version__,
             shuffle_partitions=shuffle_partitions(run.settings),
-            types=run.pipeline.digest,
         )
         self._snapshots = Snapshots(snapshot_directory(run.settings), manifest, run.row)
         self._is_wanted = run.pipeline.spec.recovery == "snapshot"

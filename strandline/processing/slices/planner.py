@@ -42,15 +42,20 @@ if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger'
 
 
 @dataclass(frozen=True)
-class FurtherStream:
-    """One of the further streams that a job reads; see PlannerSettings."""
+class InputStream:
+    """A stream that a job reads, as far as the planner needs to know it."""
 
     stream: str
-    start: str | int
+    start: str | int = "earliest"
+    """`earliest`, `latest` or a log time in ms: where the job's first slice begins."""
     topic_id: str | None = None
+    """Topic of the registered stream: the log is read only while the stream has this topic. None if it isn't known."""
     has_senders_times: bool = False
+    """True if producers write the log times of the stream: in any order, and perhaps one of them years ahead of all others."""
     stream_version: int | None = None
+    """Version of the stream's document with which the run's pipeline is compiled. None if slices don't record a version."""
     end: str | int | None = None
+    """For a batch, `latest` or a log time in ms. Its position must be recorded before anything is read (`record_range`)."""
 
 
 @dataclass(frozen=True)
@@ -58,45 +63,26 @@ class PlannerSettings:
     job: str
     version: int
     epoch: int
-    stream: str
-    start: str | int
-    """`earliest`, `latest` or a log time (ms): where a job's first slice begins."""
+    inputs: tuple[InputStream, ...]
+    """The streams that the job reads, in the order of the document."""
     rows_max: int
     rule: EventTimeRule
     windows: tuple[WindowShape, ...]
     """Of each stage, in order."""
     emitters: tuple[Emitter, ...] = ()
     """The jobs that emit to streams among those that it reads: these are cut only at the checkpoints of those jobs."""
-    topic_id: str | None = None
-    """Of the registered stream: the log is read only while its topic is this one. None: it is not known."""
-    has_senders_times: bool = False
-    """Whether the stream's log times are what producers say: in any order, and perhaps one of them years ahead of all others."""
-    stream_version: int | None = None
-    """Of the stream's document by which the run's pipeline is compiled. None: slices don't say by which one they are decoded."""
     lookups: UsedLookups = ()
-    """Those that the pipeline uses: slices say by which version of each they are enriched."""
-    further: tuple[FurtherStream, ...] = ()
-    """The further streams that the job reads."""
-    end: str | int | None = None
-    """Of a batch: `latest` or a log time (ms). Where that is has to be recorded before anything is read (`record_range`)."""
-
-    @property
-    def streams(self) -> tuple[FurtherStream, ...]:
-        """All of them, in order."""
-        first = FurtherStream(
-            self.stream, self.start, self.topic_id, self.has_senders_times, self.stream_version, self.end
-        )
-        return first, *self.further
+    """Lookups that the pipeline uses: slices record which version of each enriches their records."""
 
     @property
     def is_whole(self) -> bool:
         """Whether it reads from the oldest record on."""
-        return all(one.start == "earliest" for one in self.streams)
+        return all(one.start == "earliest" for one in self.inputs)
 
     @property
     def is_batch(self) -> bool:
-        """Whether the job ends by itself. Then each of its streams has an end."""
-        return self.end is not None
+        """True if the job ends by itself. Then each of its streams has an end."""
+        return any(one.end is not None for one in self.inputs)
 
 
 FILLING_MS = 1_000
@@ -125,17 +111,17 @@ class SlicePlanner:
         self._filling_ms = filling_ms
         self._filling_since_ms: int | None = None
         """When the run first saw records in a stream that has no slice yet."""
-        senders = {one.stream for one in settings.streams if one.has_senders_times}
+        senders = {one.stream for one in settings.inputs if one.has_senders_times}
         self._rule = settings.rule.bounded_by_plan(senders)
         self._schema: SchemaInForce | None = None
-        self._compiled = {one.stream: one.stream_version for one in settings.streams if one.stream_version is not None}
+        self._compiled = {one.stream: one.stream_version for one in settings.inputs if one.stream_version is not None}
         if self._compiled:
             self._schema = SchemaInForce(ledger, settings.job, settings.version, self._compiled)
         self._lookups = LookupsInForce(ledger, settings.lookups)
-        self._log = InputLog(index, [one.stream for one in settings.streams])
-        logs = {one.stream: LogContinuity(settings.job, one.stream, one.topic_id, index) for one in settings.streams}
+        self._log = InputLog(index, [one.stream for one in settings.inputs])
+        logs = {one.stream: LogContinuity(settings.job, one.stream, one.topic_id, index) for one in settings.inputs}
         self._continuity = InputContinuity(
-            logs | ({settings.stream: continuity} if continuity else {}), self._log, index
+            logs | ({settings.inputs[0].stream: continuity} if continuity else {}), self._log, index
         )
         self._emissions = Emissions(ledger, self._log, settings.emitters)
         self._drain_ends: Vector | None = None
@@ -152,7 +138,7 @@ class SlicePlanner:
         """
         settings = self._settings
         if not settings.is_whole and self._ledger.last_slice(settings.job) is None:
-            begin, readable = self._places({one.stream: one.start for one in settings.streams}), self._log.ends()
+            begin, readable = self._places({one.stream: one.start for one in settings.inputs}), self._log.ends()
             if any(offset > readable[label] for label, offset in begin.items()):
                 return  # it begins in, or behind, a transaction that is still open
             origin = self._empty_slice(None, None, begin, {})
@@ -160,7 +146,7 @@ class SlicePlanner:
             self._ledger.plan_slice(replace(origin, lookup_versions=self._lookups.versions() or {}))
         if not self._has_ends:
             if self._ledger.job(settings.job).ends is None:
-                ends = self._places({one.stream: one.end for one in settings.streams if one.end is not None})
+                ends = self._places({one.stream: one.end for one in settings.inputs if one.end is not None})
                 self._ledger.record_ends(settings.job, settings.epoch, self._log.by_stream(ends))
             self._has_ends = True
 
@@ -429,7 +415,7 @@ class SlicePlanner:
                 fitting = (cut, middle_ms)
             if (rows - rows_least) * 2 >= rows_max - rows_least:
                 break
-        if fitting is None and any(one.has_senders_times for one in self._settings.streams):
+        if fitting is None and any(one.has_senders_times for one in self._settings.inputs):
             share = self._emissions.whole(self._share(firsts, too_large[0]), firsts, ends_of_all)
             return (share if _count(firsts, share) else too_large[0]), too_large[1]
         return fitting or too_large

@@ -64,4 +64,4 @@ class SchemaInForce:
             )
         except InvalidDocument:
             return Fit.NOT_AT_ALL
-        return Fit.ALIKE if own.compiled == new.compiled else Fit.OTHERWISE
+        return Fit.ALIKE if own.identity == new.identity else Fit.OTHERWISE

@@ -22,7 +22,7 @@ from strandline.log.reader import OffsetRange
 from strandline.processing.pipelines.stages import Enrich
 from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.lookups_in_force import used_lookups
-from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
 from strandline.processing.source.opened_ledger import open_ledger
@@ -96,8 +96,8 @@ def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSetting
         if stream not in emitters and (job := former_emitter_of(run.ledger, stream)) is not None
     }
     checkpoint = pipeline.spec.checkpoint
-    first, *further = [
-        FurtherStream(
+    inputs = tuple(
+        InputStream(
             read.stream,
             read.start,
             run.ledger.stream(read.stream).topic_id,
@@ -106,13 +106,12 @@ def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSetting
             read.end,
         )
         for read in pipeline.spec.reads
-    ]
+    )
     return PlannerSettings(
         job=run.job,
         version=run.version,
         epoch=run.epoch,
-        stream=first.stream,
-        start=first.start,
+        inputs=inputs,
         rows_max=checkpoint.records or run.settings.slice_rows_max,
         rule=pipeline.event_time_rule,
         windows=pipeline.windows,
@@ -121,11 +120,6 @@ def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSetting
             for read in pipeline.spec.reads
             if (job := emitters.get(read.stream) or former.get(read.stream)) is not None
         ),
-        topic_id=first.topic_id,
-        has_senders_times=first.has_senders_times,
-        stream_version=first.stream_version,
-        further=tuple(further),
-        end=first.end,
         lookups=used_lookups(
             (step.lookup, [column.sql for column in step.columns])
             for stage in pipeline.all_stages

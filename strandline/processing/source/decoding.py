@@ -21,7 +21,7 @@ from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.slices.sender_faults import sender_of
 from strandline.processing.source.slice_rows import row_identity
-from strandline.processing.source.source_config import DecodingConfig, Piece, TaskConfig
+from strandline.processing.source.source_config import DecodingConfig, Piece, StreamDecoding, TaskConfig
 from strandline.results.records.partition_labels import label_of
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
@@ -35,21 +35,18 @@ if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every 
 
 def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str = "") -> DecodingConfig:
     """The decoding that the pipeline asks for. `ledger_url`: without its password."""
-    first, *further = [
-        DecodingConfig(
-            kafka_bootstrap=kafka_bootstrap,
+    inputs = tuple(
+        StreamDecoding(
+            stream=one.name,
             format=record_format(one.stream),
             columns=one.columns_needed,
             event_time_source=one.event_time_source,
-            ledger_url=ledger_url,
-            lookups=pipeline.lookups,
-            stream=one.name,
             late_limit=_REVISED_FROM if pipeline.spec.revise_ms else "the watermark",
             key=one.stream.key,
         )
         for one in pipeline.inputs
-    ]
-    return replace(first, further=tuple(further))
+    )
+    return DecodingConfig(kafka_bootstrap, inputs, ledger_url, pipeline.lookups)
 
 
 def task_config(
@@ -63,8 +60,7 @@ def task_config(
     return TaskConfig(
         decoding=decoding_of(pipeline, kafka_bootstrap, ledger_url),
         stages=pipeline.stages,
-        types=tuple(pipeline.stream.types.items()),
-        further_types=tuple(tuple(one.stream.types.items()) for one in pipeline.further),
+        types=tuple(tuple(one.stream.types.items()) for one in pipeline.inputs),
         bucket_keys=bucket_keys,
         late_is_dropped=pipeline.spec.late == "drop",
         crashes=pipeline.spec.on_error == "crash",
@@ -73,7 +69,7 @@ def task_config(
     )
 
 
-def decoder_of(config: DecodingConfig) -> Decoder:
+def decoder_of(config: StreamDecoding) -> Decoder:
     """A decoder, once for each task."""
     return Decoder(
         fields=config.format.fields,
@@ -168,12 +164,11 @@ def decode_pieces(
     Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
     decoders: dict[str, Decoder] = {}
-    whole = config
     registry = _RegistrySchemas(config, is_new=is_new)
     for (stream, other, refs, _), runs in groupby(_adjoining(pieces, registry), partial(_decoded_alike, registry)):
-        config, place = whole.of(stream), whole.place_of(stream)
-        if config.stream not in decoders:
-            decoders[config.stream] = decoder_of(config)
+        own, place = config.of(stream), config.index_of(stream)
+        if stream not in decoders:
+            decoders[stream] = decoder_of(own)
         alike = list(runs)
         schemas = registry.schemas_of(alike[0][0])
         tables: Mapping[str, LookupTable] = {}
@@ -181,13 +176,9 @@ def decode_pieces(
             from strandline.processing.source.kept_lookups import tables_of_process  # only where a pipeline needs it
 
             tables = tables_of_process(config.ledger_url, refs)
-        if other is None:
-            decoder = decoders[config.stream]
-            reader = RowReader(config.format, schemas)
-            yield from _decode_runs(config, reader, decoder.decode, alike, tables, place, sessions)
-        else:
-            decode = conforming_decoder(config, other)
-            yield from _decode_runs(config, RowReader(other, schemas), decode, alike, tables, place, sessions)
+        reader = RowReader(other or own.format, schemas)
+        decode = decoders[stream].decode if other is None else conforming_decoder(own, other)
+        yield from _decode_runs(config, place, reader, decode, alike, tables, sessions)
 
 
 class _RegistrySchemas:
@@ -238,7 +229,7 @@ def _decoded_alike(
 Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
 
 
-def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
+def conforming_decoder(config: StreamDecoding, other: RecordFormat) -> Decode:
     """`Decoder.decode` by another version of the stream's document, with the columns that the config's gives: those that the
     other doesn't declare are null, and those of a narrower type are cast, which keeps each value."""
     types = {field.name: arrow_type(field.type) for field in config.format.fields}
@@ -265,11 +256,11 @@ def conforming_decoder(config: DecodingConfig, other: RecordFormat) -> Decode:
 
 def _decode_runs(
     config: DecodingConfig,
+    place: int,
     row_reader: RowReader,
     decode: Decode,
     adjoining: Iterable[list[Piece]],
     tables: Mapping[str, LookupTable],
-    place: int,
     sessions: SessionsRead | None,
 ) -> Iterator[DecodedChunk]:
     reader = reader_of_process(config.kafka_bootstrap)
@@ -306,7 +297,7 @@ def _decode_runs(
                 rows.elements,
                 tables,
                 place,
-                key=config.key,
+                key=config.inputs[place].key,
                 key_and_source=records.key_and_source,
             )
             yield chunk if (revised_ms == NEVER_LATE).all() else chunk.with_late(revised_ms[of_piece])

@@ -56,8 +56,8 @@ class Prospects:
         `sessions`: what records of the stream have declared, where the format keeps that. `stream`: whose records they are; None:
         the first that the pipeline reads."""
         config = task_config(pipeline, "", (0,))
-        stream = stream or pipeline.stream.stream
-        decoding, place = config.decoding.of(stream), config.decoding.place_of(stream)
+        stream = stream or pipeline.inputs[0].name
+        decoding, place = config.decoding.of(stream), config.decoding.index_of(stream)
         self._decode = decoder_of(decoding).decode if other is None else conforming_decoder(decoding, other)
         self._row_reader = RowReader(other or decoding.format)
         if sessions is not None:

@@ -19,39 +19,44 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class StreamDecoding:
+    """How the records of one stream are decoded."""
+
+    stream: str
+    format: RecordFormat
+    columns: tuple[str, ...]
+    """Fields that the pipeline uses, in the order of the schema."""
+    event_time_source: EventTimeSource
+    late_limit: str = "the watermark"
+    """Name, in the message of a dead letter, of the time before which a record is late."""
+    key: str | None = None
+    """Key field of the stream. None if it has none."""
+
+
+@dataclass(frozen=True)
 class DecodingConfig:
     """All that a task needs to read and decode records; travels pickled inside Spark, so it holds no secret."""
 
     kafka_bootstrap: str
-    format: RecordFormat
-    columns: tuple[str, ...]
-    """The fields that the pipeline uses, in order."""
-    event_time_source: EventTimeSource
+    inputs: tuple[StreamDecoding, ...]
+    """The streams that the pipeline reads, in the order of the document."""
     ledger_url: str = ""
-    """Without its password. It keeps the schemas of a registry that records name, and the rows of lookups."""
+    """URL without its password. The ledger keeps the schemas of a registry that records name, and the rows of lookups."""
     lookups: tuple[tuple[str, int], ...] = ()
-    """The lookups that the pipeline uses, each with the version by which slices go that say none."""
-    stream: str = ""
-    """Whose records are decoded so; of one stream alone it need not be said."""
-    further: tuple[DecodingConfig, ...] = ()
-    """Of the further streams that are read, in their order."""
-    late_limit: str = "the watermark"
-    """What a late record is before, in the words of its dead letter."""
-    key: str | None = None
-    """The stream's key field. None if it has none."""
+    """Lookups that the pipeline uses, each with the version for slices that record none."""
 
-    def of(self, stream: str) -> DecodingConfig:
-        """How the records of this stream are decoded."""
-        return next((one for one in self.further if one.stream == stream), self)
+    def of(self, stream: str) -> StreamDecoding:
+        """Return how the records of this stream are decoded."""
+        return self.inputs[self.index_of(stream)]
 
-    def place_of(self, stream: str) -> int:
-        """The place of this stream among those that are read."""
-        return next((at for at, one in enumerate(self.further, 1) if one.stream == stream), 0)
+    def index_of(self, stream: str) -> int:
+        """Return the index of this stream among the inputs. Raises KeyError if the pipeline doesn't read it."""
+        return {one.stream: at for at, one in enumerate(self.inputs)}[stream]
 
     @property
     def formats(self) -> dict[str, RecordFormat]:
-        """Stream -> format, of those that are named."""
-        return {one.stream: one.format for one in (self, *self.further)}
+        """Stream -> format."""
+        return {one.stream: one.format for one in self.inputs}
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,8 @@ class TaskConfig:
 
     decoding: DecodingConfig
     stages: tuple[Stage, ...]
-    types: tuple[tuple[str, str], ...]
-    """The fields of the first stream with their types."""
+    types: tuple[tuple[tuple[str, str], ...], ...]
+    """For each input stream, its fields with their types."""
     bucket_keys: tuple[int, ...]
     """Spark's key of each bucket."""
     late_is_dropped: bool
@@ -72,22 +77,19 @@ class TaskConfig:
     """Only records with an event time from the first to before the second are computed; None: all."""
     record_stages: tuple[RecordStage, ...] = ()
     """The emissions of records."""
-    further_types: tuple[tuple[tuple[str, str], ...], ...] = ()
-    """The fields of each further stream with their types."""
 
     def record_chain(self, stream: int = 0) -> RecordChain:
         """All steps that are done to records of the stream at this place."""
         from strandline.processing.operators.record_chain import record_chain_of
 
-        types = (self.types, *self.further_types)[stream]
-        return record_chain_of(self.record_stages, self.stages, types, stream)
+        return record_chain_of(self.record_stages, self.stages, self.types[stream], stream)
 
     @property
     def cascade(self) -> Cascade:
         """The operators of all stages."""
         from strandline.processing.operators.cascade import cascade_of
 
-        return cascade_of(self.stages, self.types, len(self.bucket_keys), self.record_stages)
+        return cascade_of(self.stages, len(self.bucket_keys), self.record_stages)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class SourceTask:
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
         self._cascade = config.cascade
-        self._chains = [config.record_chain(at) for at in range(1 + len(config.further_types))]
+        self._chains = [config.record_chain(at) for at in range(len(config.types))]
 
     def read(
         self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None, restores: bool = False

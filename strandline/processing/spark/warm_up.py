@@ -102,9 +102,7 @@ def _keyed_task(pipeline: CheckedPipeline, source: TaskConfig) -> KeyedTask:
         for stage in pipeline.stages
     )
     letters = RecordLetters("", "", pipeline.job, 1, 0)
-    return KeyedTask(
-        source.stages, source.types, source.bucket_keys, emissions, letters, record_stages=source.record_stages
-    )
+    return KeyedTask(source.stages, source.bucket_keys, emissions, letters, record_stages=source.record_stages)
 
 
 class WarmSource(StreamSource):
@@ -138,6 +136,6 @@ class WarmReader(DataSourceStreamReader):
             for at in range(_ROWS)
         ]
         times = [0] * _ROWS
-        decoded = decoder_of(self._source.decoding).decode(values, times, None)
+        decoded = decoder_of(self._source.decoding.inputs[0]).decode(values, times, None)
         chunk = DecodedChunk("warm-up", 0, range(_ROWS), times, decoded, values.__getitem__)
         yield from batches_of(SourceTask(self._source).rows([chunk], is_new=True, work=partition.work))

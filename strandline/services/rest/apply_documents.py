@@ -34,7 +34,6 @@ from strandline.processing.pipelines.result_streams import (
     streams_of_windows,
     times_in_results,
 )
-from strandline.processing.pipelines.stages import Stage
 from strandline.processing.pipelines.stored import spec_of_version
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.services.rest.applying.job_changes import JobChanges
@@ -180,7 +179,7 @@ def _fit_streams(
             for reason in schema_mismatches(stream, stage):
                 path: Path = (
                     "steps",
-                    *_step_number(stage.emit_step if isinstance(stage, Stage) and stage.emit_step else stage.step),
+                    stage.emit_number,
                     "emit",
                     position,
                     "stream",
@@ -453,8 +452,3 @@ def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
         if (document.kind, document.name) in seen:
             yield document.problem((document.kind,), f"{document.kind} '{document.name}' is here twice; remove one")
         seen.add((document.kind, document.name))
-
-
-def _step_number(step: str) -> tuple[int, ...]:
-    """The number in a stage's place in its document: 1 of `steps[1]`."""
-    return (int(step.removeprefix("steps[").removesuffix("]")),)

@@ -64,7 +64,7 @@ def preview(
     windows. Raises NotFound, LogUnavailable, TooExpensive; TransientError while another preview takes too long or two are there
     already; InvalidSettings, RegistryUnavailable where records name schemas of a registry.
     """
-    own = stream if stream in pipeline.streams else pipeline.stream.stream
+    own = stream if stream in pipeline.streams else pipeline.inputs[0].name
     registry = _registry_settings(pipeline)
     with _turn():
         headers, beside = run_limited("preview", _headers, pipeline, own, environment=registry)
@@ -81,7 +81,7 @@ def preview(
 def _registry_settings(pipeline: CheckedPipeline) -> dict[str, str]:
     """The settings of the schema registry, if records of the pipeline name schemas in it."""
     decoding = decoding_of(pipeline, "")
-    if not any(one.format.uses_registry for one in (decoding, *decoding.further)):
+    if not any(one.format.uses_registry for one in decoding.inputs):
         return {}
     return {name: value for name, value in os.environ.items() if name.startswith("STRANDLINE_SCHEMA_REGISTRY_")}
 

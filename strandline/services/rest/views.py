@@ -274,11 +274,8 @@ class PipelineGraphView(View):
     """What a pipeline does and costs."""
 
     pipeline: str
-    input: dict[str, Any]
-    """The stream, its partitions, and which columns are read."""
-    event_time: dict[str, Any]
-    further_inputs: list[dict[str, Any]]
-    """Of each further stream the same as `input`, with its `event_time`."""
+    inputs: list[dict[str, Any]]
+    """Each stream that the pipeline reads: its partitions, the columns that are read, and the treatment of its event time."""
     record_stages: list[dict[str, Any]]
     """Of each emission of records: the steps before it, its fields, and where they go."""
     stages: list[dict[str, Any]]

@@ -455,7 +455,7 @@ def _by_stream(pipeline: CheckedPipeline, letters: Sequence[StoredDeadLetter]) -
     """The letters by the stream that their records are of; what is of no stream that the job reads, with the first."""
     found: dict[str, list[StoredDeadLetter]] = {stream: [] for stream in pipeline.streams}
     for letter in letters:
-        found[stream if (stream := letter.headers.get("stream", "")) in found else pipeline.stream.stream].append(
+        found[stream if (stream := letter.headers.get("stream", "")) in found else pipeline.inputs[0].name].append(
             letter
         )
     return found

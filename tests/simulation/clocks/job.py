@@ -19,7 +19,7 @@ from typing import Any
 from strandline.core.errors import LogUnavailable
 from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, Offsets, SliceKind, SliceRow, SliceStatus
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.slices.planner import FurtherStream, PlannerSettings, SlicePlanner
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import GAP_MAX_MS
 from strandline.processing.slices.watermark import (
     accepted_in_after,
@@ -116,9 +116,8 @@ class SimulatedJob:
             )
         )
         self._settings = PlannerSettings(
-            JOB, 1, 1, streams[0], "earliest", history.rows_max, rule, (SHAPE,),
-            has_senders_times=history.has_senders_times,
-            further=tuple(FurtherStream(name, "earliest", None, history.has_senders_times) for name in streams[1:]),
+            JOB, 1, 1, tuple(InputStream(name, has_senders_times=history.has_senders_times) for name in streams),
+            history.rows_max, rule, (SHAPE,),
         )  # fmt: skip
         self._meter: Any = None
         self._accepted: dict[PlaceName, Record] = {}

@@ -21,7 +21,7 @@ PLACE_OF_JOINED = ("log_partition", "log_offset", "log_element")
 _OF_RESULTS = (("result", pa.string()), ("start_ms", pa.int64()))
 """Where a side is results of a stage: what tells a row from others, and where its window begins; null of records."""
 _TOO_MANY = (
-    "{step}.join: more than {count:,} rows of one key on one side within reach of each other; raise 'max_rows', or leave rows "
+    "{step}: more than {count:,} rows of one key on one side within reach of each other; raise 'max_rows', or leave rows "
     "out before the join"
 )
 
@@ -46,14 +46,14 @@ class JoinQuery:
                 (_TIME, pa.int64()),
                 ("side", pa.int8()),
                 *zip(PLACE_OF_JOINED, PLACE_IN_LOG, strict=True),
-                *(_OF_RESULTS if stage.of_results else ()),
+                *(_OF_RESULTS if stage.reads_results else ()),
                 *((name, stored_type(kind)) for name, kind in columns),
             ]
         )
 
     def rows(self, event_us: pa.Array, columns: Mapping[str, pa.Array], places: Sequence[pa.Array]) -> pa.RecordBatch:
         """Records of the side as rows for the query."""
-        of_results = [pa.nulls(len(event_us), kind) for _, kind in _OF_RESULTS] if self.stage.of_results else []
+        of_results = [pa.nulls(len(event_us), kind) for _, kind in _OF_RESULTS] if self.stage.reads_results else []
         return self._rows(event_us, columns, [*places, *of_results])
 
     def rows_of_results(
@@ -90,7 +90,7 @@ class JoinQuery:
         """
         step, size = self.stage, self._size_us
         keys = ", ".join(self._keys)
-        order = f"ORDER BY {_TIME}, {', '.join(PLACE_OF_JOINED)}{', result' if step.of_results else ''}"
+        order = f"ORDER BY {_TIME}, {', '.join(PLACE_OF_JOINED)}{', result' if step.reads_results else ''}"
         hold = f"CASE side WHEN {LEFT} THEN {step.hold_ms(LEFT)} ELSE {step.hold_ms(RIGHT)} END"
         within = f"PARTITION BY side, {keys}{f', {_TIME} // {size}' if step.in_windows else ''}"
         nth = f"lag({_TIME}, {step.max_rows}) OVER ({within} {order})"
@@ -99,7 +99,7 @@ class JoinQuery:
         beyond = "false" if step.is_latest else f"({nth} IS NOT NULL AND {is_near} AND NOT ({is_null}))"
         place = f"{self._stream} || '/' || (log_partition % {PARTITIONS_MAX}) || '/' || log_offset"
         place += " || CASE WHEN log_element IS NULL THEN '' ELSE '/' || log_element END"
-        if step.of_results:
+        if step.reads_results:
             place = f"coalesce(result, {place})"
         all_rows = f"SELECT *, {beyond} AS beyond, {place} AS place FROM {table}"
         found = [self._pairs(), self._alone("beyond", "beyond", is_beyond=True)]
@@ -126,7 +126,7 @@ class JoinQuery:
         if not step.is_latest:
             return f"FROM all_rows l JOIN all_rows r ON {self._condition()}"
         keys = ", ".join(self._keys)
-        stand = [*PLACE_OF_JOINED, *(["result"] if step.of_results else [])]
+        stand = [*PLACE_OF_JOINED, *(["result"] if step.reads_results else [])]
         last = (
             f"row_number() OVER (PARTITION BY {keys}, {_TIME} ORDER BY {', '.join(f'{one} DESC' for one in stand)}) = 1"
         )
@@ -169,7 +169,7 @@ class JoinQuery:
         if step.in_windows:
             times = self._window()
         places = f"CASE side WHEN {LEFT} THEN place || '|-' ELSE '-|' || place END"
-        problem = _TOO_MANY.format(step=step.step, count=step.max_rows).replace("'", "''") if is_beyond else ""
+        problem = _TOO_MANY.format(step=step.path, count=step.max_rows).replace("'", "''") if is_beyond else ""
         shown = f"'{problem}'" if is_beyond else "NULL::VARCHAR"
         return f"SELECT {', '.join([*times, *self._keys, *self._values, places, shown])} FROM all_rows WHERE {where}"
 

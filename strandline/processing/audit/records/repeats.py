@@ -52,9 +52,9 @@ class RepeatsQuery:
         dedupe = pipeline.dedupe
         if dedupe is None:
             return None
-        way = next(way for one in pipeline.all_stages for way in one.record_ways if dedupe in way.steps)
-        read = pipeline.inputs[way.stream]
-        steps, types = way.steps[: way.steps.index(dedupe)], read.stream.types
+        path = next(path for path in pipeline.record_paths if dedupe in path.steps)
+        read = pipeline.inputs[path.stream]
+        steps, types = path.steps[: path.steps.index(dedupe)], read.stream.types
         known = RowSteps(steps, types).types
         keys = [(f"key_{at}", stored_type(arrow_type(known[name]))) for at, name in enumerate(dedupe.by)]
         place = [(PLACE[0], pa.int32()), (PLACE[1], pa.int64()), (PLACE[2], pa.int32())]

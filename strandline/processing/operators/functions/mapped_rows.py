@@ -76,7 +76,7 @@ class MappedRows:
             self._function = installed_function(self._step.function)
             if here != wanted:
                 raise FunctionUnusable(
-                    f"{self._step.step}: {self._step.function} is of {here} here and of {wanted or 'no package'} where the job "
+                    f"{self._step.path}: {self._step.function} is of {here} here and of {wanted or 'no package'} where the job "
                     "was started; install the same package everywhere, and restart the job"
                 )
         return self._function
@@ -115,7 +115,7 @@ class MappedRows:
             )
 
     def _unusable(self, what: str) -> FunctionUnusable:
-        return FunctionUnusable(f"{self._step.step}: {self._step.function} of {self._step.package} {what}")
+        return FunctionUnusable(f"{self._step.path}: {self._step.function} of {self._step.package} {what}")
 
 
 def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:

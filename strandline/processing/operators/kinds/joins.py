@@ -81,7 +81,7 @@ class IntervalJoinOperator(WindowOperator):
             for name in self._columns[side]
         ]
         self._value_types = [one.type for one in values]
-        self._places_held = (*_PLACES, _RESULT) if stage.of_results else _PLACES
+        self._places_held = (*_PLACES, _RESULT) if stage.reads_results else _PLACES
         self.state_schema = pa.schema([*[pa.field(*place) for place in self._places_held], *values])
         self.result_schema = pa.schema(
             [
@@ -97,7 +97,7 @@ class IntervalJoinOperator(WindowOperator):
     def rows_of_side(self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
         """Records of one partition as rows of this side. `columns` have OFFSET and ELEMENT."""
         stands = [columns[OFFSET], columns[ELEMENT].cast(pa.int32()).fill_null(_WHOLE)]
-        if self.join.of_results:
+        if self.join.reads_results:
             stands.append(pa.nulls(len(event_us), pa.string()))
         return self._rows_of(side, partition, event_us, columns, stands)
 
@@ -186,7 +186,7 @@ class IntervalJoinOperator(WindowOperator):
             return pa.concat_batches([old, *new])
         except pa.ArrowInvalid as error:
             raise PermanentError(
-                f"{self.stage.step}.join: the rows that it holds in one bucket have more than 2 GiB of text in one field; lower "
+                f"{self.stage.path}: the rows that it holds in one bucket have more than 2 GiB of text in one field; lower "
                 "the time for which rows are held, add fewer or shorter fields, or leave rows out before the join"
             ) from error
 
@@ -300,7 +300,7 @@ class IntervalJoinOperator(WindowOperator):
             column = table.column(self.state_schema.get_field_index(f"{one.side}_{one.column}"))
             values.append(column.take(sides[one.side]))
         bound = (
-            f"{self.stage.step}.join: more than {self.join.max_rows:,} rows of one key on one side within reach of each other; "
+            f"{self.stage.path}: more than {self.join.max_rows:,} rows of one key on one side within reach of each other; "
             "raise 'max_rows', or leave rows out before the join"
         )
         return pa.RecordBatch.from_arrays(
@@ -327,7 +327,7 @@ class IntervalJoinOperator(WindowOperator):
         exploded = pc.binary_join_element_wise(whole, element, "/")
         is_whole = pc.equal(table.column(5).take(rows), _WHOLE)
         in_log = pc.if_else(is_whole, whole, exploded)
-        if self.join.of_results:
+        if self.join.reads_results:
             in_log = pc.coalesce(table.column(len(_PLACES)).take(rows), in_log)
         return in_log.fill_null("-")
 

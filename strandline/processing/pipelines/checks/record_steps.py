@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from strandline.core.documents import Path, did_you_mean, path_text
 from strandline.core.errors import FunctionUnusable
 from strandline.core.field_types import WHOLE_RANGES, is_nested, normal_type
-from strandline.processing.pipelines.checks.walk import Walk
+from strandline.processing.pipelines.checks.walk import Walk, step_number
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.steps import DistinctSpec, EnrichSpec, MapSpec
@@ -32,7 +32,7 @@ def check_derive(walk: Walk, path: Path, derive: dict[str, str]) -> None:
             columns.append(column)
     _are_new(walk, (*path, "derive"), derive)
     walk.columns |= dict.fromkeys(derive) | {column.name: column.type for column in columns}
-    walk.done(Derive(path_text((*path, "derive")), tuple(columns)))
+    walk.done(Derive(step_number(path), tuple(columns)))
 
 
 def check_map(walk: Walk, path: Path, spec: MapSpec) -> None:
@@ -57,7 +57,7 @@ def check_map(walk: Walk, path: Path, spec: MapSpec) -> None:
     walk.columns |= dict(columns)
     walk.done(
         MapRows(
-            path_text(path),
+            step_number(path),
             spec.function,
             tuple(spec.reads),
             tuple(columns),
@@ -80,7 +80,7 @@ def check_where(walk: Walk, path: Path, text: str) -> None:
     if column and column.type != "boolean":
         walk.add(path, f"expected a condition that is true or false, got a {column.type} (in: {text})")
     elif column:
-        walk.done(Where(path_text(path), column.sql))
+        walk.done(Where(step_number(path), column.sql))
 
 
 def check_select(walk: Walk, path: Path, names: Sequence[str]) -> None:
@@ -131,7 +131,7 @@ def check_enrich(walk: Walk, path: Path, enrich: EnrichSpec) -> None:
         before.setdefault(name.lower(), name)
     walk.columns |= dict.fromkeys(enrich.add) | {column.name: column.type for column in added}
     key = tuple((field, enrich.key[field]) for field in shape.key if field in enrich.key)
-    walk.pending.append(Enrich(path_text(path), shape.name, key, tuple(added), enrich.optional))
+    walk.pending.append(Enrich(step_number(path), shape.name, key, tuple(added), enrich.optional))
 
 
 def _lookup_key(walk: Walk, path: Path, enrich: EnrichSpec, shape: LookupShape) -> None:
@@ -182,7 +182,7 @@ def check_dedupe(walk: Walk, path: Path, by: list[str], within_ms: int) -> None:
     walk.dedupes.append(path)
     for number, name in enumerate(by):
         check_key(walk, (*path, "by", number), name)
-    streams = [walk.streams[way.stream] for way in walk.ways]
+    streams = [walk.streams[one.stream] for one in walk.paths]
     if len(streams) > 1:
         walk.add(
             path,
@@ -204,7 +204,7 @@ def check_dedupe(walk: Walk, path: Path, by: list[str], within_ms: int) -> None:
             f"expected '{key}' among the fields, the key of stream '{stream}', which a record that is sent again has, too: "
             f"it says in which partition both are; write [{', '.join([str(key), *by])}]",
         )
-    walk.done(Dedupe(path_text(path), tuple(by), within_ms))
+    walk.done(Dedupe(step_number(path), tuple(by), within_ms))
 
 
 def _keep(walk: Walk, path: Path, names: Sequence[str]) -> None:
@@ -217,7 +217,7 @@ def _keep(walk: Walk, path: Path, names: Sequence[str]) -> None:
     if not names:
         walk.add(path, "leaves no field; expected at least one")
     walk.columns = {name: walk.columns[name] for name in names if name in walk.columns}
-    walk.done(Select(path_text(path), tuple(walk.columns)))
+    walk.done(Select(step_number(path), tuple(walk.columns)))
 
 
 def check_key(walk: Walk, path: Path, name: str) -> None:
@@ -229,7 +229,7 @@ def check_key(walk: Walk, path: Path, name: str) -> None:
     elif is_nested(walk.columns[name] or ""):
         walk.add(path, f"'{name}' has the type {walk.columns[name]}, which makes no key; group by what stands in it")
     elif not walk.window_before:
-        if walk.is_json(name, walk.ways):
+        if walk.is_json(name, walk.paths):
             walk.add(
                 path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
             )

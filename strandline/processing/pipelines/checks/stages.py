@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from strandline.core.documents import Path, path_text
+from strandline.core.documents import Path
 from strandline.processing.pipelines.checks.record_steps import check_key
-from strandline.processing.pipelines.checks.walk import Place, Walk, unless_only_first
-from strandline.processing.pipelines.event_time import RECORDS, CumulativeShape, WindowShape
+from strandline.processing.pipelines.checks.walk import Place, Walk, step_number
+from strandline.processing.pipelines.event_time import CumulativeShape, WindowShape
 from strandline.processing.pipelines.graph.join_check import join_problems, joined_columns, windows_shared
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.model.emissions import EmitSpec
@@ -29,15 +29,13 @@ def check_emission(walk: Walk, path: Path, step: StepSpec) -> None:
             )
     if walk.stage is None:
         for name in walk.columns:
-            walk.read(name)
-        ways = walk.place().record_ways()
-        walk.record_stages.append(
-            RecordStage(step.record_stage_name, fields, emits, ways[0].steps, path_text(path), unless_only_first(ways))
-        )
+            walk.emitted(name)
+        paths = walk.place().record_paths()
+        walk.record_stages.append(RecordStage(step.record_stage_name, fields, emits, paths, step_number(path)))
         _no_updates(walk, path, step.emit or [], "shows windows that are open, and records are emitted as they come")
         _not_to_its_input(walk, path, step.emit or [])
         for position, emit in enumerate(step.emit or []):
-            if emit.sink is not None and unless_only_first(ways):
+            if emit.sink is not None and any(one.stream for one in paths):
                 walk.add(
                     (*path, "emit", position, "sink"),
                     "a sink that a package brings is told of a record's partition and offset, not of its stream, so it takes "
@@ -53,7 +51,7 @@ def check_emission(walk: Walk, path: Path, step: StepSpec) -> None:
         walk.add((*path, "emit"), f"window '{window.name}' emits already; it has one place that says where results go")
         return
     walk.stages[walk.stage] = replace(
-        window, emits=emits, post_steps=tuple(walk.since_window), emitted=fields, emit_step=path_text(path)
+        window, emits=emits, post_steps=tuple(walk.since_window), emitted=fields, later_emit_number=step_number(path)
     )
     walk.pending, walk.is_emitted = [], True
     _emits(walk, path, step.emit or [], [(name, ()) for name in walk.columns])
@@ -69,11 +67,8 @@ def check_window(walk: Walk, path: Path, window: WindowSpec, emits: list[EmitSpe
         for name, text in window.aggregate.items()
     }
     by_types = {name: walk.columns.get(name) for name in window.by}
-    ways = walk.place().record_ways() if walk.stage is None else ()
-    came = tuple((name, kind or "") for name, kind in walk.columns.items())
+    given = walk.place().stage_input()
     walk.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
-    behind = RECORDS if walk.stage is None else walk.stage
-    place = walk.place()
     walk.stages.append(
         Stage(
             name=window.name,
@@ -88,12 +83,8 @@ def check_window(walk: Walk, path: Path, window: WindowSpec, emits: list[EmitSpe
             by_types=tuple(kind or "" for kind in by_types.values()),
             aggregates=tuple(column for column in aggregates.values() if column),
             emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
-            pre_steps=place.steps_taken(),
-            step=path_text(path),
-            takes=None if behind == len(walk.stages) - 1 else behind,
-            takes_window=place.gives_window,
-            ways=unless_only_first(ways),
-            came=came if unless_only_first(ways) else (),
+            inputs=(given,),
+            number=step_number(path),
         )
     )
     walk.stage, walk.is_emitted = len(walk.stages) - 1, False
@@ -108,8 +99,8 @@ def check_join(walk: Walk, path: Path, join: JoinSpec, emits: list[EmitSpec], si
     a window or a join."""
     inner: Path = (*path, "join")
     columns = sides[LEFT].columns, sides[RIGHT].columns
-    ways = [side.record_ways(at) if side.stage is None else () for at, side in enumerate(sides)]
-    both = (*ways[LEFT], *ways[RIGHT])
+    inputs = tuple(side.stage_input() for side in sides)
+    both = (*inputs[LEFT].paths, *inputs[RIGHT].paths)
     for place, message in join_problems(join, columns, lambda name: walk.is_json(name, both)):
         walk.add((*inner, *place), message)
     stages = [None if side.stage is None else walk.stages[side.stage] for side in sides]
@@ -122,10 +113,9 @@ def check_join(walk: Walk, path: Path, join: JoinSpec, emits: list[EmitSpec], si
     for name in join.on:
         walk.read(name, both)
     for one in added:
-        walk.read(one.column, ways[one.side])
-    by_types, names = {name: columns[LEFT].get(name) for name in join.on}, walk.pipeline.streams
+        walk.read(one.column, inputs[one.side].paths)
+    by_types = {name: columns[LEFT].get(name) for name in join.on}
     before_ms, after_ms = join.before_ms, join.after_ms
-    left = RECORDS if sides[LEFT].stage is None else sides[LEFT].stage
     walk.stages.append(
         JoinStage(
             name=join.name,
@@ -136,15 +126,9 @@ def check_join(walk: Walk, path: Path, join: JoinSpec, emits: list[EmitSpec], si
             by_types=tuple(kind or "" for kind in by_types.values()),
             aggregates=(),
             emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
-            pre_steps=sides[LEFT].steps_taken(),
-            step=path_text(path),
-            takes=left if walk.stages else None,
-            takes_window=sides[LEFT].gives_window,
-            ways=unless_only_first(both),
-            right_steps=sides[RIGHT].steps_taken(),
-            right_takes=sides[RIGHT].stage,
-            right_takes_window=sides[RIGHT].gives_window,
-            streams_joined=tuple(names if len(names) > 1 else names * 2),
+            inputs=inputs,
+            number=step_number(path),
+            streams_joined=tuple(walk.pipeline.streams),
             type=join.type,
             columns=added,
             before_ms=before_ms,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.core.documents import Path, YamlDocument, path_text
+from strandline.core.documents import Path, YamlDocument
 from strandline.core.errors import PROBLEMS_MAX, Problem
 from strandline.core.field_types import JSON_TYPE
 from strandline.core.streams.stream import StreamSpec
@@ -13,7 +13,15 @@ from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import LEFT, Column, RecordStage, RowStep, Select, Stage, Way
+from strandline.processing.pipelines.stages import (
+    Column,
+    RecordPath,
+    RecordStage,
+    RowStep,
+    Select,
+    Stage,
+    StageInput,
+)
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,10 @@ class Place:
 
     columns: dict[str, str | None]
     """The usable columns and their types; None where an error was reported already."""
-    ways: tuple[Way, ...] = ()
-    """The ways of records to the last union, or the streams, where no window stands before."""
+    paths: tuple[RecordPath, ...] = ()
+    """Before the first window, the paths of records to the last union, or from the streams."""
     pending: tuple[RowStep, ...] = ()
-    """The steps since the last window, or since its emission: since `ways`, before the first window."""
+    """Steps since the last window, or since its emission. Before the first window, steps since `paths`."""
     since_window: tuple[RowStep, ...] = ()
     """The steps since the last window, whatever stands between."""
     stage: int | None = None
@@ -38,15 +46,17 @@ class Place:
         """Whether those that take from it take the results of that window as they are, and not what is emitted of it."""
         return self.stage is not None and not self.is_emitted
 
-    def steps_taken(self) -> tuple[RowStep, ...]:
-        """The steps from there, or from the stream on: of the first way, if there are several."""
+    def stage_input(self) -> StageInput:
+        """Return this output as the input of a stage."""
+        columns = tuple((name, kind or "") for name, kind in self.columns.items())
         if self.stage is None:
-            return self.record_ways()[0].steps
-        return self.since_window if self.gives_window else self.pending
+            return StageInput(columns, self.record_paths())
+        steps = self.since_window if self.gives_window else self.pending
+        return StageInput(columns, (), self.stage, self.gives_window, steps)
 
-    def record_ways(self, side: int = LEFT) -> tuple[Way, ...]:
-        """The ways of records up to here, in the order of the streams. `side`: of the join to which they lead."""
-        return tuple(Way(way.stream, (*way.steps, *self.pending), side) for way in self.ways)
+    def record_paths(self) -> tuple[RecordPath, ...]:
+        """Return the paths of records up to here, in the order of the streams."""
+        return tuple(RecordPath(path.stream, (*path.steps, *self.pending)) for path in self.paths)
 
 
 class Walk:
@@ -68,7 +78,7 @@ class Walk:
         self.problems: list[Problem] = []
         self.columns: dict[str, str | None] = {}
         """These six are the `Place` of the step at which the check is."""
-        self.ways: tuple[Way, ...] = ()
+        self.paths: tuple[RecordPath, ...] = ()
         self.pending: list[RowStep] = []
         self.since_window: list[RowStep] = []
         self.stage: int | None = None
@@ -77,7 +87,9 @@ class Walk:
         self.stages: list[Stage] = []
         self.record_stages: list[RecordStage] = []
         self.columns_read: list[set[str]] = [set() for _ in streams]
-        """Of each stream."""
+        """For each stream, the fields that are read."""
+        self.columns_emitted: list[set[str]] = [set() for _ in streams]
+        """For each stream, the fields of records that are emitted as they are."""
         self.dedupes: list[Path] = []
         """Where they stand."""
         self.lookups = lookups
@@ -86,7 +98,7 @@ class Walk:
         """Where the walk is."""
         return Place(
             dict(self.columns),
-            self.ways,
+            self.paths,
             tuple(self.pending),
             tuple(self.since_window),
             self.stage,
@@ -97,7 +109,7 @@ class Walk:
         """Take the next step from there."""
         self.columns, self.stage, self.is_emitted = dict(place.columns), place.stage, place.is_emitted
         self.pending, self.since_window = list(place.pending), list(place.since_window)
-        self.ways = place.ways
+        self.paths = place.paths
 
     def united(self, path: Path, names: Sequence[str], places: Sequence[Place]) -> Place:
         """What a step takes from several places: their records, with the columns that all have."""
@@ -109,20 +121,20 @@ class Walk:
                     "results to a stream, and read that in another pipeline",
                 )
                 return places[0]
-        ways: dict[int, Way] = {}
+        paths: dict[int, RecordPath] = {}
         columns = self._columns_of_all(path, names, [place.columns for place in places])
-        chosen = Select(path_text(path), tuple(columns))
+        chosen = Select(step_number(path), tuple(columns))
         for number, place in enumerate(places):
-            for way in place.record_ways():
-                if way.stream in ways:
-                    stream = self.streams[way.stream].stream
+            for one in place.record_paths():
+                if one.stream in paths:
+                    stream = self.streams[one.stream].stream
                     self.add(
                         (*path, number),
                         f"'{names[number]}' has records of stream '{stream}', and so has one before it in the list: a record on "
                         "both ways would count twice. Take them on one way: 'where' with 'or', 'derive' with 'case when'",
                     )
-                ways.setdefault(way.stream, Way(way.stream, (*way.steps, chosen)))
-        return Place(columns, tuple(ways[at] for at in sorted(ways)))
+                paths.setdefault(one.stream, RecordPath(one.stream, (*one.steps, chosen)))
+        return Place(columns, tuple(paths[at] for at in sorted(paths)))
 
     def _columns_of_all(
         self, path: Path, names: Sequence[str], columns: Sequence[Mapping[str, str | None]]
@@ -147,11 +159,17 @@ class Walk:
             self.add(path, f"have no field in common ({', '.join(names)}); derive fields of the same names first")
         return found
 
-    def read(self, name: str, ways: Sequence[Way] | None = None) -> None:
-        """Note that a column is read, which may be a field of the streams on these ways: on those to this step."""
-        for way in self.ways if ways is None else ways:
-            if name in self.streams[way.stream].fields:
-                self.columns_read[way.stream].add(name)
+    def read(self, name: str, paths: Sequence[RecordPath] | None = None) -> None:
+        """Note that a column is read that may be a field of the streams on these paths. Default: the paths to this step."""
+        for path in self.paths if paths is None else paths:
+            if name in self.streams[path.stream].fields:
+                self.columns_read[path.stream].add(name)
+
+    def emitted(self, name: str) -> None:
+        """Note that a column is a field of records that are emitted as they are."""
+        for path in self.paths:
+            if name in self.streams[path.stream].fields:
+                self.columns_emitted[path.stream].add(name)
 
     def done(self, step: RowStep) -> None:
         """Go on behind this step."""
@@ -189,12 +207,14 @@ class Walk:
             self.add(path, f"{error} (in: {text})")
             return None
 
-    def is_json(self, name: str, ways: Sequence[Way]) -> bool:
-        """Whether a column is a field that holds any JSON, of one of the streams on these ways. Among columns it is a text."""
-        fields = [self.streams[way.stream].fields.get(name) for way in ways]
+    def is_json(self, name: str, paths: Sequence[RecordPath]) -> bool:
+        """Return True if a column is a field of type json of a stream on these paths. As a column, it is a string."""
+        fields = [self.streams[path.stream].fields.get(name) for path in paths]
         return any(field is not None and field.type == JSON_TYPE for field in fields)
 
 
-def unless_only_first(ways: tuple[Way, ...]) -> tuple[Way, ...]:
-    """The ways, as stages name them: those of pipelines that read one stream stay as they were."""
-    return () if all(way.stream == 0 for way in ways) else ways
+def step_number(path: Path) -> int:
+    """Return the number of the step that this path of the document is in."""
+    number = path[1]
+    assert isinstance(number, int), "a path in a step begins with 'steps' and its number"
+    return number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.core.documents import Path, path_text
+from strandline.core.documents import Path
 from strandline.core.times.durations import FOREVER_MS, format_duration
 from strandline.core.times.time_zones import zone_names
 from strandline.processing.pipelines.calendars import days_begin_at_multiples, longer_ms_max
@@ -13,7 +13,7 @@ from strandline.processing.pipelines.event_time import RECORDS, places_taken, re
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, entries_of, plan_branches
 from strandline.processing.pipelines.graph.revisions import revised_stage, revision_problems
 from strandline.processing.pipelines.model.windows import WindowSpec
-from strandline.processing.pipelines.stages import LEFT, RIGHT, WHOLE_RANGE_MS, JoinStage, Stage, first_dedupe
+from strandline.processing.pipelines.stages import WHOLE_RANGE_MS, Stage, StageInput, first_dedupe
 
 
 def check_windows_together(walk: Walk) -> None:
@@ -54,12 +54,12 @@ def check_windows_together(walk: Walk) -> None:
 
 
 def _without_needless_windows(walk: Walk, stage: Stage) -> Stage:
-    has_steps = [bool(one.post_steps) for one in walk.stages]
-    taken = {
-        one.side: one.takes_window and has_steps[one.stage] for one in stage.results_taken(walk.stages.index(stage))
-    }
-    stage = replace(stage, takes_window=taken.get(LEFT, False))
-    return replace(stage, right_takes_window=taken.get(RIGHT, False)) if isinstance(stage, JoinStage) else stage
+    return replace(stage, inputs=tuple(_without_needless_window(walk, one) for one in stage.inputs))
+
+
+def _without_needless_window(walk: Walk, given: StageInput) -> StageInput:
+    has_steps = given.stage is not None and bool(walk.stages[given.stage].post_steps)
+    return replace(given, before_post_steps=given.before_post_steps and has_steps)
 
 
 def _as_window(walk: Walk, at: int) -> WindowSpec | None:
@@ -68,8 +68,8 @@ def _as_window(walk: Walk, at: int) -> WindowSpec | None:
     join, stage = steps[at].join, walk.stages[at]
     if join is None:
         return steps[at].window
-    if join.same_window and stage.takes is not None and stage.takes != RECORDS:
-        return _as_window(walk, stage.takes)
+    if join.same_window and (left := stage.inputs[0].stage) is not None:
+        return _as_window(walk, left)
     return None if join.tumbling is None else WindowSpec.model_construct(name=join.name, tumbling=join.tumbling)
 
 
@@ -98,7 +98,7 @@ def _names_distinct(walk: Walk) -> None:
         is_record_stage = (
             step.stage_name is None
             and step.emit is not None
-            and any(stage.step == path_text(("steps", number)) for stage in walk.record_stages)
+            and any(stage.number == number for stage in walk.record_stages)
         )
         if step.stage_name is not None or is_record_stage:
             name = step.stage_name or step.record_stage_name

@@ -148,7 +148,7 @@ def _common_fields(stages: Sequence[Stage]) -> list[str]:
     if not stages:
         return []
     keys = [set(stage.by) for stage in stages]
-    ways = [way for stage in stages for way in stage.record_ways]
-    deduped = [(one, way.steps) for way in ways if (one := dedupe_of(way.steps)) is not None]
+    paths = [path for stage in stages for _, path in stage.record_paths]
+    deduped = [(one, path.steps) for path in paths if (one := dedupe_of(path.steps)) is not None]
     keys += [set(dedupe.by) - made_by(steps[steps.index(dedupe) :]) for dedupe, steps in deduped]
     return [name for name in stages[-1].by if all(name in key for key in keys)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean
 from strandline.core.errors import Problem
@@ -89,4 +90,13 @@ def deletion_of(lookup: LookupSpec, stream: StreamSpec) -> Derive | None:
     kind = infer_type(expression, types)
     if kind != "boolean":
         raise ExpressionError(f"expected a condition that is true or false, got a {kind}")
-    return Derive("source.deleted_if", (Column(DELETED, expression.sql, kind),))
+    return _Deletion(0, (Column(DELETED, expression.sql, kind),))
+
+
+@dataclass(frozen=True)
+class _Deletion(Derive):
+    """The condition of a lookup's document, as a step."""
+
+    @property
+    def path(self) -> str:
+        return "source.deleted_if"

@@ -109,7 +109,7 @@ def _within(dedupe: Answer) -> str:
 def graph_tables(graph: Answer) -> list[Table | Text]:
     """A pipeline's stages in order with their steps, what each keeps, and what holds for all together."""
     exchange, retention = graph["exchange"], graph["retention"]
-    inputs = [{**graph["input"], "event_time": graph["event_time"]}, *graph["further_inputs"]]
+    inputs = graph["inputs"]
     spread = " and ".join(", ".join(branch["by"]) or "no field" for branch in graph["branches"]) or "no field"
     kept = {read["stream"]: read["retention_ms"] for read in inputs}
     facts = [
@@ -131,7 +131,7 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
         facts.append(("time zones", f"tz database {graph['time_zone_rules']}"))
     tables: list[Table | Text] = [facts_table(facts)]
     stages = [*graph["record_stages"], *graph["stages"]]
-    in_a_row = [graph["input"]["stream"], *(stage["name"] for stage in stages)]
+    in_a_row = [inputs[0]["stream"], *(stage["name"] for stage in stages)]
     source = _no_source if [stage["from"] for stage in stages] == in_a_row[:-1] else _source
     if graph["record_stages"]:
         tables.append(_record_stages_table(graph["record_stages"], source))

@@ -65,7 +65,7 @@ class StreamChanges:
                 f"stream {stream.stream} can't change so while job {job.name} reads it, because that changes "
                 f"{'; '.join(forbidden)}. Apply it together with a pipeline whose results stay as they are, for example by a cast"
             )
-        if after.compiled == before.compiled:
+        if after.identity == before.identity:
             return f"job {job.name} goes by it from its next slice on"
         cost = rewind_cost(self._ledger, plan_of_job(self._ledger, after), job.name)
         return f"job {job.name} computes its open windows anew for it, which reads {cost.records:,} records again"

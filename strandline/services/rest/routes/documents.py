@@ -77,7 +77,7 @@ def preview_pipeline(
     Writes nothing. A viewer can read registered streams only; an operator can read each topic."""
     chosen = chosen_pipeline(control.applier.check(body, source), pipeline, source)
     chosen = with_present_tables(control.ledger, chosen)
-    read = stream or chosen.stream.stream
+    read = stream or chosen.inputs[0].name
     require_readable(control, read, may_read_topics=may_read_topics)
     return preview(control.log, chosen, read, records, seconds, control.run_limited)
 

@@ -95,7 +95,7 @@ def preview_job(
     job = control.ledger.job(name)
     pipeline = present_pipeline(control.ledger, job, is_strict=True)
     pipeline = with_present_tables(control.ledger, pipeline)
-    read = stream or pipeline.stream.stream
+    read = stream or pipeline.inputs[0].name
     require_readable(control, read, may_read_topics=may_read_topics)
     return preview(control.log, pipeline, read, records, seconds, control.run_limited)
 
