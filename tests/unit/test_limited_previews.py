@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import NewestRecords
 from strandline.processing.formats.inference.proposals import infer_from_topic
 from strandline.processing.pipelines.model.windows import WINDOWS_MAX
-from strandline.services.control import _LIMITED_MODULES
+from strandline.services import control
+from strandline.services.control import _LIMITED_MODULES, ControlSettings
 from strandline.services.processes.limited_work import LimitedWork
 from strandline.services.rest.apply_documents import Applier, check_documents
 from strandline.services.rest.previews import _headers, _run_desk, chosen_pipeline
-from tests.support.control import Topics
+from tests.support.control import BOTH, Api, Topics
 
 STREAM = "stream: tanks\nschema: {tank: string, ts: {type: timestamp, unit: ms}, note: string}\n"
 PIPELINE = """\
@@ -106,3 +108,49 @@ def test_a_proposal_is_made_by_the_process(work: LimitedWork) -> None:
     proposal = work.run("proposal", infer_from_topic, "tanks", [RECORD] * 5, 1, "7d")
     assert proposal == infer_from_topic("tanks", [RECORD] * 5, 1, "7d")
     StreamSpec.from_document(proposal.document)
+
+
+def test_the_control_service_computes_nothing_of_a_request_without_the_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the parts that the service itself makes, except for the contents of Kafka."""
+    refused: list[str] = []
+    granted: set[str] = set()
+
+    def refuse(
+        self: LimitedWork, kind: str, function: Callable[..., object], *arguments: object, **_: object
+    ) -> object:
+        if kind in granted:
+            return function(*arguments)
+        refused.append(kind)
+        raise TooExpensive(f"the {kind} took too long")
+
+    monkeypatch.setattr(LimitedWork, "start", lambda self: None)
+    monkeypatch.setattr(LimitedWork, "run", refuse)
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    api = Api(ledger)
+    assert api.apply(BOTH).status_code == 200
+    settings = ControlSettings(data_dir=tmp_path, kafka_bootstrap="127.0.0.1:1", elasticsearch_url="http://127.0.0.1:1")
+    made = control._dependencies(settings, ledger, "control-test")
+    yaml = {"content": BOTH, "headers": {"Content-Type": "application/yaml"}}
+    try:
+        api._dependencies = replace(made, log=api.log)
+        for kind, method, path, options in (
+            ("check", "POST", "/v1/documents", yaml),
+            ("check", "POST", "/v1/documents/plan", yaml),
+            ("check", "POST", "/v1/pipelines/check", yaml),
+            ("check", "POST", "/v1/pipelines/preview", yaml),
+            ("preview", "GET", "/v1/jobs/power/preview", {}),
+            ("proposal", "GET", "/v1/topics/turbines/proposal", {}),
+            ("list of fields", "GET", "/v1/streams/turbines/undeclared", {}),
+        ):
+            refused.clear()
+            answer = api.ask(method, path, **options)
+            assert (answer.status_code, answer.json().get("code"), refused) == (422, "too_expensive", [kind]), path
+        granted.add("check")
+        refused.clear()
+        assert api.ask("POST", "/v1/pipelines/preview", **yaml).status_code == 422
+        assert refused == ["preview"], "a pipeline that was checked is limited when it runs, too"
+    finally:
+        made.close_limited()
+        ledger.close()
