@@ -106,6 +106,22 @@ def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, doorkeeper: D
                 assert need.value in answer.json()["detail"], cell
 
 
+def test_a_token_of_the_role_metrics_reads_metrics_and_nothing_else(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+    """The tables of rights aren't used here, so a change of a table alone fails."""
+    api = Api(ledger, doorkeeper=doorkeeper)
+    authorization = f"Bearer {tokens_of_each_kind(ledger, STREAM)['metrics']}"
+    allowed = set()
+    for name in described_operations():
+        method, _, template = name.partition(" ")
+        path = re.sub(r"{\w+}", "7", template)
+        if api.ask(method, path, headers={"Authorization": authorization}).status_code not in (401, 403):
+            allowed.add(name)
+    assert allowed == {"GET /healthz", "GET /readyz", "GET /metrics"}
+    assert ask_gateway(doorkeeper, "GET", "/metrics", authorization)[0].status == 200
+    answer, writer, _ = ask_gateway(doorkeeper, "POST", f"/v1/streams/{STREAM}/records", authorization)
+    assert (answer.status, writer.appended) == (403, [])
+
+
 def test_what_is_wrong_is_told_to_viewers_and_only_that_something_is_to_others(
     ledger: Ledger, doorkeeper: Doorkeeper
 ) -> None:
