@@ -550,6 +550,7 @@ def poll(
     replies: list[Reply | Exception],
     ends: list[Exception | Accepted] | None = None,
     document: dict[str, Any] | None = None,
+    secret: Callable[[str, str], str] = lambda name, url: f"Bearer {name}",
     **of_poll: Any,
 ) -> tuple[list[str], ToldAsker, list[Any], list[float | None], int]:
     """Outcomes, what was asked, what was appended, the pauses asked for, and the failures in a row at the end."""
@@ -570,7 +571,7 @@ def poll(
         tools = PollingTools(
             asker,  # type: ignore[arg-type]
             validators,
-            lambda name, url: f"Bearer {name}",
+            secret,
             asyncio.Semaphore(1),
             lambda _stream, outcome: outcomes.append(outcome),
         )
@@ -620,6 +621,16 @@ def test_who_asks_the_same_url_for_another_stream_or_otherwise_is_sent_its_state
     answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')
     asked = [poll(tmp_path, [answer], **how)[1].asked[0].get("If-None-Match") for how in ({}, other, {}, other)]
     assert asked == [None, None, '"1"', '"1"']
+
+
+def test_a_request_to_another_host_is_not_made_with_the_secret(tmp_path: Path) -> None:
+    """Each secret is asked for with the URL of its own request."""
+    settings = PollSettings(poll_secrets={"S": "Bearer canary"}, poll_secret_hosts={"S": ("meters.example",)})
+    secret = Secrets(settings).value_for
+    outcomes, asker, _, _, _ = poll(tmp_path, [Reply(204)], secret=secret, url="https://evil.example/a")
+    assert (outcomes, asker.asked) == (["invalid_settings"], [])
+    outcomes, asker, _, _, _ = poll(tmp_path, [Reply(204)], secret=secret, url="https://meters.example/a")
+    assert (outcomes, asker.asked[0]["Authorization"]) == (["empty"], "Bearer canary")
 
 
 @pytest.fixture
