@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillRow, BackfillState
 from strandline.processing.backfill.process import Backfill
 from strandline.processing.run.exit_codes import EXIT_AWAY
+from strandline.services import control
 from strandline.services.cli import commands as command_line
+from strandline.services.processes.limited_work import LimitedWork
 from strandline.services.supervision.backfill_jobs import BackfillJobs, backfill_command
 from tests.support.control import BOTH, PIPELINE, Api, ObedientSupervisor, serving
 from tests.support.ledger_server import LedgerServer
@@ -39,6 +41,7 @@ class Lab:
         self.started: list[tuple[str, int]] = []
         self.discarded: list[tuple[str, int]] = []
         self.index_is_away = False
+        self.generation_in_index = 0
         self.leads = True
         self.outside_answers = True
         self.backfills = BackfillJobs(
@@ -48,6 +51,7 @@ class Lab:
             lambda stream: self.api.log.range(stream).offset_first,
             self._discard,
             outside_answers=lambda: self.outside_answers,
+            newest_generation=self._newest_generation,
             command=self._command,
             pause_first_s=0.01,
         )
@@ -69,6 +73,10 @@ class Lab:
         if self.index_is_away:
             raise IndexUnavailable("Elasticsearch does not answer")
         self.discarded.append((store, generation))
+
+    def _newest_generation(self, stores: Sequence[str]) -> int:
+        assert stores == ["turbine-minute"]
+        return self.generation_in_index
 
     def say(self, what: str) -> None:
         new = self.directory / "say.new"
@@ -136,6 +144,26 @@ def test_a_backfill_is_asked_for_carried_out_and_shown(lab: Lab) -> None:
     assert lab.discarded == []
     kinds = [event.kind for event in lab.ledger.events("power")]
     assert "backfill_requested" in kinds
+
+
+def test_the_number_of_a_backfill_that_the_ledger_does_not_contain_is_not_used_again(lab: Lab) -> None:
+    lab.generation_in_index = 4
+    assert lab.ask()["generation"] == 5
+
+
+def test_the_control_service_asks_the_index_for_the_newest_generation(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "http://127.0.0.1:1"
+    monkeypatch.setattr(LimitedWork, "start", lambda self: None)
+    monkeypatch.setattr(control, "KafkaStatus", lambda bootstrap: lab.api.log)
+    monkeypatch.setattr(control, "newest_generation", lambda asked, stores: 4 if asked == url else 0)
+    settings = control.ControlSettings(data_dir=tmp_path, kafka_bootstrap="127.0.0.1:1", elasticsearch_url=url)
+    made = control._dependencies(settings, lab.ledger, "control-test")
+    try:
+        assert made.backfills.request("power", 0, None, None).generation == 5
+    finally:
+        made.close_limited()
 
 
 def test_a_process_that_dies_is_followed_by_one_that_goes_on(lab: Lab) -> None:

@@ -16,6 +16,7 @@ from strandline.log.admin import KafkaAdmin, TopicDescription
 from strandline.log.kafka_status import LogRange
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, rewind_cost
 from strandline.services.rest.job_status import present_pipeline
+from strandline.services.supervision import job_lives
 from tests.support.control import BOTH, PIPELINE, STREAM, Admin, Api, MadeTopic
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -82,6 +83,24 @@ def test_a_reset_begins_at_a_place_of_the_log_and_numbers_nothing_anew(api: Api)
     again = api.ask("POST", "/v1/jobs/power/reset?to=latest").json()
     assert (again["generation"], again["epoch"], again["slice"], again["lag_records"]) == (3, 4, 8, 0)
     assert [event.kind for event in api.ledger.events("power")].count("job_reset") == 2
+
+
+def test_a_reset_uses_no_generation_that_the_index_has_and_the_ledger_does_not(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is from before an earlier reset, or a backfill."""
+    asked: list[list[str]] = []
+
+    def newest(url: str, stores: list[str]) -> int:
+        asked.append(stores)
+        return 4
+
+    monkeypatch.setattr(job_lives, "newest_generation", newest)
+    monkeypatch.setattr(job_lives, "hide_older", lambda *_: None)
+    api.apply(BOTH)
+    run_and_stop(api)
+    assert api.ask("POST", "/v1/jobs/power/reset?to=earliest").json()["generation"] == 5
+    assert asked == [["turbine-minute"]]
 
 
 def test_a_reset_to_a_time_begins_at_the_first_record_that_arrived_then(api: Api) -> None:
