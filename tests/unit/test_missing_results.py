@@ -9,17 +9,22 @@ from typing import Any
 
 import pytest
 
-from strandline.core.errors import Conflict, ResultsMissing
+from strandline.core.errors import Conflict, LedgerBehind, ResultsMissing
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillState, WindowRange
 from strandline.processing.pipelines.stages import Emit
-from strandline.processing.run import missing_results
+from strandline.processing.run import missing_results, newer_results, preparation
 from strandline.processing.run.missing_results import plan_restore, require_results
+from strandline.processing.run.preparation import prepare_run
+from strandline.processing.slices.rewind import plan_of_job
 from strandline.processing.source.recorded_slices import Replay
+from strandline.results import generations
+from strandline.results.generations import Generation, filter_of, swap_aliases
 from strandline.results.sinks.contract import batch_of
 from strandline.results.sinks.files_writer import FilesWriter
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.unit.test_generations import Index
 from tests.unit.test_newer_results import Lab, emit_by
 
 INDEX = "index watts-2026.01"
@@ -83,6 +88,66 @@ def test_an_index_that_lacks_results_of_the_last_slices_is_refused_with_the_comm
     lab.store.emissions[INDEX] = {4: 4}
     assert "job power: 6 of 10 results of slices 4 to 6 are missing in index watts-2026.01" in lab.missing()
     assert "run strandline job backfill power --missing, which restores" in lab.missing()
+
+
+def start(lab: StoredLab, monkeypatch: pytest.MonkeyPatch, index: Index) -> None:
+    """As a run begins, over doubles of Kafka and of the index."""
+    last = lab.run.ledger.last_slice("power")
+    assert last is not None
+    lab.index.ends_of |= {stream: dict(ends) for stream, ends in last.offsets.items()}
+    monkeypatch.setattr(preparation, "fence_older_runs", lambda *_: None)
+    monkeypatch.setattr(newer_results, "last_records", lab.last_records)
+    monkeypatch.setattr(newer_results, "newer_document", lab.newer_document)
+    monkeypatch.setattr(newer_results, "unknown_generation", lab.unknown_generation)
+    monkeypatch.setattr(generations, "request", index.request)
+    prepare_run(lab.run, "http://index", plan_of_job(lab.run.ledger, lab.run.pipeline), None)
+
+
+def test_a_run_begins_only_with_all_results(lab: StoredLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(lab, monkeypatch, Index("watts-2026.01"))
+    lab.store.emissions[INDEX] = {4: 4}
+    with pytest.raises(ResultsMissing, match="6 of 10 results"):
+        start(lab, monkeypatch, Index("watts-2026.01"))
+
+
+def replaced_by(ledger: Ledger, to: BackfillState) -> Generation:
+    """A backfill of the windows of the first two minutes, in this state."""
+    windows = {"per_minute": WindowRange(0, 120_000)}
+    row = ledger.request_backfill("power", 1, (0, None), windows, 2, 10, {"turbines": 1})
+    ledger.begin_backfill("power", row.generation)
+    ledger.move_backfill("power", row.generation, BackfillState.SWAPPING)
+    if to is not BackfillState.SWAPPING:
+        ledger.move_backfill("power", row.generation, to)
+    return Generation(row.generation, 0, 120_000)
+
+
+def test_a_start_sets_the_aliases_again_as_the_ledger_has_them(lab: StoredLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index was restored from a copy of the time before a backfill was complete."""
+    second = replaced_by(lab.run.ledger, BackfillState.COMPLETE)
+    index = Index("watts-2026.01", "watts.g2-2026.01")
+    index.aliases["watts-2026.01"] = {"watts": None}
+    start(lab, monkeypatch, index)
+    assert index.shown("watts") == {"watts-2026.01": filter_of([second], 1), "watts.g2-2026.01": None}
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["a backfill sets them", "the ledger is older"])
+def test_a_start_does_not_take_back_a_generation_that_the_aliases_show(
+    lab: StoredLab, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """A backfill may have set the aliases, and not have noted it yet. The ledger may also be from before a backfill."""
+    shown = [replaced_by(lab.run.ledger, BackfillState.COMPLETE), Generation(3, 0, 120_000)]
+    if is_known:
+        assert replaced_by(lab.run.ledger, BackfillState.SWAPPING) == shown[1]
+    index = Index("watts-2026.01", "watts.g2-2026.01", "watts.g3-2026.01")
+    monkeypatch.setattr(generations, "request", index.request)
+    swap_aliases("http://index", {"watts": shown})
+    before = index.aliases
+    if is_known:
+        start(lab, monkeypatch, index)
+    else:
+        with pytest.raises(LedgerBehind, match="alias watts shows generation 3 already"):
+            start(lab, monkeypatch, index)
+    assert index.aliases == before
 
 
 def test_an_index_that_was_deleted_is_not_compared(lab: StoredLab) -> None:
