@@ -2,7 +2,7 @@
 
 * `late`: a record is late, and neither its own event time nor an idle partition is the cause. That is so if the record came to
   Kafka within the delay after its event time; and if it is in order in its partition, and the watermark didn't pass it while the
-  partition was idle: without an accepted record for `idle_timeout`, not counting the time in which Kafka or the partition
+  partition was idle: without an accepted record for `idle_timeout` between two times in which Kafka or the partition
   couldn't take records. Before its first accepted record, a partition holds no window open.
 * `stuck`: a window stays open for more than two timeouts, though nothing is in the way. The time begins at the end of the window
   and the delay, at the last record in it, or when the last obstacle ended. Obstacles are outages, a job that doesn't run, a
@@ -32,11 +32,9 @@ from tests.simulation.clocks.history import (
     DELAY_MS,
     IDLE_MS,
     MAX_AHEAD_MS,
-    RESUME_MS,
     SIZE_MS,
     History,
     Record,
-    Span,
 )
 from tests.simulation.clocks.rules import Variant
 
@@ -277,12 +275,17 @@ class SimulatedJob:
         self.outcome.findings.append(f"late: {record} of {place} is {why}, and late in slice {row.number}")
 
     def _idle_ms(self, place: PlaceName, from_ms: int, to_ms: int) -> int:
-        """How long the partition has been idle between two records, as far as the job can know."""
+        """How long the partition was idle between two records, as far as the job can know: the longest time without an outage,
+        because a count begins again after each outage."""
         history = self.history
         away = [*history.kafka_away, *history.places[place[0]][place[1]].not_writable]
         # Of a time in which the job doesn't look, a part counts that is not known to be an outage.
         unseen_ms = GAP_MAX_MS * len(history.slow) + LOOK_MS * 2 * len(away)
-        return to_ms - from_ms - sum(_overlap_ms(span, from_ms, to_ms) for span in away) + unseen_ms
+        longest_ms = begin_ms = 0
+        for span in sorted(away):
+            longest_ms = max(longest_ms, min(span.begin_ms, to_ms) - max(begin_ms, from_ms))
+            begin_ms = max(begin_ms, span.end_ms)
+        return max(longest_ms, to_ms - max(begin_ms, from_ms)) + unseen_ms
 
     def _look_for_stuck_windows(self) -> None:
         if not self._open:
@@ -305,10 +308,6 @@ class SimulatedJob:
         waited_ms = now_ms - max(needed_ms, silent_from_ms + max(0, needed_ms - latest_ms))
         if waited_ms > STUCK_MS:
             self.outcome.findings.append(f"stuck: the window that ends at {end_ms} waits for {waited_ms} ms")
-
-
-def _overlap_ms(span: Span, from_ms: int, to_ms: int) -> int:
-    return max(0, min(span.end_ms + RESUME_MS, to_ms) - max(span.begin_ms, from_ms))
 
 
 def simulate_clocks(history: History, variant: Variant) -> Outcome:
