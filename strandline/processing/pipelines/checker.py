@@ -10,6 +10,7 @@ from strandline.core.errors import PROBLEMS_MAX, InvalidDocument
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
+from strandline.processing.pipelines.checks.check_context import CheckContext, StepOutput
 from strandline.processing.pipelines.checks.record_steps import (
     check_dedupe,
     check_derive,
@@ -21,7 +22,6 @@ from strandline.processing.pipelines.checks.record_steps import (
     check_where,
 )
 from strandline.processing.pipelines.checks.stages import check_emission, check_join, check_window
-from strandline.processing.pipelines.checks.walk import Place, Walk
 from strandline.processing.pipelines.checks.whole import check_revisions, check_windows_together
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -42,7 +42,7 @@ def check(
     with every problem found.
     """
     given = [streams] if isinstance(streams, StreamSpec) else list(streams)
-    return _run(Walk(pipeline, given, document, lookups or {}))
+    return _run(CheckContext(pipeline, given, document, lookups or {}))
 
 
 def as_far_as_known(
@@ -50,83 +50,84 @@ def as_far_as_known(
 ) -> CheckedPipeline:
     """What `check` gives, without the expressions that it refuses: of a stored pipeline from before rules that are stricter now.
     It is there to be compared with the version that follows it, and can't be run."""
-    return _run(Walk(pipeline, list(streams), None, lookups), is_strict=False)
+    return _run(CheckContext(pipeline, list(streams), None, lookups), is_strict=False)
 
 
-def _run(walk: Walk, *, is_strict: bool = True) -> CheckedPipeline:
+def _run(context: CheckContext, *, is_strict: bool = True) -> CheckedPipeline:
     """1. The streams and their event times. 2. Each step in order. 3. The windows together. 4. All problems at once."""
-    for at, stream in enumerate(walk.streams):
-        _event_time(walk, at, stream)
-    from_streams = [Place(dict(stream.types), (RecordPath(at, ()),)) for at, stream in enumerate(walk.streams)]
-    places = list[Place]()
-    for number, step in enumerate(walk.pipeline.steps):
+    for at, stream in enumerate(context.streams):
+        _event_time(context, at, stream)
+    from_streams = [StepOutput(dict(stream.types), (RecordPath(at, ()),)) for at, stream in enumerate(context.streams)]
+    outputs = list[StepOutput]()
+    for number, step in enumerate(context.pipeline.steps):
         path: Path = ("steps", number)
         taken = [
-            places[one] if (read := stream_place(one)) is None else from_streams[read] for one in walk.sources[number]
+            outputs[one] if (read := stream_place(one)) is None else from_streams[read]
+            for one in context.sources[number]
         ]
         united = step.join is None and len(taken) > 1
-        walk.go_on_from(walk.united((*path, "from"), step.taken, taken) if united else taken[0])
+        context.output = context.united((*path, "from"), step.taken, taken) if united else taken[0]
         if step.derive is not None:
-            check_derive(walk, path, step.derive)
+            check_derive(context, path, step.derive)
         elif step.where is not None:
-            check_where(walk, (*path, "where"), step.where)
+            check_where(context, (*path, "where"), step.where)
         elif step.map is not None:
-            check_map(walk, (*path, "map"), step.map)
+            check_map(context, (*path, "map"), step.map)
         elif step.select is not None:
-            check_select(walk, (*path, "select"), step.select)
+            check_select(context, (*path, "select"), step.select)
         elif step.drop is not None:
-            check_drop(walk, (*path, "drop"), step.drop)
+            check_drop(context, (*path, "drop"), step.drop)
         elif step.enrich is not None:
-            check_enrich(walk, (*path, "enrich"), step.enrich)
+            check_enrich(context, (*path, "enrich"), step.enrich)
         elif step.dedupe is not None:
-            check_dedupe(walk, (*path, "dedupe"), step.dedupe.by, step.dedupe.within)
+            check_dedupe(context, (*path, "dedupe"), step.dedupe.by, step.dedupe.within)
         elif step.distinct is not None:
-            check_distinct(walk, (*path, "distinct"), step.distinct)
+            check_distinct(context, (*path, "distinct"), step.distinct)
         elif step.window is not None:
-            check_window(walk, path, step.window, step.emit or [])
+            check_window(context, path, step.window, step.emit or [])
         elif step.join is not None:
-            check_join(walk, path, step.join, step.emit or [], (taken[0], taken[1]))
+            check_join(context, path, step.join, step.emit or [], (taken[0], taken[1]))
         elif step.emit is not None:
-            check_emission(walk, path, step)
-        places.append(walk.place())
-        if len(walk.columns) > COLUMNS_MAX:
-            walk.add(path, f"leads to {len(walk.columns):,} columns; expected at most {COLUMNS_MAX:,} at once")
-        if is_strict and (len(walk.columns) > COLUMNS_MAX or len(walk.problems) > PROBLEMS_MAX):
-            raise InvalidDocument(walk.problems)
-    check_windows_together(walk)
-    if walk.pipeline.revise_ms:
-        check_revisions(walk)
-    if walk.problems and is_strict:
-        raise InvalidDocument(walk.problems)
-    inputs = tuple(_input(walk, at, stream) for at, stream in enumerate(walk.streams))
+            check_emission(context, path, step)
+        outputs.append(context.output)
+        if len(context.columns) > COLUMNS_MAX:
+            context.add(path, f"leads to {len(context.columns):,} columns; expected at most {COLUMNS_MAX:,} at once")
+        if is_strict and (len(context.columns) > COLUMNS_MAX or len(context.problems) > PROBLEMS_MAX):
+            raise InvalidDocument(context.problems)
+    check_windows_together(context)
+    if context.pipeline.revise_ms:
+        check_revisions(context)
+    if context.problems and is_strict:
+        raise InvalidDocument(context.problems)
+    inputs = tuple(_input(context, at, stream) for at, stream in enumerate(context.streams))
     rule = inputs[0].event_time_rule
     if len(inputs) > 1:
         rule = replace(rule, by_stream=tuple((one.name, one.event_time_rule) for one in inputs))
     checked = CheckedPipeline(
-        spec=walk.pipeline,
+        spec=context.pipeline,
         inputs=inputs,
-        stages=tuple(walk.stages),
-        record_stages=tuple(walk.record_stages),
-        event_time_rule=replace(rule, revise_ms=walk.pipeline.revise_ms),
-        lookups=tuple((name, walk.lookups[name].version) for name in walk.pipeline.lookups()),
+        stages=tuple(context.stages),
+        record_stages=tuple(context.record_stages),
+        event_time_rule=replace(rule, revise_ms=context.pipeline.revise_ms),
+        lookups=tuple((name, context.lookups[name].version) for name in context.pipeline.lookups()),
     )
-    if not walk.pipeline.revise_ms:
+    if not context.pipeline.revise_ms:
         return checked
     return replace(checked, event_time_rule=replace(checked.event_time_rule, revises=checked.digest))
 
 
-def _event_time(walk: Walk, at: int, stream: StreamSpec) -> None:
-    read = walk.pipeline.reads[at]
+def _event_time(context: CheckContext, at: int, stream: StreamSpec) -> None:
+    read = context.pipeline.reads[at]
     if read.stream != stream.stream:
-        walk.add((*walk.pipeline.path_of_input(at), "stream"), f"reads '{read.stream}', not '{stream.stream}'")
+        context.add((*context.pipeline.path_of_input(at), "stream"), f"reads '{read.stream}', not '{stream.stream}'")
     source = read.event_time.source
-    name, path = source.field, (*walk.pipeline.path_of_event_time(at), "field")
+    name, path = source.field, (*context.pipeline.path_of_event_time(at), "field")
     if name is None:
         return
     field = stream.fields.get(name)
     if field is None:
         known = [n for n, f in stream.fields.items() if f.type == "timestamp"] or stream.fields
-        walk.add(path, f"'{name}' is not a field of stream '{stream.stream}'{did_you_mean(name, known)}")
+        context.add(path, f"'{name}' is not a field of stream '{stream.stream}'{did_you_mean(name, known)}")
     elif field.type != "timestamp":
         remedy = f"declare it as one ({name}: timestamp)"
         if field.type == "string":
@@ -134,20 +135,20 @@ def _event_time(walk: Walk, at: int, stream: StreamSpec) -> None:
                 ", or, where it is written otherwise than in ISO 8601, read it in a pipeline before "
                 "(docs/formats.md, Times in other forms)"
             )
-        walk.add(path, f"'{name}' is a {field.type}; event time needs a field of type timestamp: {remedy}")
+        context.add(path, f"'{name}' is a {field.type}; event time needs a field of type timestamp: {remedy}")
     elif not field.required and not source.or_log:
-        walk.add(
+        context.add(
             path,
             f"'{name}' is optional in stream '{stream.stream}'; require it there, or give records without it "
             "their time of arrival by 'else: log'",
         )
     else:
-        walk.columns_read[at].add(name)
+        context.columns_read[at].add(name)
 
 
-def _input(walk: Walk, at: int, stream: StreamSpec) -> CheckedInput:
-    event_time = walk.pipeline.reads[at].event_time
-    computed, emitted = walk.columns_read[at], walk.columns_emitted[at]
+def _input(context: CheckContext, at: int, stream: StreamSpec) -> CheckedInput:
+    event_time = context.pipeline.reads[at].event_time
+    computed, emitted = context.columns_read[at], context.columns_emitted[at]
     return CheckedInput(
         stream,
         tuple(name for name in stream.fields if name in computed or name in emitted),

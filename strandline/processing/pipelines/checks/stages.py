@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from strandline.core.documents import Path
+from strandline.processing.pipelines.checks.check_context import CheckContext, StepOutput, step_number
 from strandline.processing.pipelines.checks.record_steps import check_key
-from strandline.processing.pipelines.checks.walk import Place, Walk, step_number
 from strandline.processing.pipelines.event_time import CumulativeShape, WindowShape
 from strandline.processing.pipelines.graph.join_check import join_problems, joined_columns, windows_shared
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
@@ -18,58 +18,59 @@ from strandline.processing.pipelines.stages import LEFT, RIGHT, Emit, JoinStage,
 from strandline.results.names import COLUMN_NAME_LENGTH_MAX, OWN_PREFIX, WINDOW_FIELDS
 
 
-def check_emission(walk: Walk, path: Path, step: StepSpec) -> None:
+def check_emission(context: CheckContext, path: Path, step: StepSpec) -> None:
     """An `emit` in a step of its own: behind a window of what that gives, before the first one of records."""
     emits = tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in step.emit or [])
-    fields = tuple((name, kind) for name, kind in walk.columns.items() if kind is not None)
-    for name in walk.columns:
+    fields = tuple((name, kind) for name, kind in context.columns.items() if kind is not None)
+    for name in context.columns:
         if name.startswith("_"):
-            walk.add(
+            context.add(
                 path, f"'{name}' begins with '_', and no field of a result may; leave it out with 'drop: [{name}]'"
             )
-    if walk.stage is None:
-        for name in walk.columns:
-            walk.emitted(name)
-        paths = walk.place().record_paths()
-        walk.record_stages.append(RecordStage(step.record_stage_name, fields, emits, paths, step_number(path)))
-        _no_updates(walk, path, step.emit or [], "shows windows that are open, and records are emitted as they come")
-        _not_to_its_input(walk, path, step.emit or [])
+    if context.output.stage is None:
+        for name in context.columns:
+            context.emitted(name)
+        paths = context.output.record_paths()
+        context.record_stages.append(RecordStage(step.record_stage_name, fields, emits, paths, step_number(path)))
+        _no_updates(context, path, step.emit or [], "shows windows that are open, and records are emitted as they come")
+        _not_to_its_input(context, path, step.emit or [])
         for position, emit in enumerate(step.emit or []):
             if emit.sink is not None and any(one.stream for one in paths):
-                walk.add(
+                context.add(
                     (*path, "emit", position, "sink"),
                     "a sink that a package brings is told of a record's partition and offset, not of its stream, so it takes "
                     "records of a pipeline's first stream only; emit results of windows, or to another kind of place",
                 )
-        _own_names_free(walk, path, step.emit or [], walk.columns)
-        _names_fit_tables(walk, path, step.emit or [], walk.columns)
+        _own_names_free(context, path, step.emit or [], context.columns)
+        _names_fit_tables(context, path, step.emit or [], context.columns)
         return
-    window = walk.stages[walk.stage]
+    window = context.stages[context.output.stage]
     if step.name is not None:
-        walk.add((*path, "name"), f"results behind a window are of stage '{window.name}'; remove the name")
+        context.add((*path, "name"), f"results behind a window are of stage '{window.name}'; remove the name")
     if window.emits:
-        walk.add((*path, "emit"), f"window '{window.name}' emits already; it has one place that says where results go")
+        context.add(
+            (*path, "emit"), f"window '{window.name}' emits already; it has one place that says where results go"
+        )
         return
-    walk.stages[walk.stage] = replace(
-        window, emits=emits, post_steps=tuple(walk.since_window), emitted=fields, later_emit_number=step_number(path)
+    context.stages[context.output.stage] = replace(
+        window, emits=emits, post_steps=context.output.since_window, emitted=fields, later_emit_number=step_number(path)
     )
-    walk.pending, walk.is_emitted = [], True
-    _emits(walk, path, step.emit or [], [(name, ()) for name in walk.columns])
+    context.output = replace(context.output, pending=(), is_emitted=True)
+    _emits(context, path, step.emit or [], [(name, ()) for name in context.columns])
 
 
-def check_window(walk: Walk, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
+def check_window(context: CheckContext, path: Path, window: WindowSpec, emits: list[EmitSpec]) -> None:
     """Its keys and aggregates; from here on the columns are those of its results."""
     inner: Path = (*path, "window")
     for number, name in enumerate(window.by):
-        check_key(walk, (*inner, "by", number), name)
+        check_key(context, (*inner, "by", number), name)
     aggregates = {
-        name: walk.expression((*inner, "aggregate", name), text, aggregate=True)
+        name: context.expression((*inner, "aggregate", name), text, aggregate=True)
         for name, text in window.aggregate.items()
     }
-    by_types = {name: walk.columns.get(name) for name in window.by}
-    given = walk.place().stage_input()
-    walk.columns = by_types | {name: column.type if column else None for name, column in aggregates.items()}
-    walk.stages.append(
+    by_types = {name: context.columns.get(name) for name in window.by}
+    given = context.output.stage_input()
+    context.end_stage(
         Stage(
             name=window.name,
             size_ms=window.size_ms,
@@ -85,38 +86,39 @@ def check_window(walk: Walk, path: Path, window: WindowSpec, emits: list[EmitSpe
             emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
             inputs=(given,),
             number=step_number(path),
-        )
+        ),
+        by_types | {name: column.type if column else None for name, column in aggregates.items()},
     )
-    walk.stage, walk.is_emitted = len(walk.stages) - 1, False
-    walk.pending, walk.since_window = [], []
     places: list[tuple[str, Path]] = [(name, ("window", "by", number)) for number, name in enumerate(window.by)]
     places += [(name, ("window", "aggregate", name)) for name in window.aggregate]
-    _emits(walk, path, emits, places)
+    _emits(context, path, emits, places)
 
 
-def check_join(walk: Walk, path: Path, join: JoinSpec, emits: list[EmitSpec], sides: tuple[Place, Place]) -> None:
+def check_join(
+    context: CheckContext, path: Path, join: JoinSpec, emits: list[EmitSpec], sides: tuple[StepOutput, StepOutput]
+) -> None:
     """Both sides have the fields of `on` in types that are equal, and what is added is there. Each is records, or results of
     a window or a join."""
     inner: Path = (*path, "join")
     columns = sides[LEFT].columns, sides[RIGHT].columns
     inputs = tuple(side.stage_input() for side in sides)
     both = (*inputs[LEFT].paths, *inputs[RIGHT].paths)
-    for place, message in join_problems(join, columns, lambda name: walk.is_json(name, both)):
-        walk.add((*inner, *place), message)
-    stages = [None if side.stage is None else walk.stages[side.stage] for side in sides]
+    for place, message in join_problems(join, columns, lambda name: context.is_json(name, both)):
+        context.add((*inner, *place), message)
+    stages = [None if side.stage is None else context.stages[side.stage] for side in sides]
     same_windows = None
     if join.same_window:
         same_windows, problems = windows_shared((stages[LEFT], stages[RIGHT]))
         for place, message in problems:
-            walk.add((*inner, *place), message)
+            context.add((*inner, *place), message)
     added = joined_columns(join, columns)
     for name in join.on:
-        walk.read(name, both)
+        context.read(name, both)
     for one in added:
-        walk.read(one.column, inputs[one.side].paths)
+        context.read(one.column, inputs[one.side].paths)
     by_types = {name: columns[LEFT].get(name) for name in join.on}
     before_ms, after_ms = join.before_ms, join.after_ms
-    walk.stages.append(
+    context.end_stage(
         JoinStage(
             name=join.name,
             size_ms=join.tumbling or (same_windows.size_ms if same_windows else max(before_ms, after_ms) + 1),
@@ -128,7 +130,7 @@ def check_join(walk: Walk, path: Path, join: JoinSpec, emits: list[EmitSpec], si
             emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
             inputs=inputs,
             number=step_number(path),
-            streams_joined=tuple(walk.pipeline.streams),
+            streams_joined=tuple(context.pipeline.streams),
             type=join.type,
             columns=added,
             before_ms=before_ms,
@@ -137,67 +139,71 @@ def check_join(walk: Walk, path: Path, join: JoinSpec, emits: list[EmitSpec], si
             same_windows=same_windows,
             is_latest=bool(join.latest),
             max_rows=join.max_rows,
-        )
+        ),
+        by_types | dict.fromkeys(join.add) | {one.name: one.type for one in added},
     )
-    walk.columns = by_types | dict.fromkeys(join.add) | {one.name: one.type for one in added}
-    walk.stage, walk.is_emitted = len(walk.stages) - 1, False
-    walk.pending, walk.since_window = [], []
     places: list[tuple[str, Path]] = [(name, ("join", "on", number)) for number, name in enumerate(join.on)]
     places += [(name, ("join", "add", name)) for name in join.add]
-    _emits(walk, path, emits, places)
+    _emits(context, path, emits, places)
 
 
-def _own_names_free(walk: Walk, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
+def _own_names_free(context: CheckContext, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
     """Files and tables hold the platform's own columns beside the fields."""
     if any(emit.files or emit.sql for emit in emits):
         for name in names:
             if name.lower().startswith(OWN_PREFIX):
-                walk.add((*path, "emit"), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it")
+                context.add(
+                    (*path, "emit"), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it"
+                )
 
 
-def _names_fit_tables(walk: Walk, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
+def _names_fit_tables(context: CheckContext, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
     """PostgreSQL cuts longer names, and two could become one."""
     for position, emit in enumerate(emits):
         for name in names if emit.sql is not None else ():
             if len(name) > COLUMN_NAME_LENGTH_MAX:
-                walk.add(
+                context.add(
                     (*path, "emit", position, "sql"),
                     f"'{name}' has {len(name)} characters, and the name of a table's column at most {COLUMN_NAME_LENGTH_MAX}; "
                     "give it a shorter name, with 'derive' and 'drop' if it is a field of the stream",
                 )
 
 
-def _no_updates(walk: Walk, path: Path, emits: list[EmitSpec], why: str) -> None:
+def _no_updates(context: CheckContext, path: Path, emits: list[EmitSpec], why: str) -> None:
     """These places can't show open windows."""
     for position, emit in enumerate(emits):
         if emit.index_settings.updates_ms is not None:
-            walk.add((*path, "emit", position, "elasticsearch", "updates"), f"{why}; remove it")
+            context.add((*path, "emit", position, "elasticsearch", "updates"), f"{why}; remove it")
 
 
-def _not_to_its_input(walk: Walk, path: Path, emits: list[EmitSpec]) -> None:
+def _not_to_its_input(context: CheckContext, path: Path, emits: list[EmitSpec]) -> None:
     for position, emit in enumerate(emits):
-        if emit.stream is not None and emit.stream in walk.pipeline.streams:
-            walk.add(
+        if emit.stream is not None and emit.stream in context.pipeline.streams:
+            context.add(
                 (*path, "emit", position, "stream"),
                 f"'{emit.stream}' is what this pipeline reads; it would read its own results. Choose another name",
             )
 
 
-def _emits(walk: Walk, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
+def _emits(context: CheckContext, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
     """The rules for a window's results. `places`: the fields, and where each stands in the step."""
-    stage = walk.stages[-1 if walk.stage is None else walk.stage]
+    stage = context.stages[-1 if context.output.stage is None else context.output.stage]
     if isinstance(stage, JoinStage):
-        _no_updates(walk, path, emits, "shows windows that are open, and a join has none: its rows are final at once")
+        _no_updates(
+            context, path, emits, "shows windows that are open, and a join has none: its rows are final at once"
+        )
     elif any(isinstance(one, MapRows) for one in stage.post_steps):
-        _no_updates(walk, path, emits, "shows windows in a thread of its own, where no function of a package is called")
-    _not_to_its_input(walk, path, emits)
-    _own_names_free(walk, path, emits, [name for name, _ in places])
-    _names_fit_tables(walk, path, emits, [name for name, _ in places])
+        _no_updates(
+            context, path, emits, "shows windows in a thread of its own, where no function of a package is called"
+        )
+    _not_to_its_input(context, path, emits)
+    _own_names_free(context, path, emits, [name for name, _ in places])
+    _names_fit_tables(context, path, emits, [name for name, _ in places])
     if not any(emit.stream is not None for emit in emits):
         return
     for name, inner in places:
         if name.lower() in WINDOW_FIELDS:
-            walk.add(
+            context.add(
                 (*path, *inner),
                 f"'{name}' is what the window's times are called in a stream of results; choose another name",
             )

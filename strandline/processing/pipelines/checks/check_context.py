@@ -1,9 +1,9 @@
-"""How far a check has come in the steps of a pipeline, and what all its parts need."""
+"""The state of the check of a pipeline, shared by the checks of its steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.core.documents import Path, YamlDocument
 from strandline.core.errors import PROBLEMS_MAX, Problem
@@ -25,25 +25,25 @@ from strandline.processing.pipelines.stages import (
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a step leaves to those that take from it."""
+class StepOutput:
+    """What the steps that read from a step can use."""
 
-    columns: dict[str, str | None]
-    """The usable columns and their types; None where an error was reported already."""
+    columns: Mapping[str, str | None]
+    """The usable columns and their types. None if an error was already reported for the column."""
     paths: tuple[RecordPath, ...] = ()
     """Before the first window, the paths of records to the last union, or from the streams."""
     pending: tuple[RowStep, ...] = ()
     """Steps since the last window, or since its emission. Before the first window, steps since `paths`."""
     since_window: tuple[RowStep, ...] = ()
-    """The steps since the last window, whatever stands between."""
+    """Steps since the last window, regardless of its emission."""
     stage: int | None = None
-    """The place of that window among the stages; None: there is none."""
+    """Index of that window among the stages. None if there is no window before."""
     is_emitted: bool = False
-    """Whether the way from that window leads through its emission."""
+    """True if the emission of that window is on the path to this step."""
 
     @property
     def gives_window(self) -> bool:
-        """Whether those that take from it take the results of that window as they are, and not what is emitted of it."""
+        """True if its readers get the results of that window before its emission."""
         return self.stage is not None and not self.is_emitted
 
     def stage_input(self) -> StageInput:
@@ -54,13 +54,18 @@ class Place:
         steps = self.since_window if self.gives_window else self.pending
         return StageInput(columns, (), self.stage, self.gives_window, steps)
 
+    def after(self, step: RowStep, columns: Mapping[str, str | None]) -> StepOutput:
+        """Return the output of a step that reads this output and has these columns."""
+        more = (*self.pending, step), (*self.since_window, step)
+        return replace(self, columns=columns, pending=more[0], since_window=more[1])
+
     def record_paths(self) -> tuple[RecordPath, ...]:
         """Return the paths of records up to here, in the order of the streams."""
         return tuple(RecordPath(path.stream, (*path.steps, *self.pending)) for path in self.paths)
 
 
-class Walk:
-    """How far a check has come: it walks the steps in order and keeps the columns that each may use."""
+class CheckContext:
+    """The state of one check, which goes through the steps in order. Not thread-safe."""
 
     def __init__(
         self,
@@ -76,13 +81,8 @@ class Walk:
         )
         self.is_submitted = document is not None
         self.problems: list[Problem] = []
-        self.columns: dict[str, str | None] = {}
-        """These six are the `Place` of the step at which the check is."""
-        self.paths: tuple[RecordPath, ...] = ()
-        self.pending: list[RowStep] = []
-        self.since_window: list[RowStep] = []
-        self.stage: int | None = None
-        self.is_emitted = False
+        self.output = StepOutput({})
+        """Output of the last step on the path to the step that is checked, or of this step when its check has ended."""
         self.sources = pipeline.sources
         self.stages: list[Stage] = []
         self.record_stages: list[RecordStage] = []
@@ -94,38 +94,26 @@ class Walk:
         """Where they stand."""
         self.lookups = lookups
 
-    def place(self) -> Place:
-        """Where the walk is."""
-        return Place(
-            dict(self.columns),
-            self.paths,
-            tuple(self.pending),
-            tuple(self.since_window),
-            self.stage,
-            self.is_emitted,
-        )
+    @property
+    def columns(self) -> Mapping[str, str | None]:
+        """Columns that the step can use."""
+        return self.output.columns
 
-    def go_on_from(self, place: Place) -> None:
-        """Take the next step from there."""
-        self.columns, self.stage, self.is_emitted = dict(place.columns), place.stage, place.is_emitted
-        self.pending, self.since_window = list(place.pending), list(place.since_window)
-        self.paths = place.paths
-
-    def united(self, path: Path, names: Sequence[str], places: Sequence[Place]) -> Place:
-        """What a step takes from several places: their records, with the columns that all have."""
-        for number, (name, place) in enumerate(zip(names, places, strict=True)):
-            if place.stage is not None:
+    def united(self, path: Path, names: Sequence[str], outputs: Sequence[StepOutput]) -> StepOutput:
+        """Return the union of several outputs: their records, with the columns that all of them have."""
+        for number, (name, output) in enumerate(zip(names, outputs, strict=True)):
+            if output.stage is not None:
                 self.add(
                     (*path, number),
-                    f"'{name}' stands behind window '{self.stages[place.stage].name}', and only records are united; emit its "
+                    f"'{name}' stands behind window '{self.stages[output.stage].name}', and only records are united; emit its "
                     "results to a stream, and read that in another pipeline",
                 )
-                return places[0]
+                return outputs[0]
         paths: dict[int, RecordPath] = {}
-        columns = self._columns_of_all(path, names, [place.columns for place in places])
+        columns = self._columns_of_all(path, names, [output.columns for output in outputs])
         chosen = Select(step_number(path), tuple(columns))
-        for number, place in enumerate(places):
-            for one in place.record_paths():
+        for number, output in enumerate(outputs):
+            for one in output.record_paths():
                 if one.stream in paths:
                     stream = self.streams[one.stream].stream
                     self.add(
@@ -134,7 +122,7 @@ class Walk:
                         "both ways would count twice. Take them on one way: 'where' with 'or', 'derive' with 'case when'",
                     )
                 paths.setdefault(one.stream, RecordPath(one.stream, (*one.steps, chosen)))
-        return Place(columns, tuple(paths[at] for at in sorted(paths)))
+        return StepOutput(columns, tuple(paths[at] for at in sorted(paths)))
 
     def _columns_of_all(
         self, path: Path, names: Sequence[str], columns: Sequence[Mapping[str, str | None]]
@@ -161,25 +149,29 @@ class Walk:
 
     def read(self, name: str, paths: Sequence[RecordPath] | None = None) -> None:
         """Note that a column is read that may be a field of the streams on these paths. Default: the paths to this step."""
-        for path in self.paths if paths is None else paths:
+        for path in self.output.paths if paths is None else paths:
             if name in self.streams[path.stream].fields:
                 self.columns_read[path.stream].add(name)
 
     def emitted(self, name: str) -> None:
         """Note that a column is a field of records that are emitted as they are."""
-        for path in self.paths:
+        for path in self.output.paths:
             if name in self.streams[path.stream].fields:
                 self.columns_emitted[path.stream].add(name)
 
-    def done(self, step: RowStep) -> None:
-        """Go on behind this step."""
-        self.pending.append(step)
-        self.since_window.append(step)
+    def end_step(self, step: RowStep, columns: Mapping[str, str | None] | None = None) -> None:
+        """End the check of a row step. `columns`: after the step; None if it changes none."""
+        self.output = self.output.after(step, self.columns if columns is None else columns)
+
+    def end_stage(self, stage: Stage, columns: Mapping[str, str | None]) -> None:
+        """End the check of a window or a join, whose results have these columns."""
+        self.stages.append(stage)
+        self.output = StepOutput(columns, stage=len(self.stages) - 1)
 
     @property
     def window_before(self) -> Stage | None:
-        """The last window on the way to this step."""
-        return None if self.stage is None else self.stages[self.stage]
+        """The last window on the path to this step. None if there is none."""
+        return None if self.output.stage is None else self.stages[self.output.stage]
 
     def add(self, path: Path, message: str) -> None:
         """Report a problem, with the line of the document where it has one."""
@@ -197,7 +189,7 @@ class Walk:
                 raise ExpressionError("aggregates stand in a window's 'aggregate' only")
             refuse_unknown_columns(expression, self.columns)
             types = {name: kind for name in expression.columns if (kind := self.columns[name]) is not None}
-            if self.stage is None:
+            if self.output.stage is None:
                 for name in expression.columns:
                     self.read(name)
             if len(types) < len(expression.columns):
