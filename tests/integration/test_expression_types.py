@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.windows import Closing, WindowOperator
 from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
 from strandline.processing.pipelines.stages import Column, Stage, StageInput
@@ -363,7 +364,7 @@ def test_aggregates_give_the_values_that_spark_gives(spark: SparkSession) -> Non
     columns = {name: pa.array([row[at] for row in rows], arrow_type(types[name])) for at, name in enumerate(names)}
     written = [parse_expression(text) for text in AGGREGATES]
     stage = Stage(
-        *("all", 60_000, (), ()),
+        *("all", WindowShape(60_000, 60_000), (), ()),
         tuple(Column(f"c{at}", one.sql, infer_type(one, types)) for at, one in enumerate(written)),
         *((), (StageInput(tuple(types.items())),), 0),
     )

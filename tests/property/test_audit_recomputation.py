@@ -254,8 +254,9 @@ def some_pipeline(random: Random) -> CheckedPipeline:
     checked = check(PipelineSpec.from_document(document), STREAM)
     every_ms = random.choice([None, None, 1_000, 4_000, 25_000])
     stage = checked.stages[0]
-    is_tumbling = stage.gap_ms is None and not stage.is_cumulative
-    first_stage = replace(stage, slide_ms=every_ms) if is_tumbling else stage
+    if every_ms is None or stage.windows.kind != "windows":
+        return checked
+    first_stage = replace(stage, windows=replace(stage.windows, every_ms=every_ms))
     return replace(checked, stages=(first_stage, *checked.stages[1:]))
 
 

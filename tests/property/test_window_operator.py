@@ -32,7 +32,7 @@ from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import Closing, Places, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.event_time import DayShape, SessionShape
+from strandline.processing.pipelines.event_time import DayShape, SessionShape, WindowShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.names import ROWS_JOINED, WINDOW_NUMBER
 from strandline.results.writer import ELEMENT, OFFSET
@@ -389,7 +389,7 @@ def sliding(size_ms: int, every_ms: int) -> CheckedPipeline:
         }
     )
     # A document may not say windows with gaps between them; the operator takes them.
-    return replace(checked, stages=(replace(checked.stages[0], slide_ms=every_ms),))
+    return replace(checked, stages=(replace(checked.stages[0], windows=WindowShape(size_ms, every_ms)),))
 
 
 @pytest.mark.parametrize("window", ["sliding: {size: SIZE, every: 1001ms}", "cumulative: {size: SIZE, step: 11ms}"])
@@ -744,7 +744,7 @@ def test_windows_that_begin_later_are_those_of_earlier_records(
     kind = {"sliding": {"size": size, "every": every}} if every else {"tumbling": size}
     aggregate = {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"}
     window = {"name": "w", **kind, "by": ["machine"], "aggregate": aggregate}
-    offset_ms = pipeline({**window, "offset": offset}).stages[0].offset_ms
+    offset_ms = pipeline({**window, "offset": offset}).stages[0].windows.offset_ms
     merged = [row for rows, _ in history for row in rows]
     found = run(pipeline({**window, "offset": offset}), history, 3, 5)
     earlier = [row._replace(ts_ms=row.ts_ms - offset_ms) for row in merged]

@@ -21,6 +21,7 @@ from strandline.processing.audit.report import letter_scope
 from strandline.processing.backfill.plan import Backfilled, Load
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.recorded_slices import cut_tasks
 from tests.support.control import HOUR, PIPELINE, STREAM
@@ -122,7 +123,7 @@ def test_sliding_windows_reach_back_over_the_beginning_of_the_next(ledger: Ledge
     """Windows of two minutes, each minute, in windows of an hour: the first of an hour begins a minute before it."""
     (span,) = plan(ledger, EndRange(HOUR_MS, 3 * HOUR_MS)).spans[:1]
     first, second = span.pipeline.stages
-    sliding = replace(first, size_ms=2 * MINUTE_MS, slide_ms=MINUTE_MS)
+    sliding = replace(first, windows=WindowShape(2 * MINUTE_MS, MINUTE_MS))
     pipeline = replace(span.pipeline, stages=(sliding, second))
     per_minute, per_hour = EndRange(90 * MINUTE_MS, None), EndRange(2 * HOUR_MS, None)
     assert replace(span, pipeline=pipeline, windows={"per_minute": per_minute}).events_from_ms == 89 * MINUTE_MS

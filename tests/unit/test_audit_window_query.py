@@ -4,7 +4,6 @@ all else is a property (tests/property/test_audit_recomputation.py)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -22,6 +21,7 @@ from strandline.processing.audit.window_query import WindowQuery
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.windows import Closing, WindowOperator
+from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
 from strandline.processing.pipelines.stages import Column, RecordPath, Stage, StageInput
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -36,7 +36,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def stage_of(**aggregates: tuple[str, str]) -> Stage:
     columns = tuple(Column(name, sql, of) for name, (sql, of) in aggregates.items())
-    return Stage("minute", 60_000, (), (), columns, (), (StageInput(()),), 0)
+    return Stage("minute", WindowShape(60_000, 60_000), (), (), columns, (), (StageInput(()),), 0)
 
 
 def result_of(
@@ -59,34 +59,27 @@ def result_of(
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 KINDS = {
-    "days of a zone": {"size_ms": DAY_MS, "zone": "Europe/Berlin"},
-    "days that begin at six": {"size_ms": 2 * DAY_MS, "zone": "America/New_York", "offset_ms": 6 * HOUR_MS},
-    "windows that begin later": {"size_ms": 7 * HOUR_MS, "offset_ms": 5 * HOUR_MS},
-    "sliding ones that begin later": {"size_ms": 9 * HOUR_MS, "slide_ms": 2 * HOUR_MS, "offset_ms": HOUR_MS},
-    "cumulative ones": {"size_ms": 12 * HOUR_MS, "slide_ms": 2 * HOUR_MS, "is_cumulative": True},
-    "cumulative ones that begin later": {
-        "size_ms": DAY_MS,
-        "slide_ms": 8 * HOUR_MS,
-        "offset_ms": 9 * HOUR_MS,
-        "is_cumulative": True,
-    },
-    "sessions": {"size_ms": 9 * HOUR_MS, "gap_ms": HOUR_MS},
-    "sessions that never pause": {"size_ms": 9 * HOUR_MS, "gap_ms": 9 * HOUR_MS},
+    "days of a zone": DayShape(DAY_MS, DAY_MS, zone="Europe/Berlin"),
+    "days that begin at six": DayShape(2 * DAY_MS, 2 * DAY_MS, 6 * HOUR_MS, zone="America/New_York"),
+    "windows that begin later": WindowShape(7 * HOUR_MS, 7 * HOUR_MS, 5 * HOUR_MS),
+    "sliding ones that begin later": WindowShape(9 * HOUR_MS, 2 * HOUR_MS, HOUR_MS),
+    "cumulative ones": CumulativeShape(12 * HOUR_MS, 2 * HOUR_MS),
+    "cumulative ones that begin later": CumulativeShape(DAY_MS, 8 * HOUR_MS, 9 * HOUR_MS),
+    "sessions": SessionShape(9 * HOUR_MS, HOUR_MS),
+    "sessions that never pause": SessionShape(9 * HOUR_MS, 9 * HOUR_MS),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_windows_of_each_kind_are_those_of_the_operators(
-    database: Database, tmp_path: Path, kind: dict[str, Any]
-) -> None:
+def test_windows_of_each_kind_are_those_of_the_operators(database: Database, tmp_path: Path, kind: WindowShape) -> None:
     """Over days in which clocks are set, and a time without any record."""
     random = Random(3)
     starts_ms = [int(datetime(2026, month, day, tzinfo=UTC).timestamp() * 1000) for month, day in ((3, 27), (10, 23))]
     times_ms = [random.choice(starts_ms) + random.randrange(5 * 144) * 600_000 for _ in range(300)]
     keys = [random.choice("aab") for _ in times_ms]
     records = StageInput((("key", "string"),), (RecordPath(0, ()),))
-    whole = Stage("some", 0, ("key",), ("string",), (Column("n", "count(*)", "long"),), (), (records,), 0)
-    stage, types = replace(whole, **kind), {"key": "string"}
+    stage = Stage("some", kind, ("key",), ("string",), (Column("n", "count(*)", "long"),), (), (records,), 0)
+    types = {"key": "string"}
     columns = {"key": pa.array(keys)}
     query = WindowQuery(stage, types)
     table = Table(tmp_path / "rows", query.row_schema)

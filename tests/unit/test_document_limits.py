@@ -17,7 +17,7 @@ from strandline.processing.operators import evaluation
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines import expression_types
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.checks import walk
+from strandline.processing.pipelines.checks import check_context
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -159,7 +159,7 @@ def test_of_many_problems_the_first_are_told_and_no_more_are_looked_for(monkeypa
     assert (len(found), found[-1]) == (PROBLEMS_MAX + 1, more)
 
     stream = StreamSpec.parse(read_documents("stream: a\nschema: {ts: timestamp, x: long}", "s")[0])
-    parsed = counting(monkeypatch, walk, "parse_expression")
+    parsed = counting(monkeypatch, check_context, "parse_expression")
     head = "pipeline: p\ninput: {stream: a}\nevent_time: {field: ts, delay: 1s}\nsteps:\n"
 
     def read(text: str) -> None:

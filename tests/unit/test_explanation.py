@@ -13,6 +13,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.pipelines.checker import check
+from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.rest import job_status
 from strandline.services.rest.explanation import JobFacts, explain
@@ -144,7 +145,7 @@ def test_a_job_without_a_window_waits_for_none() -> None:
 
 
 def test_a_session_ends_unless_records_follow() -> None:
-    window = replace(PIPELINE.stages[0], name="visits", size_ms=3_600_000, gap_ms=30_000)
+    window = replace(PIPELINE.stages[0], name="visits", windows=SessionShape(3_600_000, 30_000))
     told = explain(replace(READ, pipeline=replace(PIPELINE, stages=(window,))))
     assert told.cause == "window_open"
     assert told.sentence.startswith(

@@ -55,7 +55,7 @@ def test_the_checker_knows_the_windows_and_the_rule_of_each_document(pace: Pace)
     assert checked.keys() == {job.name for job in JOBS}
     for job in JOBS:
         known, document = job.pipeline(pace), checked[job.name]
-        windows = {one.name: Windows(one.size_ms, one.slide_ms or one.size_ms) for one in document.stages}
+        windows = {one.name: Windows(one.size_ms, one.every_ms) for one in document.stages}
         rule = document.event_time_rule.written
         assert (known.windows, known.rule) == (windows, rule)
         assert job.stages == tuple(windows)

@@ -54,7 +54,7 @@ class WindowQuery:
         self._group = ", ".join(["start_ms", "end_ms", *self._keys, *("number" for _ in self._beside)])
         calls = self._calls.calls
         self.needs_places = (
-            stage.dedupe is not None or stage.count is not None or any(call.function in ORDERED for call in calls)
+            stage.dedupe is not None or bool(stage.windows.numbering) or any(call.function in ORDERED for call in calls)
         )
         """Whether `rows` needs to know where rows stand."""
         self._places = [f"place_{at}" for at in range(len(place_types))] if self.needs_places else []
@@ -64,7 +64,7 @@ class WindowQuery:
         keys = [(name, stored_type(kind)) for name, kind in zip(self._keys, self._key_types, strict=True)]
         bins = [(bin_name(argument_name(at)), pa.int64()) for at in self._binned]
         places = [(name, stored_type(kind)) for name, kind in zip(self._places, place_types, strict=False)]
-        exact = [] if stage.count is None else [(_EXACT_TIME, pa.int64())]
+        exact = [(_EXACT_TIME, pa.int64())] if stage.windows.numbering else []
         self.row_schema = pa.schema([(_TIME, pa.int64()), *exact, *keys, *arguments, *bins, *places])
 
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
@@ -75,7 +75,7 @@ class WindowQuery:
         values = [*(columns[name] for name in self.stage.by), *arguments, *bins, *places[: len(self._places)]]
         time_ms = pc.divide(event_us, 1000)
         stored = [restored(one, stored_type(one.type)) for one in values]
-        exact = [] if self.stage.count is None else [event_us]
+        exact = [event_us] if self.stage.windows.numbering else []
         return pa.RecordBatch.from_arrays([time_ms, *exact, *stored], schema=self.row_schema)
 
     def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:

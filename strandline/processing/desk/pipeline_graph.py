@@ -329,7 +329,7 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"make {stage.max_rows**2:,} results, which are in memory together if they close together"
             )
             continue
-        if stage.count is not None:
+        if stage.windows.kind == "count":
             yield (
                 f"'{stage.name}' keeps each row until event time is {format_duration(_delay_ms(pipeline))} past it, since only "
                 f"then its place is known, and of each key one window until the next multiple of {format_duration(stage.size_ms)}"
@@ -347,7 +347,7 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
         if told["state"]["panes_open"] > _MANY_PARTIALS:
             many = f"{told['state']['panes_open']:,} partial results"
             each = f"one for each {format_duration(told['state']['pane_ms'])}"
-            if stage.gap_ms is not None:
+            if stage.windows.kind == "session":
                 yield f"'{stage.name}' keeps {many} of a key that never pauses, {each}; a shorter 'max' keeps fewer"
             else:
                 yield (

@@ -444,17 +444,24 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
     return virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
 
 
+_OPERATORS: Mapping[str, type[WindowOperator]] = {
+    "windows": WindowOperator,
+    "days": WindowOperator,
+    "cumulative": CumulativeOperator,
+    "cumulative_days": CumulativeOperator,
+    "session": SessionOperator,
+    "count": CountOperator,
+}
+"""Kind of the windows -> operator."""
+
+
 def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
     """`types`: the columns in sight of the stage."""
     if isinstance(stage, JoinStage):
         if stage.is_latest:
             return LatestJoinOperator(stage)
         return WindowJoinOperator(stage) if stage.in_windows else IntervalJoinOperator(stage)
-    if stage.gap_ms is not None:
-        return SessionOperator(stage, types)
-    if stage.count is not None:
-        return CountOperator(stage, types)
-    return CumulativeOperator(stage, types) if stage.is_cumulative else WindowOperator(stage, types)
+    return _OPERATORS[stage.windows.kind](stage, types)
 
 
 def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage) -> pa.RecordBatch:

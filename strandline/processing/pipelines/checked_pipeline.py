@@ -170,7 +170,7 @@ class CheckedPipeline:
         """The version of the rules of time zones where results depend on them: by days of a zone, by functions of zones, or by
         times that come as text of a zone's clocks. Else None."""
         is_asked = (
-            any(stage.zone for stage in self.stages)
+            any(stage.windows.time_zone for stage in self.stages)
             or "_UTC_TIMESTAMP(" in json.dumps([stage.identity for stage in self.all_stages])
             or any(one.tz for stream in self.streams.values() for one in stream.fields.values())
         )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from strandline.core.times.durations import format_duration, format_windows
 from strandline.processing.pipelines.calendars import DAY_MS, day_of, day_start_ms, longer_ms_max
+from strandline.results.names import WINDOW_NUMBER
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,50 @@ class WindowShape:
     """How far from a record others may be that decide whether it counts here: those of which it may be a repeat."""
     revise_ms: int = field(default=0, kw_only=True)
     """For so long after its end, in event time, late records revise a window's result; 0: they don't."""
+
+    kind: ClassVar[str] = "windows"
+
+    @property
+    def time_zone(self) -> str | None:
+        """Time zone with whose days the windows begin. None if there is none."""
+        return None
+
+    @property
+    def spacing_ms(self) -> int:
+        """Time from the beginning of a window to that of the next one, or between the ends of cumulative windows. Minimum for
+        sessions."""
+        return self.every_ms
+
+    @property
+    def overlaps(self) -> bool:
+        """True if an event can be in several windows."""
+        return self.every_ms < self.size_ms
+
+    @property
+    def needs_whole_keys(self) -> bool:
+        """True if the windows of a key can be determined only from all its rows together."""
+        return False
+
+    @property
+    def numbering(self) -> tuple[str, ...]:
+        """Columns that tell results of one key apart whose windows can be equal."""
+        return ()
+
+    @property
+    def result_windows(self) -> WindowShape:
+        """The windows of the results: where they begin and end."""
+        return self
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """All that determines where windows begin and end, as a JSON object."""
+        return {
+            "kind": self.kind,
+            "size_ms": self.size_ms,
+            "every_ms": self.every_ms,
+            "offset_ms": self.offset_ms,
+            "time_zone": self.time_zone,
+        }
 
     @property
     def reach_ms(self) -> int:
@@ -108,6 +154,11 @@ class DayShape(WindowShape):
     a window is shorter or longer than `size_ms`."""
 
     zone: str = "UTC"
+    kind = "days"
+
+    @property
+    def time_zone(self) -> str | None:
+        return self.zone
 
     def start_ms(self, number: int) -> int:
         """When the window of this number begins."""
@@ -154,6 +205,8 @@ class CumulativeShape(WindowShape):
     """Windows that begin together and end one step after the other: at each multiple of `every_ms`, the step, ends one that began
     at the last multiple of `size_ms`, the greatest length, before."""
 
+    kind = "cumulative"
+
     @property
     def grid_ms(self) -> int:
         return self.size_ms
@@ -177,6 +230,11 @@ class CumulativeDayShape(CumulativeShape):
     do: the check of the pipeline sees to it."""
 
     zone: str = "UTC"
+    kind = "cumulative_days"
+
+    @property
+    def time_zone(self) -> str | None:
+        return self.zone
 
     @property
     def whole(self) -> DayShape:
@@ -215,6 +273,14 @@ class _AnywhereShape(WindowShape):
         return True
 
     @property
+    def overlaps(self) -> bool:
+        return False
+
+    @property
+    def needs_whole_keys(self) -> bool:
+        return True
+
+    @property
     def grid_ms(self) -> int:
         return 1
 
@@ -245,6 +311,19 @@ class CountShape(_AnywhereShape):
     they end anywhere."""
 
     count: int = 1
+    kind = "count"
+
+    @property
+    def spacing_ms(self) -> int:
+        return self.size_ms
+
+    @property
+    def numbering(self) -> tuple[str, ...]:
+        return (WINDOW_NUMBER,)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {**super().identity, "count": self.count}
 
     def first_start(self, after_ms: int) -> int:
         """Counting begins there for all windows that end after `after_ms`."""
@@ -267,6 +346,8 @@ class SessionShape(_AnywhereShape):
     `operators/kinds/sessions.py`. So where a chain began must be known to `size_ms` only, however long it is: what makes a
     session that ends at E lies in its `reach_ms` before E.
     """
+
+    kind = "session"
 
     @property
     def gap_ms(self) -> int:
@@ -310,6 +391,19 @@ class SameWindowShape(WindowShape):
     Windows end where those of the sides do, `of`; `size_ms` is theirs."""
 
     of: WindowShape = WindowShape(1, 1)
+    kind = "same_window"
+
+    @property
+    def needs_whole_keys(self) -> bool:
+        return True
+
+    @property
+    def result_windows(self) -> WindowShape:
+        return self.of
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {**super().identity, "of": self.of.identity}
 
     @property
     def reach_ms(self) -> int:
@@ -358,6 +452,15 @@ class JoinShape(_AnywhereShape):
     after_ms: int = 0
     is_latest: bool = False
     """Whether a row on the left matches only the latest of these."""
+    kind = "join"
+
+    @property
+    def spacing_ms(self) -> int:
+        return self.size_ms
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {**super().identity, "within": [self.before_ms, self.after_ms], "latest": self.is_latest}
 
     @property
     def reach_ms(self) -> int:

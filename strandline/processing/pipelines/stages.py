@@ -9,21 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from strandline.processing.pipelines.event_time import (
-    RECORDS,
-    CountShape,
-    CumulativeDayShape,
-    CumulativeShape,
-    DayShape,
-    JoinShape,
-    SameWindowShape,
-    SessionShape,
-    WindowShape,
-)
+from strandline.processing.pipelines.event_time import RECORDS, JoinShape, SameWindowShape, WindowShape
 from strandline.results.index_settings import IndexSettings
-from strandline.results.names import ROWS_JOINED, WINDOW_NUMBER
+from strandline.results.names import ROWS_JOINED
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
     from strandline.processing.pipelines.joins.join_spec import JoinType
@@ -320,8 +310,8 @@ class Stage:
     """One window, with the steps between the emission before it and itself."""
 
     name: str
-    size_ms: int
-    """How long a window is; of sessions, and of windows that count, at most."""
+    windows: WindowShape
+    """Where the windows begin and end, regardless of what the stage reads; see `shape`."""
     by: tuple[str, ...]
     by_types: tuple[str, ...]
     aggregates: tuple[Column, ...]
@@ -330,24 +320,12 @@ class Stage:
     """One for a window, two for a join."""
     number: int
     """Index of the step in the document."""
-    slide_ms: int | None = None
-    """How far apart sliding windows begin, or cumulative ones end; None for tumbling ones."""
     post_steps: tuple[RowStep, ...] = ()
     """Steps between the window and a later `emit`. Stages after this one read the rows that these steps keep."""
     emitted: tuple[tuple[str, str], ...] | None = None
     """(name, type) of each field behind these steps; None: there are none."""
     later_emit_number: int | None = None
     """Index of the step in the document that lists the sinks. None if the window's own step lists them."""
-    gap_ms: int | None = None
-    """Of sessions: how long no record may follow; None for other windows."""
-    offset_ms: int = 0
-    """So much later than the multiples since 1970 windows begin; or in a day."""
-    zone: str | None = None
-    """The time zone whose days they are, or with whose days they begin; None for UTC, where windows may have any length."""
-    is_cumulative: bool = False
-    """Whether windows begin together, each multiple of their greatest size, and end one step after the other."""
-    count: int | None = None
-    """Of windows that count: how many rows each holds; None for other windows."""
     revise_ms: int = 0
     """For so long after its end, in event time, late records revise a window's result, whose field REVISION counts them; 0: they
     don't."""
@@ -381,32 +359,20 @@ class Stage:
         return tuple((at, one) for at, one in enumerate(self.inputs) if one.stage is not None)
 
     @property
+    def size_ms(self) -> int:
+        """Length of a window in ms; maximum for sessions and count windows."""
+        return self.windows.size_ms
+
+    @property
     def every_ms(self) -> int:
-        """How far apart the windows begin: a tumbling window after each other; sessions no closer than their gap. Of cumulative
-        ones, how far apart they end."""
-        if self.gap_ms is not None:
-            return self.gap_ms
-        return self.size_ms if self.slide_ms is None else self.slide_ms
+        """See `WindowShape.spacing_ms`."""
+        return self.windows.spacing_ms
 
     @property
     def shape(self) -> WindowShape:
-        """Where its windows begin and end."""
-        more = self._of_shape
-        if self.gap_ms is not None:
-            return SessionShape(self.size_ms, self.gap_ms, **more)
-        if self.count is not None:
-            return CountShape(self.size_ms, 1, count=self.count, **more)
-        if self.zone is not None:
-            of_days = CumulativeDayShape if self.is_cumulative else DayShape
-            return of_days(self.size_ms, self.every_ms, self.offset_ms, zone=self.zone, **more)
-        kind = CumulativeShape if self.is_cumulative else WindowShape
-        return kind(self.size_ms, self.every_ms, self.offset_ms, **more)
-
-    @property
-    def _of_shape(self) -> _OfShape:
-        """What every shape says."""
+        """The windows, with what the stage reads and for how long late records revise its results."""
         horizon_ms = 0 if self.dedupe is None else self.dedupe.within_ms
-        return _OfShape(reads=self.reads, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
+        return replace(self.windows, reads=self.reads, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
 
     @property
     def dedupe(self) -> Dedupe | None:
@@ -415,8 +381,8 @@ class Stage:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a record may be in several windows."""
-        return self.gap_ms is None and self.every_ms < self.size_ms
+        """True if a record can be in several windows."""
+        return self.windows.overlaps
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -431,12 +397,12 @@ class Stage:
     @property
     def identifying(self) -> tuple[str, ...]:
         """The columns that tell one of its results from the others of the same window."""
-        return self.by if self.count is None else (*self.by, WINDOW_NUMBER)
+        return (*self.by, *self.windows.numbering)
 
     @property
     def needs_whole_keys(self) -> bool:
         """Whether a window, or a revision of its result, can be told only from all rows of its key together."""
-        return self.gap_ms is not None or self.count is not None or self.revise_ms > 0
+        return self.windows.needs_whole_keys or self.revise_ms > 0
 
     @property
     def window_types(self) -> dict[str, str]:
@@ -459,21 +425,13 @@ class Stage:
         """All that the stage's results depend on, except the stages that it reads."""
         return {
             "name": self.name,
-            "windows": [self.size_ms, self.slide_ms, self.offset_ms, self.zone, self.is_cumulative],
-            "gap_ms": self.gap_ms,
-            "count": self.count,
+            "windows": self.windows.identity,
             "revise_ms": self.revise_ms,
             "by": [list(pair) for pair in zip(self.by, self.by_types, strict=True)],
             "aggregates": [list(column) for column in self.aggregates],
             "inputs": _identities(self.inputs),
             "post_steps": _identities(self.post_steps),
         }
-
-
-class _OfShape(TypedDict):
-    reads: tuple[int, ...]
-    horizon_ms: int
-    revise_ms: int
 
 
 class JoinedColumn(NamedTuple):
@@ -499,32 +457,38 @@ class JoinStage(Stage):
     """Which rows without a partner are results, too: none, those of the left side, those of both."""
     columns: tuple[JoinedColumn, ...] = ()
     """The fields beside the `by` fields."""
-    before_ms: int = 0
-    after_ms: int = 0
-    """So much before and after a row of the left side its partners may be."""
-    in_windows: bool = False
-    """Whether partners are instead in one tumbling window of `size_ms`."""
     max_rows: int = 0
-    """So many rows of a side that have one key are joined of those within reach of each other; one more is a dead letter."""
-    same_windows: WindowShape | None = None
-    """The windows of both sides, where partners have one window and are results of it; None: that is not asked."""
-    is_latest: bool = False
-    """Whether a row of the left side has one partner, the latest that is not later."""
+    """Maximum number of rows of one side and key within reach of each other that are joined; one more is a dead letter."""
 
     @property
-    def shape(self) -> WindowShape:
-        if self.same_windows is not None:
-            return SameWindowShape(self.size_ms, self.same_windows.every_ms, of=self.same_windows, **self._of_shape)
-        if self.in_windows:
-            return WindowShape(self.size_ms, self.size_ms, **self._of_shape)
-        return JoinShape(
-            self.size_ms,
-            1,
-            before_ms=self.before_ms,
-            after_ms=self.after_ms,
-            is_latest=self.is_latest,
-            **self._of_shape,
-        )
+    def interval(self) -> JoinShape | None:
+        """How close the rows of a pair are. None if they are in one window."""
+        return self.windows if isinstance(self.windows, JoinShape) else None
+
+    @property
+    def before_ms(self) -> int:
+        """Maximum time from a row on the right to its partner on the left, if the row on the right is earlier."""
+        return 0 if self.interval is None else self.interval.before_ms
+
+    @property
+    def after_ms(self) -> int:
+        """The same if the row on the right is later."""
+        return 0 if self.interval is None else self.interval.after_ms
+
+    @property
+    def is_latest(self) -> bool:
+        """True if a row of the left side has one partner, the latest that is not later."""
+        return self.interval is not None and self.interval.is_latest
+
+    @property
+    def in_windows(self) -> bool:
+        """True if partners are in one window."""
+        return self.interval is None
+
+    @property
+    def has_same_windows(self) -> bool:
+        """True if partners are results that have the same window."""
+        return isinstance(self.windows, SameWindowShape)
 
     @property
     def reads_results(self) -> bool:
@@ -562,20 +526,9 @@ class JoinStage(Stage):
         return super().identity | {
             "join": self.type,
             "columns": [list(column) for column in self.columns],
-            "within": [self.before_ms, self.after_ms],
-            "in_windows": self.in_windows,
-            "same_windows": self.same_windows is not None,
-            "latest": self.is_latest,
             "max_rows": self.max_rows,
             "streams": list(self.streams_joined),
         }
-
-
-def own_shape(stage: Stage) -> WindowShape:
-    """The windows that its results have, whatever it takes."""
-    if isinstance(stage, JoinStage) and stage.same_windows is not None:
-        return stage.same_windows
-    return replace(stage.shape, reads=(), horizon_ms=0)
 
 
 def _steps_of(paths: Iterable[RecordPath]) -> tuple[RowStep, ...]:

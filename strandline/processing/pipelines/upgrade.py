@@ -222,7 +222,7 @@ def _windows_of(stage: Stage) -> object:
     """Where its windows begin and end. Of a join only how long they are: the rest of it has changes of its own."""
     if isinstance(stage, JoinStage):
         return stage.size_ms, stage.every_ms
-    return replace(stage.shape, reads=(), horizon_ms=0, revise_ms=0)
+    return stage.windows
 
 
 def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
@@ -236,8 +236,8 @@ def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
     for what, was, now in (
         (
             "how near rows are",
-            (old.before_ms, old.after_ms, old.in_windows, old.same_windows, old.is_latest),
-            (new.before_ms, new.after_ms, new.in_windows, new.same_windows, new.is_latest),
+            old.windows,
+            new.windows,
         ),
         ("the type", old.type, new.type),
         ("the fields", old.columns, new.columns),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.event_time import CumulativeShape
 from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, Stage
 from strandline.results.charts.saved_objects import RECORDS_SIZE_MS, Measure, ResultView, SavedObject, saved_objects
 
@@ -19,7 +20,7 @@ def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
             measures=_measures(stage),
             overlaps=stage.overlaps,
             windows=_windows_name(stage),
-            begin_together=stage.is_cumulative,
+            begin_together=isinstance(stage.windows.result_windows, CumulativeShape),
         )
         for stage in pipeline.stages
         for emit in _aliases(stage)
@@ -30,7 +31,7 @@ def _windows_name(stage: Stage) -> str:
     """What they are called that begin and end with records; empty for windows of one size."""
     if isinstance(stage, JoinStage) and not stage.in_windows:
         return "joined rows"
-    return "sessions" if stage.gap_ms is not None else ""
+    return "sessions" if stage.windows.kind == "session" else ""
 
 
 def _aliases(stage: Stage | RecordStage) -> list[Emit]:

@@ -113,7 +113,7 @@ class JoinQuery:
     @property
     def _size_us(self) -> int:
         """Of the windows that hold both rows. Results that have the same window have the same last moment, too."""
-        return 1000 if self.stage.same_windows is not None else self.stage.size_ms * 1000
+        return 1000 if self.stage.has_same_windows else self.stage.size_ms * 1000
 
     @property
     def _stream(self) -> str:
@@ -175,7 +175,7 @@ class JoinQuery:
 
     def _window(self, row: str = "") -> list[str]:
         size_ms = self.stage.size_ms
-        if self.stage.same_windows is not None:
+        if self.stage.has_same_windows:
             return [f"{row}start_ms", f"{row}{_TIME} // 1000 + 1"]
         start = f"{row}{_TIME} // {size_ms * 1000} * {size_ms}"
         return [start, f"{start} + {size_ms}"]

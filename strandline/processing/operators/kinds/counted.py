@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from strandline.processing.operators.keys import Codes, key_ranks, merge_keys
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
+from strandline.processing.pipelines.event_time import CountShape
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.names import WINDOW_NUMBER
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
@@ -46,8 +47,8 @@ class CountOperator(WindowOperator):
 
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
         super().__init__(stage, types)
-        assert stage.count is not None, "chosen by it"
-        self._count = stage.count
+        assert isinstance(stage.windows, CountShape), "chosen by the kind of the windows"
+        self._count = stage.windows.count
         self.pane_ms = stage.size_ms
         arguments = [pa.field(f"argument_{at}", kind) for at, kind in enumerate(self.aggregates.argument_types)]
         self.state_schema = pa.schema([*self.state_schema, *arguments])

@@ -354,14 +354,15 @@ class WindowJoinOperator(IntervalJoinOperator):
         return is_settled, is_settled if closing.after_ms is None else is_settled & (end_ms > closing.after_ms)
 
     def _start_ms(self, end_ms: Codes) -> Codes:
-        if self.join.same_windows is None:
+        if not self.join.has_same_windows:
             return end_ms - self.stage.size_ms
         ends, of = np.unique(end_ms, return_inverse=True)
-        starts = [self.join.same_windows.first_start(end - 1) for end in ends.tolist()]
+        windows = self.join.windows.result_windows
+        starts = [windows.first_start(end - 1) for end in ends.tolist()]
         return np.array(starts, np.int64)[of]
 
     def _end_ms(self, held: _Held) -> Codes:
-        if self.join.same_windows is not None:  # a result stands in its window's last moment
+        if self.join.has_same_windows:  # a result stands in its window's last moment
             return held.event_ms + 1
         end_ms: Codes = (held.event_ms // self.stage.size_ms + 1) * self.stage.size_ms
         return end_ms

@@ -8,7 +8,7 @@ from dataclasses import replace
 from strandline.core.documents import Path
 from strandline.processing.pipelines.checks.check_context import CheckContext, StepOutput, step_number
 from strandline.processing.pipelines.checks.record_steps import check_key
-from strandline.processing.pipelines.event_time import CumulativeShape, WindowShape
+from strandline.processing.pipelines.event_time import JoinShape, SameWindowShape, WindowShape
 from strandline.processing.pipelines.graph.join_check import join_problems, joined_columns, windows_shared
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.model.emissions import EmitSpec
@@ -73,13 +73,7 @@ def check_window(context: CheckContext, path: Path, window: WindowSpec, emits: l
     context.end_stage(
         Stage(
             name=window.name,
-            size_ms=window.size_ms,
-            slide_ms=window.every_ms if window.sliding or window.cumulative else None,
-            is_cumulative=window.cumulative is not None,
-            gap_ms=window.session.gap if window.session is not None else None,
-            count=window.count.size if window.count is not None else None,
-            offset_ms=window.offset_ms,
-            zone=window.tz,
+            windows=window.shape,
             by=tuple(window.by),
             by_types=tuple(kind or "" for kind in by_types.values()),
             aggregates=tuple(column for column in aggregates.values() if column),
@@ -117,13 +111,10 @@ def check_join(
     for one in added:
         context.read(one.column, inputs[one.side].paths)
     by_types = {name: columns[LEFT].get(name) for name in join.on}
-    before_ms, after_ms = join.before_ms, join.after_ms
     context.end_stage(
         JoinStage(
             name=join.name,
-            size_ms=join.tumbling or (same_windows.size_ms if same_windows else max(before_ms, after_ms) + 1),
-            slide_ms=_slide_of(same_windows),
-            is_cumulative=isinstance(same_windows, CumulativeShape),
+            windows=_windows_of(join, same_windows),
             by=tuple(join.on),
             by_types=tuple(kind or "" for kind in by_types.values()),
             aggregates=(),
@@ -133,11 +124,6 @@ def check_join(
             streams_joined=tuple(context.pipeline.streams),
             type=join.type,
             columns=added,
-            before_ms=before_ms,
-            after_ms=after_ms,
-            in_windows=join.within is None,
-            same_windows=same_windows,
-            is_latest=bool(join.latest),
             max_rows=join.max_rows,
         ),
         by_types | dict.fromkeys(join.add) | {one.name: one.type for one in added},
@@ -209,5 +195,11 @@ def _emits(context: CheckContext, path: Path, emits: list[EmitSpec], places: lis
             )
 
 
-def _slide_of(shape: WindowShape | None) -> int | None:
-    return None if shape is None or shape.every_ms == shape.size_ms else shape.every_ms
+def _windows_of(join: JoinSpec, same_windows: WindowShape | None) -> WindowShape:
+    """Return the windows of joined rows. `same_windows`: windows of both sides, if partners must have the same one."""
+    if same_windows is not None:
+        return SameWindowShape(same_windows.size_ms, same_windows.every_ms, of=same_windows)
+    if join.within is None:
+        return WindowShape(join.tumbling or 1, join.tumbling or 1)
+    longest_ms = max(join.before_ms, join.after_ms) + 1
+    return JoinShape(longest_ms, 1, before_ms=join.before_ms, after_ms=join.after_ms, is_latest=bool(join.latest))

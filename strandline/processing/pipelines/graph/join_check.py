@@ -8,7 +8,7 @@ from strandline.core.documents import Path, did_you_mean
 from strandline.core.field_types import is_nested
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn, Stage, own_shape
+from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn, Stage
 
 Columns = Mapping[str, str | None]
 """The columns of one side with their types; None where an error was reported already."""
@@ -88,7 +88,7 @@ def windows_shared(sides: tuple[Stage | None, Stage | None]) -> tuple[WindowShap
                 "'within' a time, or in windows of the join's own, as 'tumbling: 1m'"
             )
             problems.append(((name,), message))
-        elif (shape := own_shape(stage)).ends_move:
+        elif (shape := stage.windows.result_windows).ends_move:
             message = (
                 f"takes the results of '{stage.name}', which begin and end where rows stand, so hardly two have the same window; "
                 "join them 'within' a time"

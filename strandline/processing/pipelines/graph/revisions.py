@@ -53,7 +53,7 @@ def revision_problems(
     if isinstance(stage, JoinStage):
         yield _REVISE, "needs a window, and joined rows are final at once; raise the delay instead"
         return
-    if stage.gap_ms is not None or stage.count is not None:
+    if stage.windows.needs_whole_keys:
         yield (
             (*path, "window"),
             "with 'late: {revise: ...}' a window is tumbling, sliding or cumulative: of others a late record may move where they "

@@ -13,6 +13,14 @@ from strandline.core.documents import Path, did_you_mean
 from strandline.core.times.durations import format_duration
 from strandline.core.times.time_zones import zone_names
 from strandline.processing.pipelines.calendars import DAY_MS, days_begin_at_multiples
+from strandline.processing.pipelines.event_time import (
+    CountShape,
+    CumulativeDayShape,
+    CumulativeShape,
+    DayShape,
+    SessionShape,
+    WindowShape,
+)
 
 
 def _expression_text(value: object) -> object:
@@ -225,6 +233,18 @@ class WindowSpec(DocumentModel):
             return self.count.max
         overlapping = self.sliding or self.cumulative
         return overlapping.size if overlapping is not None else self.tumbling or 0
+
+    @property
+    def shape(self) -> WindowShape:
+        """The windows as numbers."""
+        if self.session is not None:
+            return SessionShape(self.size_ms, self.session.gap)
+        if self.count is not None:
+            return CountShape(self.size_ms, 1, count=self.count.size)
+        lengths = self.size_ms, self.every_ms, self.offset_ms
+        if self.cumulative is not None:
+            return CumulativeShape(*lengths) if self.tz is None else CumulativeDayShape(*lengths, zone=self.tz)
+        return WindowShape(*lengths) if self.tz is None else DayShape(*lengths, zone=self.tz)
 
     @property
     def offset_ms(self) -> int:
