@@ -18,7 +18,8 @@ from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, path_of, problem
-from strandline.ingest.http.gateway import HttpGateway, stream_of
+from strandline.ingest.http.gateway import HttpGateway
+from strandline.ingest.http.targets import target_of
 from strandline.log.record_key import Record
 
 SPEC = StreamSpec.from_document({"stream": "readings", "schema": {"n": "long"}})
@@ -50,6 +51,11 @@ class ToldStreams:
         if isinstance(self._end, Exception):
             raise self._end
         return self._end
+
+
+def stream_of(url: bytes) -> str | None:
+    target = target_of(url)
+    return None if target is None else target.stream
 
 
 def answer(

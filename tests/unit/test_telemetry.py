@@ -19,7 +19,7 @@ from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy
 from strandline.ingest.gateway.serving.http_request import BodyRoom, Refusal, Request, RoomFull
-from strandline.ingest.http.gateway import stream_of
+from strandline.ingest.http.targets import target_of
 from strandline.processing.formats import json_rows
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import Rejection
@@ -496,7 +496,9 @@ def test_a_request_is_a_record_with_its_bytes(name: str, body: bytes, headers: A
     assert (told.status, told.body, told.content_type) == found
     assert [one for one, _ in writer.appended] == [(record, None)]
     assert metrics.of("m").confirmed.value == 1
-    assert stream_of(URLS[name]) == "m"
+    target = target_of(URLS[name])
+    assert target is not None
+    assert target.stream == "m"
 
 
 @pytest.mark.parametrize(

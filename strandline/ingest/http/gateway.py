@@ -11,19 +11,17 @@ What a sender may rely on:
 - 503 with the code `log_unavailable`, 500, a connection that broke: unknown. Some, none or all of it may be in the log.
 - Anything else: nothing of the request is in the log.
 
-To take another format, add its content type (`framing.FORM_OF_CONTENT_TYPE`) or its path (`stream_of`).
+To accept another arrangement of records, add its content type (`framing.FORM_OF_CONTENT_TYPE`). To accept another family of
+clients, with its own paths and responses, add a dialect (`dialect`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
-from functools import lru_cache
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -49,14 +47,15 @@ from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.health_pages import HealthPages
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
-from strandline.ingest.gateway.serving.http_request import Answer, BodyRoom, Refusal, Request, path_of, problem
+from strandline.ingest.gateway.serving.http_request import Answer, BodyRoom, Refusal, Request
 from strandline.ingest.gateway.serving.http_server import HttpServer
 from strandline.ingest.gateway.serving.tls_door import server_tls
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
-from strandline.ingest.http.influx_api import is_influx, not_written, require_influx, stream_of_write, written
+from strandline.ingest.http.dialect import Target
 from strandline.ingest.http.record_head import RecordHead, read_record_head
+from strandline.ingest.http.records_api import PATH_AFTER, PATH_BEFORE
 from strandline.ingest.http.request_headers import headers_named_by, with_key_of
-from strandline.ingest.http.telemetry_api import not_taken, require_format, taken, telemetry_of
+from strandline.ingest.http.targets import target_of
 
 logger = structlog.get_logger()
 
@@ -67,7 +66,6 @@ BODY_BYTES_IN_LOOP_MAX = 256 * 1024
 BODY_THREADS = 2
 """So many large bodies at a time; the others wait in the order of their arrival."""
 STOP_TIMEOUT_BEYOND_CONFIRM_S = 2.0
-_PATH_BEFORE, _PATH_AFTER = "/v1/streams/", "/records"
 _STATUS_OF_ERROR: tuple[tuple[type[StrandlineError], int], ...] = (
     (Unframable, 400),
     (Unauthenticated, 401),
@@ -98,7 +96,7 @@ class HttpGateway:
             resources.metrics.registry,
             resources.check_log,
             resources.host_names,
-            hint=f"; records go to POST {_PATH_BEFORE}NAME{_PATH_AFTER}",
+            hint=f"; records go to POST {PATH_BEFORE}NAME{PATH_AFTER}",
             doorkeeper=resources.doorkeeper,
         )
         self._doorkeeper = resources.doorkeeper
@@ -107,54 +105,46 @@ class HttpGateway:
 
     def admit(self, request: Request) -> None:
         """Refuse what can be refused before a byte of the body is read. Raises Refusal."""
-        if stream_of(request.url) is None:
+        target = target_of(request.url)
+        if target is None:
             self._pages.admit(request)
         else:
             self._resources.host_names.check(request)
             if self._doorkeeper is not None:
-                refuse_without_token(self._doorkeeper, request, stream_of(request.url) or "")
-            request.head = read_record_head(request, self.room.body_bytes_max)
+                refuse_without_token(self._doorkeeper, request, target.stream)
+            request.head = read_record_head(request, target.dialect, self.room.body_bytes_max)
 
     async def answer(self, request: Request) -> Answer:
         """The answer to a request that is whole, or was refused before that."""
-        stream = stream_of(request.url)
-        if stream is None:
+        target = target_of(request.url)
+        if target is None:
             return await self._pages.answer(request)
         try:
-            framed = await self._append(stream, request)
+            framed = await self._append(target, request)
         except Refusal as error:
             refusal = error
         except Exception as error:  # the edge: one request must not take the others with it
             refusal = _refusal_of(error)
             if refusal.status == 500:
                 logger.error(
-                    "request failed", action="request_failed", stream=stream, error=repr(error), exc_info=error
+                    "request failed", action="request_failed", stream=target.stream, error=repr(error), exc_info=error
                 )
         else:
-            telemetry = telemetry_of(request.url)
-            if is_influx(request.url) or telemetry is not None:
-                answer = written(framed) if telemetry is None else taken(request, telemetry[1])
-                self._metrics.requests.labels(str(answer.status)).inc()
-                return answer
-            self._metrics.requests_accepted.inc()
-            return _accepted(framed)
+            answer = target.dialect.accepted(request, framed)
+            self._metrics.count(answer.status)
+            return answer
         finally:
             request.let_go()
-        if is_influx(request.url):
-            answer = not_written(refusal)
-        elif (telemetry := telemetry_of(request.url)) is not None:
-            answer = not_taken(refusal, request, telemetry[1])
-        else:
-            answer = problem(refusal, request.path)
-        self._metrics.requests.labels(str(answer.status)).inc()
+        answer = target.dialect.refused(request, refusal)
+        self._metrics.count(answer.status)
         return answer
 
     def note_disconnected(self, request: Request) -> None:
         """The sender left before its request was whole: nothing of it is in the log."""
-        if stream_of(request.url) is not None:
+        if target_of(request.url) is not None:
             self._metrics.requests.labels("disconnected").inc()
 
-    async def _append(self, stream: str, request: Request) -> Framed:
+    async def _append(self, target: Target, request: Request) -> Framed:
         """Append the records of one request. Those that the result has as accepted are all confirmed.
 
         1. Stop if the head, or a bound on the body, has refused the request already, or if its sender may not write to the
@@ -170,12 +160,9 @@ class HttpGateway:
         head = request.head
         assert isinstance(head, RecordHead), "admit has read it"
         if self._doorkeeper is not None and not request.is_admitted:
-            await require_right(self._doorkeeper, request, Need.WRITE, "append records", stream)
-        appender = self._appender_of(await self._resources.streams.find(stream))
-        if is_influx(request.url):
-            require_influx(appender.spec)
-        elif (telemetry := telemetry_of(request.url)) is not None:
-            require_format(appender.spec, telemetry[1])
+            await require_right(self._doorkeeper, request, Need.WRITE, "append records", target.stream)
+        appender = self._appender_of(await self._resources.streams.find(target.stream))
+        target.dialect.require_stream(appender.spec)
         headers: tuple[tuple[str, bytes], ...] = ((HEADER_QUERY, head.query),) if head.query else ()
         content_type = None
         if appender.spec.http is not None:
@@ -223,20 +210,6 @@ class HttpGateway:
         return appender
 
 
-@lru_cache(maxsize=1_000)
-def stream_of(url: bytes) -> str | None:
-    """The stream that a request's target names, or None when records don't go there."""
-    if is_influx(url):
-        return stream_of_write(url)
-    telemetry = telemetry_of(url)
-    if telemetry is not None:
-        return telemetry[0]
-    path = path_of(url)
-    stream = path[len(_PATH_BEFORE) : -len(_PATH_AFTER)]
-    is_stream = path.startswith(_PATH_BEFORE) and path.endswith(_PATH_AFTER) and stream and "/" not in stream
-    return stream if is_stream else None
-
-
 def _message_ids(head: RecordHead, framed: Framed) -> tuple[bytes | None, Sequence[Headers] | None]:
     """The message id of all records, or headers with that of each: what a CloudEvent says of itself goes before the key."""
     if head.event is not None and head.event.identity is not None:
@@ -249,13 +222,6 @@ def _message_ids(head: RecordHead, framed: Framed) -> tuple[bytes | None, Sequen
     if framed.identities is not None:
         ids = [own or given for own, given in zip(framed.identities, ids, strict=True)]
     return None, [() if one is None else ((HEADER_MESSAGE_ID, one),) for one in ids]
-
-
-def _accepted(framed: Framed) -> Answer:
-    if framed.refused:
-        refused = [asdict(record) for record in framed.refused]
-        return Answer(200, json.dumps({"accepted": len(framed.records), "refused": refused}).encode())
-    return Answer(200, b'{"accepted":%d}' % len(framed.records))
 
 
 def _refusal_of(error: Exception) -> Refusal:
@@ -278,7 +244,7 @@ class _Metrics:
             ["status"],
             registry=registry,
         )
-        self.requests_accepted = self.requests.labels("200")
+        self._ok = self.requests.labels("200")
         in_flight = Gauge(
             "strandline_ingest_in_flight_bytes",
             "Records that Kafka has not confirmed yet, with their overhead",
@@ -291,6 +257,10 @@ class _Metrics:
             registry=registry,
         )
         held.set_function(lambda: room.bytes_held)
+
+    def count(self, status: int) -> None:
+        """Count a request by the status of its response."""
+        (self._ok if status == 200 else self.requests.labels(str(status))).inc()
 
 
 def _show_connections(resources: GatewayResources, server: HttpServer) -> None:

@@ -8,12 +8,12 @@ log. The forms of the answers are those of InfluxDB's API, version 2, with `erro
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from urllib.parse import parse_qs, unquote_to_bytes
 
 from strandline.core.streams.stream import StreamSpec
-from strandline.ingest.gateway.framing import Framed
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, headers_of, path_of
+from strandline.ingest.gateway.framing import Form, Framed
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, headers_of, path_of
+from strandline.ingest.http.dialect import BodyForm, Dialect, Target
 
 _STREAM_PARAMETERS = {"/api/v2/write": "bucket", "/write": "db"}
 _LOGIN_PARAMETERS = (b"u", b"p")
@@ -29,49 +29,51 @@ _CODES = {
 _REFUSED_SHOWN_MAX = 5
 
 
-@lru_cache(maxsize=1_000)
-def is_influx(url: bytes) -> bool:
-    """Whether a request's target is a write request of InfluxDB's."""
-    return path_of(url) in _STREAM_PARAMETERS
+class InfluxDialect(Dialect):
+    """Write requests of InfluxDB 1 and 2."""
+
+    def body_form(self, request: Request) -> BodyForm:
+        return _LINES  # clients of InfluxDB send lines under any content type
+
+    def logged_query(self, query: bytes) -> bytes:
+        """Return the query without user and password, which clients of InfluxDB 1 can send: the log must not contain them."""
+        parts = query.split(b"&")
+        return b"&".join(one for one in parts if unquote_to_bytes(one.partition(b"=")[0]) not in _LOGIN_PARAMETERS)
+
+    def require_stream(self, spec: StreamSpec) -> None:
+        if spec.format != "influx":
+            detail = f"stream {spec.stream} has the format {spec.format}, not influx; nothing was persisted"
+            raise Refusal(400, "bad_request", f"{detail}: write to a bucket that is a stream with format: influx")
+
+    def accepted(self, request: Request, framed: Framed) -> Answer:
+        if not framed.refused:
+            return Answer(204, b"")
+        named = [f"line {one.index + 1}: {one.detail}" for one in framed.refused[:_REFUSED_SHOWN_MAX]]
+        if len(framed.refused) > _REFUSED_SHOWN_MAX:
+            named.append("...")
+        count = len(framed.records)
+        return _error(
+            400, f"partial write: {len(framed.refused)} lines were refused, {count} are persisted: {'; '.join(named)}"
+        )
+
+    def refused(self, request: Request, refusal: Refusal) -> Answer:
+        """Return InfluxDB's response. A slow body gets 503: after a 408, Telegraf drops the lines that it sent."""
+        if refusal.status == 408:
+            refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
+        return _error(refusal.status, refusal.detail)._replace(headers=headers_of(refusal))
 
 
-def stream_of_write(url: bytes) -> str:
-    """The stream that a write request names as its bucket; empty if it names none."""
+_LINES = BodyForm(Form.LINES)
+_DIALECT = InfluxDialect()
+
+
+def target_of(url: bytes) -> Target | None:
+    """Return the target of a write request, with an empty stream if the request names no bucket. None for other requests."""
+    parameter = _STREAM_PARAMETERS.get(path_of(url))
+    if parameter is None:
+        return None
     query = parse_qs(url.partition(b"?")[2].decode("latin-1"))
-    return query.get(_STREAM_PARAMETERS[path_of(url)], [""])[0]
-
-
-def without_login(query: bytes) -> bytes:
-    """The query without user and password, which clients of InfluxDB 1 may put there: they have no place in the log."""
-    parts = query.split(b"&")
-    return b"&".join(one for one in parts if unquote_to_bytes(one.partition(b"=")[0]) not in _LOGIN_PARAMETERS)
-
-
-def require_influx(spec: StreamSpec) -> None:
-    """Raises Refusal when the records of the stream are no lines of InfluxDB's protocol."""
-    if spec.format != "influx":
-        detail = f"stream {spec.stream} has the format {spec.format}, not influx; nothing was persisted"
-        raise Refusal(400, "bad_request", f"{detail}: write to a bucket that is a stream with format: influx")
-
-
-def written(framed: Framed) -> Answer:
-    """The answer when the lines of a request are in the log, but for those that are too large."""
-    if not framed.refused:
-        return Answer(204, b"")
-    named = [f"line {one.index + 1}: {one.detail}" for one in framed.refused[:_REFUSED_SHOWN_MAX]]
-    if len(framed.refused) > _REFUSED_SHOWN_MAX:
-        named.append("...")
-    count = len(framed.records)
-    return _error(
-        400, f"partial write: {len(framed.refused)} lines were refused, {count} are persisted: {'; '.join(named)}"
-    )
-
-
-def not_written(refusal: Refusal) -> Answer:
-    """The answer to a write request that was refused. A slow body is told 503: after a 408 Telegraf drops what it sent."""
-    if refusal.status == 408:
-        refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
-    return _error(refusal.status, refusal.detail)._replace(headers=headers_of(refusal))
+    return Target(query.get(parameter, [""])[0], _DIALECT)
 
 
 def _error(status: int, message: str) -> Answer:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from strandline.core.record_headers import QUERY_MARK
 from strandline.ingest.gateway.decompression import ContentCoding
-from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form
+from strandline.ingest.gateway.framing import Form
 from strandline.ingest.gateway.serving.http_request import Refusal, Request, body_too_large, method_not_allowed
-from strandline.ingest.http.influx_api import is_influx, without_login
-from strandline.ingest.http.request_headers import EventHead, hold_others, is_event
-from strandline.ingest.http.telemetry_api import require_telemetry, telemetry_of
+from strandline.ingest.http.dialect import Dialect
+from strandline.ingest.http.request_headers import EventHead, hold_others
 
 MESSAGE_ID_BYTES_MAX = 255
 QUERY_BYTES_MAX = 2_000
@@ -31,46 +29,24 @@ class RecordHead:
     """Of a CloudEvent in binary mode."""
 
 
-def read_record_head(request: Request, body_bytes_max: int) -> RecordHead:
+def read_record_head(request: Request, dialect: Dialect, body_bytes_max: int) -> RecordHead:
     """Raises Refusal for what can be refused before the body is read."""
     if request.method != b"POST":
         raise method_not_allowed(request, "POST")
     headers = request.headers
-    # Clients of InfluxDB send lines under any content type.
-    telemetry = telemetry_of(request.url)
-    is_packed = telemetry is not None and require_telemetry(request, telemetry[1])
-    is_other_api = telemetry is not None or is_influx(request.url)
-    event = EventHead(request) if request.others and not is_other_api and is_event(request) else None
-    if event is not None or telemetry is not None:
-        form = Form.WHOLE  # whatever its data are
-    else:
-        form = Form.LINES if is_influx(request.url) else form_of(headers.get(b"content-type", b""))
-    coding = _coding_of(headers[b"content-encoding"]) if b"content-encoding" in headers and not is_packed else None
+    form, event, is_coded = dialect.body_form(request)
+    coding = _coding_of(headers[b"content-encoding"]) if b"content-encoding" in headers and is_coded else None
     if int(headers.get(b"content-length", 0)) > body_bytes_max:
         raise body_too_large(body_bytes_max)
     message_id = _message_id_of(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
     query = request.url.partition(b"?")[2].partition(b"#")[0]
-    if is_influx(request.url):
-        query = without_login(query)
+    if query:
+        query = dialect.logged_query(query)
     if len(query) > QUERY_BYTES_MAX:
         raise Refusal(400, "bad_request", f"the URL's query has {len(query)} bytes; at most {QUERY_BYTES_MAX}")
     if request.others:
         hold_others(request)
     return RecordHead(form, coding, message_id, QUERY_MARK + query if query else b"", event)
-
-
-@lru_cache(maxsize=100)
-def form_of(content_type: bytes) -> Form:
-    media_type, _, parameters = content_type.decode("latin-1").partition(";")
-    form = FORM_OF_CONTENT_TYPE.get(media_type.strip().lower())
-    if form is None:
-        sent = f"content-type {media_type.strip()}" if content_type else "a body without a content-type"
-        known = ", ".join(FORM_OF_CONTENT_TYPE)
-        raise Refusal(415, "unsupported_media_type", f"{sent} can't be taken here; send one of {known}")
-    charset = parameters.lower().partition("charset=")[2].partition(";")[0].strip(' "')
-    if charset not in ("", "utf-8", "utf8", "us-ascii"):
-        raise Refusal(415, "unsupported_media_type", f"text in {charset} can't be taken here; send it in UTF-8")
-    return form
 
 
 def _coding_of(content_encoding: bytes) -> ContentCoding | None:

@@ -1,0 +1,56 @@
+"""The contract of a dialect: the request targets, request forms, and responses of one family of HTTP clients.
+
+To add a dialect, write a module with a subclass of `Dialect` and a function `target_of(url)`, and list the function in
+`targets.TARGETS`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from strandline.core.streams.stream import StreamSpec
+from strandline.ingest.gateway.framing import Form, Framed
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request
+from strandline.ingest.http.request_headers import EventHead
+
+
+class BodyForm(NamedTuple):
+    """How the records are arranged in a request body."""
+
+    form: Form
+    event: EventHead | None = None
+    """Attributes of a CloudEvent in binary mode. None if the request isn't one."""
+    is_coded: bool = True
+    """True if `content-encoding` is removed before the body is split; False if the coding is part of the record."""
+
+
+class Dialect(ABC):
+    """One dialect of HTTP. Without state; one instance serves all requests."""
+
+    @abstractmethod
+    def body_form(self, request: Request) -> BodyForm:
+        """Return the arrangement of the body. Raises Refusal if no stream accepts such a request."""
+
+    def logged_query(self, query: bytes) -> bytes:
+        """Return the part of the URL's query that is stored with each record."""
+        return query
+
+    def require_stream(self, spec: StreamSpec) -> None:
+        """Raise Refusal if the stream doesn't accept requests of this dialect."""
+        return
+
+    @abstractmethod
+    def accepted(self, request: Request, framed: Framed) -> Answer:
+        """Return the response after all records that aren't in `framed.refused` were confirmed."""
+
+    @abstractmethod
+    def refused(self, request: Request, refusal: Refusal) -> Answer:
+        """Return the response to a refused request. Its status must make the clients resend whatever a retry can help."""
+
+
+class Target(NamedTuple):
+    """Where a request appends records, and in which dialect."""
+
+    stream: str
+    dialect: Dialect

@@ -1,0 +1,62 @@
+"""Strandline's own dialect: `POST /v1/streams/STREAM/records` with a content type that says how the records are arranged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import lru_cache
+
+from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form, Framed
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, path_of, problem
+from strandline.ingest.http.dialect import BodyForm, Dialect, Target
+from strandline.ingest.http.request_headers import EventHead, is_event
+
+PATH_BEFORE, PATH_AFTER = "/v1/streams/", "/records"
+
+
+class RecordsDialect(Dialect):
+    """Records by content type, and CloudEvents in all three modes."""
+
+    def body_form(self, request: Request) -> BodyForm:
+        if request.others and is_event(request):
+            return BodyForm(Form.WHOLE, EventHead(request))
+        return _body_form_of(request.headers.get(b"content-type", b""))
+
+    def accepted(self, request: Request, framed: Framed) -> Answer:
+        if framed.refused:
+            refused = [asdict(record) for record in framed.refused]
+            return Answer(200, json.dumps({"accepted": len(framed.records), "refused": refused}).encode())
+        return Answer(200, b'{"accepted":%d}' % len(framed.records))
+
+    def refused(self, request: Request, refusal: Refusal) -> Answer:
+        return problem(refusal, request.path)
+
+
+_DIALECT = RecordsDialect()
+
+
+def target_of(url: bytes) -> Target | None:
+    """Return the target of a request with records. None for other requests."""
+    stream = stream_between(path_of(url), PATH_AFTER)
+    return Target(stream, _DIALECT) if stream is not None else None
+
+
+def stream_between(path: str, ending: str) -> str | None:
+    """Return STREAM if the path is `/v1/streams/STREAM` and this ending, else None."""
+    stream = path[len(PATH_BEFORE) : -len(ending)]
+    is_stream = path.startswith(PATH_BEFORE) and path.endswith(ending) and stream and "/" not in stream
+    return stream if is_stream else None
+
+
+@lru_cache(maxsize=100)
+def _body_form_of(content_type: bytes) -> BodyForm:
+    media_type, _, parameters = content_type.decode("latin-1").partition(";")
+    form = FORM_OF_CONTENT_TYPE.get(media_type.strip().lower())
+    if form is None:
+        sent = f"content-type {media_type.strip()}" if content_type else "a body without a content-type"
+        known = ", ".join(FORM_OF_CONTENT_TYPE)
+        raise Refusal(415, "unsupported_media_type", f"{sent} can't be taken here; send one of {known}")
+    charset = parameters.lower().partition("charset=")[2].partition(";")[0].strip(' "')
+    if charset not in ("", "utf-8", "utf8", "us-ascii"):
+        raise Refusal(415, "unsupported_media_type", f"text in {charset} can't be taken here; send it in UTF-8")
+    return BodyForm(form)
