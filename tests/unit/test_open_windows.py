@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -22,7 +23,7 @@ from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.emission import open_windows as shown_by
-from strandline.processing.emission.keyed_task import OPEN, KeyedTask
+from strandline.processing.emission.keyed_task import KeyedTask, StagePart
 from strandline.processing.emission.open_windows import (
     ClosedWindowsSweep,
     OpenEmission,
@@ -33,7 +34,7 @@ from strandline.processing.emission.open_windows import (
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import SessionShape, WindowShape
 from strandline.processing.pipelines.upgrade import Effect, changes_between
-from strandline.processing.source.slice_rows import WORK, encode
+from strandline.processing.source.slice_rows import encode
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.index_settings import IndexSettings
@@ -399,7 +400,7 @@ def test_what_is_shown_is_the_same_in_any_buckets(monkeypatch: pytest.MonkeyPatc
                 chunk_of(partition, 0, values[len(values) * (number - 1) // 3 : len(values) * number // 3])
                 for partition, values in lines.items()
             ]
-            bucket_of: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+            bucket_of: dict[int, list[tuple[StagePart, bytes]]] = defaultdict(list)
             process = KeyedTask.process
 
             def spied(
@@ -407,7 +408,7 @@ def test_what_is_shown_is_the_same_in_any_buckets(monkeypatch: pytest.MonkeyPatc
             ) -> Any:
                 done = process(task, bucket, rows, state)
                 for target, stage, part in done.open_parts:
-                    kept[target].append((OPEN + stage, part))
+                    kept[target].append((StagePart(False, stage, encode(done.work)), part))
                 return done
 
             with monkeypatch.context() as patched:
@@ -418,10 +419,10 @@ def test_what_is_shown_is_the_same_in_any_buckets(monkeypatch: pytest.MonkeyPatc
                 (1, 2, "why")
             }
             for target, parts in bucket_of.items():
-                pairs = [(kind, blob) for kind, blob in [*parts, (WORK, encode(work))]]
                 frame = {
-                    "kind": pa.array([kind for kind, _ in pairs]).to_numpy(),
-                    "blob": Blobs([blob for _, blob in pairs]),
+                    "outcome": Blobs(),
+                    "part": Blobs(msgspec.msgpack.encode(part) for part, _ in parts),
+                    "rows": Blobs(rows for _, rows in parts),
                 }
                 monkeypatch.setattr("strandline.processing.emission.keyed_task.frame_of", len)
                 engine.keyed.merge((engine.source.bucket_keys[target],), frame)  # type: ignore[arg-type]

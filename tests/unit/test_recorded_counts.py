@@ -77,7 +77,7 @@ class Batches:
     def commit(self, last: int, found: list[BucketOutcome]) -> None:
         """A batch up to slice `last`, of which buckets tell this."""
         self._last = last
-        rows = [{"blob": msgspec.json.encode(one)} for one in found]
+        rows = [{"outcome": msgspec.json.encode(one)} for one in found]
         self._commit(SimpleNamespace(collect=lambda: rows), 0)  # type: ignore[arg-type]
 
 
@@ -205,7 +205,7 @@ def test_a_backfill_that_reads_something_else_emits_nothing(buckets: int, monkey
         recorded = RecordedCounts("power", 5, 7, records, rejected, True)
         task = ChunkTask(engine.keyed, work_of(7, None, 10_000), recorded)
         for key in engine.source.bucket_keys:
-            (blob,) = task((key,), frame[frame["bucket"] == key])["blob"].tolist()
+            (blob,) = task((key,), frame[frame["bucket"] == key])["outcome"].tolist()
             yield sum(msgspec.json.decode(blob, type=BucketOutcome).results.values())
 
     for records, rejected in ((7, {"decode": 1, "late": 1}), (8, {"decode": 2}), (8, {"decode": 1})):

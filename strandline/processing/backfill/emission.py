@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -18,7 +17,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.ledger.states import BackfillRow
 from strandline.processing.backfill.plan import Chunk
-from strandline.processing.emission.keyed_task import OUTCOME, KeyedTask, RecordLetters, frame_of, rows_of
+from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters, frame_of, outcome_row, rows_of
 from strandline.processing.emission.made_indices import elasticsearch_writers
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.stage_emission import BackfillEmission
@@ -67,7 +66,7 @@ class ChunkTask:
         rows = [(WORK, 0, 0, encode(self.work)), *rows_of([frame])]
         self.recorded.require_same(add_facts(decode_facts(blob) for kind, _, _, blob in rows if kind == FACTS))
         done = self.keyed.process(self.keyed.bucket_keys.index(key[0]), rows, None)
-        return frame_of([(key[0], OUTCOME, msgspec.json.encode(done.outcome))])
+        return frame_of([outcome_row(key[0], done.outcome)])
 
 
 def chunk_task(

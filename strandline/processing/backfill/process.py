@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -43,7 +42,7 @@ from strandline.processing.backfill.plan import (
     stores_of,
     windows_left,
 )
-from strandline.processing.emission.keyed_task import OUTCOME_DDL, BucketOutcome
+from strandline.processing.emission.keyed_task import OUTCOME_DDL, BucketOutcome, outcomes_of
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, exit_code_of
@@ -179,7 +178,7 @@ class Backfill:
         # Spark counts the parameters, and takes no object for a function.
         outcomes = rows.groupBy("bucket").applyInPandas(lambda key, frame: task(key, frame), OUTCOME_DDL)
         # The one action: the tasks write their results while the plan runs, and each bucket tells in one small row.
-        return [msgspec.json.decode(one["blob"], type=BucketOutcome) for one in outcomes.collect()]
+        return outcomes_of(outcomes)
 
     def _recorded(self, row: BackfillRow, chunk: Chunk) -> RecordedCounts:
         """What the checkpoints counted of the chunk's slices."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import structlog
 from pyspark.sql import DataFrame
 
@@ -17,7 +16,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import failpoint
 from strandline.core.record_headers import REASON_DUPLICATE, dead_letter_topic
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
-from strandline.processing.emission.keyed_task import BucketOutcome
+from strandline.processing.emission.keyed_task import BucketOutcome, outcomes_of
 from strandline.processing.emission.open_windows import ClosedWindowsSweep
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.slices.rewind import RewindPlan
@@ -80,7 +79,7 @@ class SliceCommitter:
         number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
         failpoint("slice.before_action")
         # The only action: another one would run the whole batch again, from the log on. It brings one small row a bucket.
-        found = [msgspec.json.decode(row["blob"], type=BucketOutcome) for row in outcomes.collect()]
+        found = outcomes_of(outcomes)
         failpoint("slice.written")
         facts = add_facts(one for outcome in found for one in outcome.facts)
         if number <= self._replayed_up_to:

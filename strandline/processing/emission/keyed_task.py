@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -46,14 +46,11 @@ from strandline.results.writer import CommittedWriter
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-OUTCOME, PART = 10, 11
-"""The kinds of rows that a bucket gives: what it did, and its part of windows that several buckets share; of the stage at place n
-with the kind PART + n."""
-OPEN = 1 << 16
-"""Likewise its part of windows that are open, for updates. An empty part: it has too many."""
-OUTCOME_DDL = "bucket int, kind int, blob binary"
+OUTCOME_DDL = "bucket int, outcome binary, part binary, rows binary"
+"""The fields of `TaskRow`."""
 STATE_DDL = "blob binary"
 _LETTERS_BYTES = 16 << 20
 """So many bytes of rejected records are held at most before they are written."""
@@ -63,6 +60,30 @@ _OPEN_PARTS_BYTES = 16 << 20
 
 BucketRow = tuple[int, int, int, bytes]
 """Kind, partition, sequence, blob."""
+
+
+class TaskRow(NamedTuple):
+    """Row that a bucket returns to Spark: its outcome, or a part of windows for the bucket that merges them."""
+
+    bucket: int
+    """Spark's key of the bucket that receives the row."""
+    outcome: bytes | None
+    """Encoded `BucketOutcome`. None if the row is a part."""
+    part: bytes | None
+    """Encoded `StagePart`. None if the row is an outcome."""
+    rows: bytes | None
+    """Partial results of the part, empty if the bucket has too many open windows to show. None if the row is an outcome."""
+
+
+class StagePart(msgspec.Struct, frozen=True, array_like=True):
+    """Heading of one bucket's share in the windows of a split stage."""
+
+    is_final: bool
+    """True for windows that became final. False for open windows, which are only shown."""
+    stage: int
+    """Index of the stage."""
+    work: bytes
+    """Encoded `SliceWork` of the slice."""
 
 
 class BucketOutcome(msgspec.Struct):
@@ -168,31 +189,41 @@ class KeyedTask:
         done = self.process(self.bucket_keys.index(key[0]), rows_of(frames), before)
         if done.state != before:
             state.update((done.state,))
-        given = [(key[0], OUTCOME, msgspec.json.encode(done.outcome))]
         work = encode(done.work)
-        for bucket, stage, part in done.parts:
-            given += [(self.bucket_keys[bucket], WORK, work), (self.bucket_keys[bucket], PART + stage, part)]
-        for bucket, stage, part in done.open_parts:
-            given += [(self.bucket_keys[bucket], WORK, work), (self.bucket_keys[bucket], OPEN + stage, part)]
-        yield frame_of(given)
+        yield frame_of(
+            [
+                outcome_row(key[0], done.outcome),
+                *self._part_rows(done.parts, work, is_final=True),
+                *self._part_rows(done.open_parts, work, is_final=False),
+            ]
+        )
+
+    def _part_rows(self, parts: Iterable[tuple[int, int, bytes]], work: bytes, is_final: bool) -> Iterator[TaskRow]:
+        for bucket, stage, rows in parts:
+            part = msgspec.msgpack.encode(StagePart(is_final, stage, work))
+            yield TaskRow(self.bucket_keys[bucket], None, part, rows)
 
     def merge(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
-        """Called by Spark for one bucket, with the rows that all buckets gave for it. Keeps no state.
+        """Called by Spark for one bucket, with the rows that all buckets returned for it. Keeps no state.
 
-        Emits the windows whose parts are among these rows, shows those that are open, and hands on the outcomes among them.
+        Emits the windows whose parts are among these rows, shows open windows, and passes the outcomes on.
         """
-        rows = list(zip(frame["kind"].tolist(), frame["blob"].tolist(), strict=True))
-        outcomes = [blob for kind, blob in rows if kind == OUTCOME]
-        for stage in sorted({kind - OPEN for kind, _ in rows if kind >= OPEN}):
-            work = decode_work(next(blob for kind, blob in rows if kind == WORK))
-            parts = [blob for kind, blob in rows if kind == OPEN + stage]
-            self.show_merged(self.bucket_keys.index(key[0]), stage, parts, work)
-        for stage in sorted({kind - PART for kind, _ in rows if PART <= kind < OPEN}):
-            work = decode_work(next(blob for kind, blob in rows if kind == WORK))
-            parts = [blob for kind, blob in rows if kind == PART + stage]
-            outcome = self.emit_merged(self.bucket_keys.index(key[0]), stage, parts, work)
-            outcomes.append(msgspec.json.encode(outcome))
-        return frame_of([(key[0], OUTCOME, blob) for blob in outcomes])
+        bucket = self.bucket_keys.index(key[0])
+        passed_on = [TaskRow(key[0], blob, None, None) for blob in frame["outcome"].tolist() if blob is not None]
+        rows_of_part: dict[tuple[bool, int], list[bytes]] = {}
+        work_of_part: dict[tuple[bool, int], bytes] = {}
+        for blob, rows in zip(frame["part"].tolist(), frame["rows"].tolist(), strict=True):
+            if blob is not None:
+                part = _PART_DECODER.decode(blob)
+                rows_of_part.setdefault((part.is_final, part.stage), []).append(rows)
+                work_of_part[part.is_final, part.stage] = part.work
+        for (is_final, stage), parts in sorted(rows_of_part.items()):
+            work = decode_work(work_of_part[is_final, stage])
+            if is_final:
+                passed_on.append(outcome_row(key[0], self.emit_merged(bucket, stage, parts, work)))
+            else:
+                self.show_merged(bucket, stage, parts, work)
+        return frame_of(passed_on)
 
     def emit_merged(self, bucket: int, stage: int, parts: Sequence[bytes], work: SliceWork) -> BucketOutcome:
         """Emit windows of the stage at this place, merged from all their parts. Raises StrandlineError."""
@@ -304,11 +335,24 @@ def _merged_rows(cascade: Cascade, stage: int, parts: Sequence[bytes]) -> pa.Rec
     return cascade.merge(stage, parts).rows
 
 
-def frame_of(rows: Sequence[tuple[int, int, bytes]]) -> pd.DataFrame:
-    """What a bucket gives, as Spark takes it: see OUTCOME_DDL."""
+_PART_DECODER = msgspec.msgpack.Decoder(StagePart)
+
+
+def outcome_row(key: int, outcome: BucketOutcome) -> TaskRow:
+    """Return the row with the outcome of the bucket that has this key."""
+    return TaskRow(key, msgspec.json.encode(outcome), None, None)
+
+
+def outcomes_of(rows: DataFrame) -> list[BucketOutcome]:
+    """Run the keyed tasks behind a frame of task rows, and return the outcomes of all buckets."""
+    return [msgspec.json.decode(row["outcome"], type=BucketOutcome) for row in rows.collect()]
+
+
+def frame_of(rows: Sequence[TaskRow]) -> pd.DataFrame:
+    """Return the rows in the form that Spark accepts; see OUTCOME_DDL."""
     import pandas
 
-    return pandas.DataFrame(rows, columns=["bucket", "kind", "blob"])
+    return pandas.DataFrame(rows, columns=TaskRow._fields)
 
 
 def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[BucketRow]:
