@@ -19,9 +19,9 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Divergence, InvalidSettings, SinkUnavailable
 from strandline.core.settings import Settings
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.emission import sinks
 from strandline.processing.emission.sinks import SinkRequest, sink_writer
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import request as ask

@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.processing.columns.values import hashes
 from strandline.processing.operators.aggregation import distinct, percentiles
 from strandline.processing.operators.aggregation.aggregate import as_lists
 from strandline.processing.operators.aggregation.cardinality import Cardinality
 from strandline.processing.operators.aggregation.choice import Chosen
 from strandline.processing.operators.aggregation.distinct import Distinct
 from strandline.processing.operators.aggregation.percentiles import Percentile
-from strandline.processing.operators.aggregation.values import hashes
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from tests.property.test_window_operator import (
     END,

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.streams.stream import StreamSpec
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats import record_rows
 from strandline.processing.formats.columns import json_columns, source_columns
 from strandline.processing.formats.columns.read_columns import ReadColumns
@@ -26,7 +27,6 @@ from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.json_rows import Rows
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.event_time import EventTimeSource
 from tests.property.test_formats import mutated
 from tests.support.examples import examples

@@ -16,8 +16,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.evaluation import ColumnExpression
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.expressions import parse_expression
 from strandline.processing.pipelines.functions.table import CALLS
 from tests.support.examples import examples

@@ -24,8 +24,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strandline.core.streams.stream import StreamSpec
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.cascade import Cascade, Chunk
-from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.record_chain import RecordChain
 from strandline.processing.operators.row_steps import RowSteps

@@ -31,10 +31,10 @@ from strandline.processing.audit.sinks.reading import sink_parts
 from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.operators.blobs import batch_of
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.document import DocumentShape

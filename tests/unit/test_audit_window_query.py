@@ -18,8 +18,8 @@ import pytest
 from strandline.core.errors import PermanentError
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import WindowQuery
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.cascade import Cascade
-from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.windows import Closing, WindowOperator
 from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
 from strandline.processing.pipelines.stages import Column, RecordPath, Stage, StageInput

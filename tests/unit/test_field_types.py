@@ -3,7 +3,7 @@
 import pytest
 
 from strandline.core.field_types import SIMPLE_TYPES, decimal_type, digits_of, is_number, kind_of, normal_type
-from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.results.mapping import FIELD_MAPPINGS
 
 ALL_TYPES = (*SIMPLE_TYPES, "decimal(10,2)")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from strandline.processing.operators.casting import arrow_type, cast
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.functions.kernels import KERNELS
 from strandline.processing.pipelines.expression_types import infer_type

@@ -17,8 +17,8 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceStatus
 from strandline.log.reader import OffsetRange
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.record_rows import record_format
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.schema_changes import is_widening, refused_changes
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_run
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner

@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 
 from strandline.core.field_types import WHOLE_RANGES, is_decimal
 from strandline.processing.audit.sketches import RANKS, distinct_of, middles_of, percentiles_of
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.decimals import EXACT, rounded_decimals
 from strandline.processing.operators.aggregate_calls import ORDERED, AggregateCall
 from strandline.processing.operators.aggregation.aggregate import CallValues
 from strandline.processing.operators.aggregation.distinct import DISTINCT_MAX, TOO_MANY
 from strandline.processing.operators.aggregation.lists import TOO_MANY as TOO_MANY_FOR_LIST
 from strandline.processing.operators.aggregation.percentiles import BINS_MAX, EXACT_MAX
-from strandline.processing.operators.casting import EXACT, arrow_type, rounded_decimals
 
 PERCENTILES = ("percentile", "approx_percentile")
 _UNSCALED = pa.decimal128(38, 0)

@@ -28,10 +28,10 @@ from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table, TableWriter
 from strandline.processing.audit.window_query import WindowQuery
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.operators.cascade import each_once, labels_of_results, results_behind_steps
-from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.kinds.joins import result_places
 from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.graph.branches import plan_branches

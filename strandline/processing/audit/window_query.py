@@ -19,8 +19,8 @@ from strandline.processing.audit.aggregate_query import (
 )
 from strandline.processing.audit.sketches import bins_of
 from strandline.processing.audit.table import Database, Table
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.aggregate_calls import ORDERED, AggregateCalls
-from strandline.processing.operators.casting import arrow_type
 from strandline.processing.pipelines.event_time import (
     CountShape,
     CumulativeDayShape,

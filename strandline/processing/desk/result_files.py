@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.field_types import digits_of, element_of, members_of
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.desk.desk import DeskResult
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import RecordStage, Stage
 
 _ROWS_A_GROUP = 50_000

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.field_types import digits_of
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.timestamps import Marks
-from strandline.processing.pipelines.arrow_types import arrow_type
 
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 

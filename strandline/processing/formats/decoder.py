@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA, REASON_TIME_UNIT
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.columns.declared import array_of, as_declared, micros_of
 from strandline.processing.formats.columns.read_columns import ReadColumns
 from strandline.processing.formats.decimals import DecimalParser
@@ -38,7 +39,6 @@ from strandline.processing.formats.timestamps import (
     likely_unit,
     parse_timestamp_column,
 )
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.event_time import EventTimeSource
 
 __all__ = ["Decoded", "Decoder", "RecordField", "RejectedRecord"]

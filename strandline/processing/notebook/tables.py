@@ -30,11 +30,11 @@ from strandline.processing.audit.index_reader import (
     open_snapshot,
     read_documents,
 )
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
 from strandline.processing.notebook.request import Bound, Mode, Request, own_elasticsearch_url
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.stages import RecordStage, Stage

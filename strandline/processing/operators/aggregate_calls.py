@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from strandline.core.field_types import is_decimal
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.values import hashes, is_valid
 from strandline.processing.operators.aggregation.aggregate import CallValues
-from strandline.processing.operators.aggregation.values import hashes, is_valid
-from strandline.processing.operators.casting import arrow_type, cast
+from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.expression_types import type_of
 from strandline.processing.pipelines.expressions import share_of, tree_of

@@ -16,6 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.core.field_types import decimal_digits, is_decimal
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.decimals import EXACT, rounded_decimals
+from strandline.processing.columns.values import is_valid, numpy_of
 from strandline.processing.operators.aggregate_calls import AggregateCall, AggregateCalls
 from strandline.processing.operators.aggregation.aggregate import Aggregate, CallValues, Mergeable, Partials
 from strandline.processing.operators.aggregation.cardinality import Cardinality
@@ -23,9 +27,6 @@ from strandline.processing.operators.aggregation.choice import Chosen
 from strandline.processing.operators.aggregation.distinct import Distinct
 from strandline.processing.operators.aggregation.lists import Histogram, MostFrequent, Ranked
 from strandline.processing.operators.aggregation.percentiles import Percentile
-from strandline.processing.operators.aggregation.values import is_valid, numpy_of
-from strandline.processing.operators.casting import EXACT, arrow_type, rounded_decimals
-from strandline.processing.operators.keys import Codes
 from strandline.processing.pipelines.stages import Column
 
 Doubles = npt.NDArray[np.float64]

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from strandline.processing.operators.casting import EXACT, EXACT_OF_DOUBLE, arrow_type, cast, rounded_decimals
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.decimals import EXACT, EXACT_OF_DOUBLE, rounded_decimals
+from strandline.processing.operators.casting import cast
 
 Bools = npt.NDArray[np.bool_]
 

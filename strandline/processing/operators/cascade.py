@@ -29,12 +29,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes
 from strandline.processing.operators.blobs import pack, unpack
-from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.dedupe.candidates import Candidates, RepeatedRecords, flags_in, kept_rows
 from strandline.processing.operators.dedupe.remembered import Flags, Remembered, Seen, SegmentStore
 from strandline.processing.operators.dedupe.repeats import RepeatsOperator
-from strandline.processing.operators.keys import Codes, encode_keys, virtual_buckets_of, without_times
+from strandline.processing.operators.keys import encode_keys, virtual_buckets_of, without_times
 from strandline.processing.operators.kinds.counted import CountOperator
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.kinds.joins import IntervalJoinOperator, LatestJoinOperator, WindowJoinOperator

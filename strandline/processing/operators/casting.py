@@ -7,29 +7,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import ROUND_HALF_UP, Context, Decimal, DecimalException
+from decimal import Decimal, DecimalException
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.field_types import NULL, WHOLE_RANGES, decimal_digits, element_of, is_decimal
-from strandline.processing.pipelines.arrow_types import arrow_type as field_arrow_type
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.decimals import EXACT_OF_DOUBLE, rounded_decimals
 from strandline.processing.pipelines.functions.time_patterns import micros_of_text
 
-EXACT = Context(prec=120, rounding=ROUND_HALF_UP)
-"""For decimals: more digits than two of them together can have."""
-EXACT_OF_DOUBLE = Context(prec=800, rounding=ROUND_HALF_UP)
-"""For the longest double, written out."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIMESTAMP = field_arrow_type("timestamp")
-
-
-def arrow_type(kind: str) -> pa.DataType:
-    """The Arrow type of an expression's type: that of the field type, or null."""
-    return pa.null() if kind == NULL else field_arrow_type(kind)
+_TIMESTAMP = arrow_type("timestamp")
 
 
 def cast(array: pa.Array, source: str, target: str) -> pa.Array:
@@ -54,14 +46,6 @@ def cast(array: pa.Array, source: str, target: str) -> pa.Array:
 def decimals_of(array: pa.Array) -> list[Decimal | None]:
     """Whole numbers and decimals as Python's."""
     return [None if value is None else Decimal(value) for value in array.to_pylist()]
-
-
-def rounded_decimals(values: Sequence[Decimal | None], target: pa.Decimal128Type) -> pa.Array:
-    """Decimals rounded half up to the target's scale; null where they have too many digits for it."""
-    unit, limit = Decimal(1).scaleb(-target.scale), Decimal(10) ** (target.precision - target.scale)
-    rounded = [None if value is None else EXACT_OF_DOUBLE.quantize(value, unit) for value in values]
-    # copy_abs rounds nothing, which abs does to 28 digits.
-    return pa.array([None if value is None or value.copy_abs() >= limit else value for value in rounded], target)
 
 
 def _to_decimal(array: pa.Array, source: str, target: pa.Decimal128Type) -> pa.Array:

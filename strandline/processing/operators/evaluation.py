@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from strandline.core.field_types import SIMPLE_TYPES, is_decimal, is_nested, members_of
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.decimals import rounded_decimals
 from strandline.processing.operators.arithmetic import (
     DOUBLE_OPERATIONS,
     INTEGER_OPERATIONS,
@@ -31,7 +33,7 @@ from strandline.processing.operators.arithmetic import (
     round_half_up,
     subtract,
 )
-from strandline.processing.operators.casting import arrow_type, cast, rounded_decimals
+from strandline.processing.operators.casting import cast
 from strandline.processing.operators.comparisons import COMPARE, best, equals_any, greater, is_too_wide, less
 from strandline.processing.operators.functions.kernels import KERNELS
 from strandline.processing.operators.functions.string_limit import concatenable

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Codes = npt.NDArray[np.int64]
+from strandline.processing.columns.codes import Codes
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,6 @@ def key_ranks(table: pa.RecordBatch) -> Codes:
     ranks = np.empty(table.num_rows, np.int64)
     ranks[order] = np.arange(table.num_rows)
     return ranks
-
-
-def ranges(firsts: Codes, counts: Codes) -> Codes:
-    """The numbers of many ranges, one behind the other: of each so many as `counts` says, from its one of `firsts` on."""
-    numbers: Codes = np.arange(counts.sum()) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    return numbers
 
 
 VIRTUAL_BUCKETS = 256

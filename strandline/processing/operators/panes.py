@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strandline.processing.operators.keys import Codes
+from strandline.processing.columns.codes import Codes
 from strandline.processing.pipelines.event_time import DayShape
 
 

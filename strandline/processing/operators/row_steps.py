@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LOOKUP
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.operators.functions.mapped_rows import MappedRows
 from strandline.processing.operators.keys import without_times
 from strandline.processing.operators.lookups.lookup_table import LookupTable
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import Dedupe, Derive, Enrich, MapRows, RowStep, Select, Where
 
 Tables = Mapping[str, LookupTable]

@@ -28,10 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.operators.aggregates import StageAggregates
 from strandline.processing.operators.blobs import parts_of
-from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, no_columns, ranges
+from strandline.processing.operators.keys import encode_keys, key_ranks, merge_keys, no_columns
 from strandline.processing.operators.panes import DayPanes, EqualPanes, Panes
 from strandline.processing.pipelines.event_time import DayShape
 from strandline.processing.pipelines.stages import Stage

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from strandline.log.reader import OffsetRange
 from strandline.log.record_key import key_finder
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
 from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
 from strandline.processing.formats.sparkplug.sessions import Sessions
-from strandline.processing.pipelines.arrow_types import arrow_type
 from strandline.processing.slices.sender_faults import sender_of
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece, StreamDecoding, TaskConfig

@@ -9,7 +9,7 @@ import pyarrow as pa
 from strandline.processing.audit.aggregate_query import restored, stored_type
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import PLACE_IN_LOG
-from strandline.processing.operators.casting import arrow_type
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
 from strandline.results.names import ROWS_JOINED
 from strandline.results.records.partition_labels import PARTITIONS_MAX

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from strandline.processing.audit.aggregate_query import restored, stored_type
 from strandline.processing.audit.joins.join_query import PLACE_OF_JOINED
 from strandline.processing.audit.table import Database, Table, TableWriter
-from strandline.processing.operators.casting import arrow_type
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Dedupe, RowStep

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.core.field_types import WHOLE_RANGES
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.columns.read_columns import Column, Marks
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.timestamps import PER_SECOND, Micros, number_range
-from strandline.processing.pipelines.arrow_types import arrow_type
 
 
 def as_declared(field: RecordField, column: Column | None, count: int) -> Marks:

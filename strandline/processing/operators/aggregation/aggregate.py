@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import PermanentError
-from strandline.processing.operators.aggregation.values import numpy_of
-from strandline.processing.operators.keys import Codes
+from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.values import numpy_of
 
 _LISTED_MAX = (1 << 31) - 1
 Partials = list[pa.Array]

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.values import is_valid, ranks_of
 from strandline.processing.operators.aggregation.aggregate import CallValues, Mergeable, Partials
-from strandline.processing.operators.aggregation.values import is_valid, ranks_of
-from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.keys import Codes
 
 _LEAST, _GREATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.values import is_valid, numpy_of, with_one_zero
 from strandline.processing.operators.aggregation.aggregate import CallValues, Collecting, Partials, as_lists, flattened
-from strandline.processing.operators.aggregation.values import is_valid, numpy_of, with_one_zero
-from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.keys import Codes
 
 DISTINCT_MAX = 10_000
 """So many distinct values of a window and key are counted. It decides results, so it is no setting."""

@@ -17,6 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes, ranges
+from strandline.processing.columns.values import is_valid, numpy_of, ranks_of, with_one_zero
 from strandline.processing.operators.aggregation import distinct
 from strandline.processing.operators.aggregation.aggregate import (
     CallValues,
@@ -26,9 +29,6 @@ from strandline.processing.operators.aggregation.aggregate import (
     flattened,
 )
 from strandline.processing.operators.aggregation.percentiles import binned
-from strandline.processing.operators.aggregation.values import is_valid, numpy_of, ranks_of, with_one_zero
-from strandline.processing.operators.casting import arrow_type
-from strandline.processing.operators.keys import Codes, ranges
 
 
 class Ranked(Collecting):

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.values import is_valid, numpy_of, ordered_bits
 from strandline.processing.operators.aggregation.aggregate import (
     CallValues,
     Collecting,
@@ -20,8 +22,6 @@ from strandline.processing.operators.aggregation.aggregate import (
     by_codes,
     flattened,
 )
-from strandline.processing.operators.aggregation.values import is_valid, numpy_of, ordered_bits
-from strandline.processing.operators.keys import Codes
 
 EXACT_MAX = 10_000
 """From so many values of a window and key a percentile is exact."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from strandline.processing.columns.codes import Codes
 from strandline.processing.operators.dedupe.remembered import Flags, Seen
-from strandline.processing.operators.keys import Codes
 
 _NO_ELEMENT = -1
 NO_ROW = -1

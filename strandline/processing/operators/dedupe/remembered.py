@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.operators.blobs import batch_of, pack, unpack
-from strandline.processing.operators.keys import Codes, ranges
 
 Flags = npt.NDArray[np.bool_]
 SPANS = 8

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from strandline.processing.operators.aggregation.values import hashes
+from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.values import hashes
 from strandline.processing.operators.dedupe.remembered import SPANS, Flags, Remembered, Seen, SegmentStore
-from strandline.processing.operators.keys import Codes
 from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.stages import Dedupe
 

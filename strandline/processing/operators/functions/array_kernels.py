@@ -7,11 +7,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.operators.aggregation.values import is_valid, numpy_of, ranks_of
+from strandline.processing.columns.codes import ranges
+from strandline.processing.columns.values import is_valid, numpy_of, ranks_of
 from strandline.processing.operators.comparisons import equal
 from strandline.processing.operators.functions.string_limit import STRING_BYTES_MAX, Sizes, data_bytes, sizes_of
 from strandline.processing.operators.functions.times import Kernel
-from strandline.processing.operators.keys import ranges
 
 Places = npt.NDArray[np.int64]
 

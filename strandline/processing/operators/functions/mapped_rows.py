@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import FunctionUnusable
-from strandline.processing.pipelines.arrow_types import arrow_type
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.pipelines.functions.installed import first_line, installed_function, package_of
 from strandline.processing.pipelines.stages import MapRows
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
+from strandline.processing.columns.decimals import EXACT_OF_DOUBLE
 from strandline.processing.operators.arithmetic import (
     DOUBLE_OPERATIONS,
     INTEGER_OPERATIONS,
@@ -17,7 +18,6 @@ from strandline.processing.operators.arithmetic import (
     numbers_of,
     valid_in,
 )
-from strandline.processing.operators.casting import EXACT_OF_DOUBLE
 from strandline.processing.operators.functions.elementary import ELEMENTARY_KERNELS
 from strandline.processing.operators.functions.times import Kernel
 from strandline.processing.pipelines.functions.units import conversion

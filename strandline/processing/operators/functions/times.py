@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp
 
+from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.arithmetic import INTEGER_OPERATIONS, Bools, array_of, numbers_of, valid_in
-from strandline.processing.operators.casting import arrow_type
 from strandline.processing.pipelines.functions.written import FIXED_UNITS, MONTH_UNITS
 
 Numbers = npt.NDArray[np.int64]

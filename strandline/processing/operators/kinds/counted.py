@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from strandline.processing.operators.keys import Codes, key_ranks, merge_keys
+from strandline.processing.columns.codes import Codes
+from strandline.processing.operators.keys import key_ranks, merge_keys
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.event_time import CountShape
 from strandline.processing.pipelines.stages import Stage

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from strandline.processing.operators.keys import Codes
+from strandline.processing.columns.codes import Codes
 from strandline.processing.operators.panes import DayPanes
 from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.event_time import CumulativeDayShape

@@ -34,11 +34,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import PermanentError
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.operators.arithmetic import valid_in
-from strandline.processing.operators.casting import arrow_type
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.functions.zones import FIRST_US, LAST_US
-from strandline.processing.operators.keys import Codes, encode_keys, key_ranks, merge_keys, ranges
+from strandline.processing.operators.keys import encode_keys, key_ranks, merge_keys
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, Stage
 from strandline.results.names import ROWS_JOINED

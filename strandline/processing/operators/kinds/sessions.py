@@ -28,7 +28,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.processing.operators.keys import Codes, key_ranks, merge_keys
+from strandline.processing.columns.codes import Codes
+from strandline.processing.operators.keys import key_ranks, merge_keys
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.stages import Stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from strandline.core.field_types import digits_of, element_of, members_of
+from strandline.core.field_types import NULL, digits_of, element_of, members_of
 
 _ARROW = {
     "string": pa.string(),
@@ -13,6 +13,7 @@ _ARROW = {
     "double": pa.float64(),
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    NULL: pa.null(),
 }
 
 
