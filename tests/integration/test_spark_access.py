@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,11 @@ def test_no_port_of_the_jvm_accepts_a_message_without_the_secret(
     driver = int(spark.sparkContext.getConf().get("spark.driver.port") or 0)
     assert driver in ports
     assert len(ports) >= 3  # driver, block manager, Py4J
-    assert [port for port in ports if send_rpc(port, upload_message(jvm))[0] == _RPC_RESPONSE] == []
+    message = upload_message(jvm)
+    # A port that expects another protocol may never respond, so the ports are attacked at the same time.
+    with ThreadPoolExecutor(len(ports)) as clients:
+        kinds = list(clients.map(lambda port: send_rpc(port, message)[0], ports))
+    assert _RPC_RESPONSE not in kinds, list(zip(ports, kinds, strict=True))
     assert not is_stored(jvm)
 
 
@@ -88,9 +93,11 @@ def test_no_port_of_python_calls_a_function_without_the_token(calls: list[int], 
     ports = listening_ports(psutil.Process().pid)
     assert gateway._callback_server.server_socket.getsockname()[1] in ports
     assert functions
-    for function in functions:
-        for port in ports:
-            assert not send_call(port, function).startswith(b"!"), f"port {port} responds to a call of {function}"
+    calls_of_all = [(port, function) for port in ports for function in functions]
+    with ThreadPoolExecutor(len(calls_of_all)) as clients:
+        responses = clients.map(lambda call: send_call(*call), calls_of_all)
+        for (port, function), response in zip(calls_of_all, responses, strict=True):
+            assert not response.startswith(b"!"), f"port {port} responds to a call of {function}"
     assert -1 not in calls
 
 
