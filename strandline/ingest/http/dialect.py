@@ -7,11 +7,11 @@ To add a dialect, write a module with a subclass of `Dialect` and a function `ta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Form, Framed
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, problem
 from strandline.ingest.http.request_headers import EventHead
 
 
@@ -27,6 +27,9 @@ class BodyForm(NamedTuple):
 
 class Dialect(ABC):
     """One dialect of HTTP. Without state; one instance serves all requests."""
+
+    dropped_after: ClassVar[tuple[int, ...]] = ()
+    """Temporary statuses after which these clients drop what they sent. They get 503 instead."""
 
     @abstractmethod
     def body_form(self, request: Request) -> BodyForm:
@@ -44,9 +47,15 @@ class Dialect(ABC):
     def accepted(self, request: Request, framed: Framed) -> Answer:
         """Return the response after all records that aren't in `framed.refused` were confirmed."""
 
-    @abstractmethod
     def refused(self, request: Request, refusal: Refusal) -> Answer:
-        """Return the response to a refused request. Its status must make the clients resend whatever a retry can help."""
+        """Return the response to a refused request. Its status makes the clients resend whatever a retry can help."""
+        if refusal.status in self.dropped_after:
+            refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
+        return self.refusal_answer(request, refusal)
+
+    def refusal_answer(self, request: Request, refusal: Refusal) -> Answer:
+        """Return the response with the status of the refusal."""
+        return problem(refusal, request.path)
 
 
 class Target(NamedTuple):

@@ -32,6 +32,9 @@ _REFUSED_SHOWN_MAX = 5
 class InfluxDialect(Dialect):
     """Write requests of InfluxDB 1 and 2."""
 
+    dropped_after = (408,)
+    """After a 408, Telegraf drops the lines that it sent."""
+
     def body_form(self, request: Request) -> BodyForm:
         return _LINES  # clients of InfluxDB send lines under any content type
 
@@ -56,10 +59,7 @@ class InfluxDialect(Dialect):
             400, f"partial write: {len(framed.refused)} lines were refused, {count} are persisted: {'; '.join(named)}"
         )
 
-    def refused(self, request: Request, refusal: Refusal) -> Answer:
-        """Return InfluxDB's response. A slow body gets 503: after a 408, Telegraf drops the lines that it sent."""
-        if refusal.status == 408:
-            refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
+    def refusal_answer(self, request: Request, refusal: Refusal) -> Answer:
         return _error(refusal.status, refusal.detail)._replace(headers=headers_of(refusal))
 
 

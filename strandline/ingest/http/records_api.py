@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import lru_cache
 
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form, Framed
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, path_of, problem
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, path_of
 from strandline.ingest.http.dialect import BodyForm, Dialect, Target
 from strandline.ingest.http.request_headers import EventHead, is_event
 
@@ -27,9 +27,6 @@ class RecordsDialect(Dialect):
             refused = [asdict(record) for record in framed.refused]
             return Answer(200, json.dumps({"accepted": len(framed.records), "refused": refused}).encode())
         return Answer(200, b'{"accepted":%d}' % len(framed.records))
-
-    def refused(self, request: Request, refusal: Refusal) -> Answer:
-        return problem(refusal, request.path)
 
 
 _DIALECT = RecordsDialect()

@@ -11,7 +11,7 @@ import json
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Form, Framed
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, headers_of, path_of, problem
+from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, headers_of, path_of
 from strandline.ingest.http.dialect import BodyForm, Dialect, Target
 from strandline.ingest.http.records_api import stream_between
 
@@ -25,22 +25,11 @@ class _TelemetryDialect(Dialect):
     """A sender of metrics; each request is one record of a stream with the format of the same name."""
 
     format: str
-    dropped_after: tuple[int, ...]
-    """Temporary states after which these senders drop what they sent. They get 503 instead."""
 
     def require_stream(self, spec: StreamSpec) -> None:
         if spec.format != self.format:
             detail = f"stream {spec.stream} has the format {spec.format}, not {self.format}; nothing was persisted"
             raise Refusal(400, "bad_request", f"{detail}: send to a stream with format: {self.format}")
-
-    def refused(self, request: Request, refusal: Refusal) -> Answer:
-        if refusal.status in self.dropped_after:
-            refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
-        return self.refusal_answer(request, refusal)
-
-    def refusal_answer(self, request: Request, refusal: Refusal) -> Answer:
-        """Return the response with the status that is right for these senders."""
-        return problem(refusal, request.path)
 
 
 class OtlpDialect(_TelemetryDialect):

@@ -11,7 +11,7 @@ from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState,
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.event_time import CountShape
+from strandline.processing.pipelines.event_time import CountShape, SessionShape
 from strandline.processing.pipelines.stages import JoinStage
 from strandline.services.rest.views import ExplanationView
 
@@ -240,8 +240,8 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     if isinstance(first, JoinStage) and not first.in_windows:
         end_ms = first.shape.last_open_end(newest_ms)
         window = f"the last row that join {first.name} holds until a partner can no longer come, at {_time(end_ms)}"
-    elif first.windows.kind == "session":
-        end_ms = newest_ms + first.windows.every_ms
+    elif isinstance(first.windows, SessionShape):
+        end_ms = newest_ms + first.windows.gap_ms
         window = f"the session of stage {first.name} that ends at {_time(end_ms)} unless records follow"
     elif isinstance(first.windows, CountShape):
         end_ms = first.shape.last_end_holding(newest_ms)

@@ -363,7 +363,7 @@ class WindowJoinOperator(IntervalJoinOperator):
         return np.array(starts, np.int64)[of]
 
     def _end_ms(self, held: _Held) -> Codes:
-        if self.join.has_same_windows:  # a result stands in its window's last moment
+        if self.join.has_same_windows:  # the event time of a result is the last moment of its window
             return held.event_ms + 1
         end_ms: Codes = (held.event_ms // self.stage.size_ms + 1) * self.stage.size_ms
         return end_ms
