@@ -14,6 +14,7 @@ from enum import StrEnum
 from strandline.core.described import Described
 from strandline.core.times.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.stages import (
     LEFT,
     RIGHT,
@@ -234,11 +235,7 @@ def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
         )
         return
     for what, was, now in (
-        (
-            "how near rows are",
-            old.windows,
-            new.windows,
-        ),
+        ("how near rows are", _nearness(old), _nearness(new)),
         ("the type", old.type, new.type),
         ("the fields", old.columns, new.columns),
         (
@@ -254,6 +251,11 @@ def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
                 Effect.REWIND,
                 "what ends after the last emitted result is computed in the new way",
             )
+
+
+def _nearness(join: JoinStage) -> WindowShape | None:
+    """The rule for the rows of a pair. None if they are in one tumbling window, whose length `_windows_of` compares."""
+    return None if join.in_windows and not join.has_same_windows else join.windows
 
 
 def _kind(stage: Stage) -> str:
