@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 
 from strandline.core.errors import LogUnavailable
 from strandline.core.streams.stream import StreamSpec
+from strandline.ingest.append.delivery import PATIENCE_TIMEOUTS
 from strandline.ingest.append.outcome import LogAway
 from strandline.ingest.append.writer import LogWriter
 from strandline.log.topics import Topics
@@ -133,10 +134,12 @@ def test_while_kafka_is_away_everybody_hears_so_in_time_and_afterwards_records_f
         async with open_writer(kafka) as writer:
             await append_until_confirmed(writer, topic, b"-1")
             sending = []
-            back_s = None
+            gone_s = back_s = limit_s = 0.0
             for number in range(1_600):
+                limit_s = max(limit_s, stretched(AWAY_S))  # of the busiest moment
                 if number == 200:
                     os.kill(kafka_pid, signal.SIGSTOP)
+                    gone_s = time.monotonic()
                 if number == 1_000:
                     os.kill(kafka_pid, signal.SIGCONT)
                     back_s = time.monotonic()
@@ -144,10 +147,12 @@ def test_while_kafka_is_away_everybody_hears_so_in_time_and_afterwards_records_f
                 await asyncio.sleep(0.005)  # sleeps: the pace of this sender
             await asyncio.gather(*sending)
             await append_until_confirmed(writer, topic, b"-2")
-        return outcomes, back_s
+        return outcomes, gone_s, back_s, limit_s
 
-    outcomes, back_s = asyncio.run(story())
-    assert max(ended_s - began_s for _, _, began_s, ended_s in outcomes) < stretched(AWAY_S)
+    outcomes, gone_s, back_s, limit_s = asyncio.run(story())
+    # A Kafka that confirms slowly, as on a busy machine, is waited for longer than a silent one.
+    assert max(min(ended_s, back_s) - max(began_s, gone_s) for _, _, began_s, ended_s in outcomes) < limit_s
+    assert max(ended_s - began_s for _, _, began_s, ended_s in outcomes) < PATIENCE_TIMEOUTS * limit_s
     away = [ended_s - began_s for outcome, _, began_s, ended_s in outcomes if outcome == "away"]
     assert len(away) > 100
     assert sorted(away)[len(away) // 2] < stretched(0.05)
