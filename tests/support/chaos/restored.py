@@ -104,7 +104,14 @@ class IndexRestored(Fault):
         self._restored: dict[str, int] = {}
 
     def prepare(self, stack: JobStack) -> None:
+        """The job restores results of its own version only, so none that another version emitted may be lost."""
         wait_for_backfills(stack)
+        wait_until(
+            lambda: _versions(stack),
+            lambda found: all(found.get(job.name) == stack.versions[job.name] for job in stack.jobs),
+            "committed: a slice of the newest version of each job",
+            ANSWER_TIMEOUT_S,
+        )
         self._restored = _restored(stack)
 
     def begin(self, stack: JobStack) -> None:
@@ -173,6 +180,15 @@ def _failures(stack: JobStack) -> dict[str, str]:
 def _committed(stack: JobStack) -> dict[str, int]:
     rows = stack.ask_ledger("SELECT job, max(slice) AS slice FROM checkpoints GROUP BY job")
     return {row["job"]: row["slice"] for row in rows}
+
+
+def _versions(stack: JobStack) -> dict[str, int]:
+    """Version of the last committed slice of each job."""
+    rows = stack.ask_ledger(
+        "SELECT job, version FROM slices "
+        "WHERE number = (SELECT max(slice) FROM checkpoints WHERE checkpoints.job = slices.job)"
+    )
+    return {row["job"]: row["version"] for row in rows}
 
 
 def _ledger(stack: JobStack) -> Path:
