@@ -148,8 +148,10 @@ class KafkaSpoilt(Fault):
     """What the broker answers the control service and the runners is spoilt on its way."""
 
     def __init__(self, kind: str, hold_s: float, rules: list[Rule], *, must_change: bool = False) -> None:
-        """`must_change`: it ends only when a rule has changed the records of an answer."""
-        super().__init__(kind, "", hold_s, End.AFTER_HOLD, touches=frozenset({"kafka-proxy"}))
+        """`must_change`: it ends only when a rule has changed the records of an answer, so when nothing keeps readers from asking
+        any more: a Kafka or a runner that another fault holds."""
+        end_when = End.WHEN_OTHERS_ENDED if must_change else End.AFTER_HOLD
+        super().__init__(kind, "", hold_s, end_when, touches=frozenset({"kafka-proxy"}))
         self._rules = rules
         self._must_change = must_change
 
