@@ -45,7 +45,7 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # `make test` tries fewer examples of what doesn't say how many; each run tries others. `make test-all` asks for "untimed".
-settings.register_profile("quick", settings.get_profile("untimed"), max_examples=17)
+settings.register_profile("quick", settings.get_profile("untimed"), max_examples=8)
 settings.load_profile("quick")
 
 # What is imported and collected lives as long as the run: the garbage collector would walk through it again and again. Once it

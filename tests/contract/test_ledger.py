@@ -727,6 +727,7 @@ class TestOldSlices:
         running.raise_floor("power", 1, 8, limit=9)
         assert len(running.slices("other", 1, 9)) == 3
 
+    @pytest.mark.long
     def test_the_file_uses_freed_pages_again(self, tmp_path: Path) -> None:
         path = tmp_path / "l.sqlite"
         with closing(Ledger.open(f"sqlite:///{path}")) as ledger:

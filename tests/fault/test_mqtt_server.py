@@ -105,6 +105,7 @@ def test_the_check_has_teeth():
     assert len(check_history([sensor], [b"a", b"a", b"b", b"x"])) == 2
 
 
+@pytest.mark.long
 def test_connections_cut_before_puback(listener):
     """200 cuts at random points: every message arrives in the end, none is acknowledged and lost, none is ours twice."""
     stream, topic = listener.register()

@@ -20,7 +20,7 @@ from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import stretched
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900), pytest.mark.in_order]
 NAME = "audited"
 STREAM = "audited-readings"
 MONTH_MS = 1_793_491_200_000
@@ -220,7 +220,6 @@ def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: st
     assert in_between["computed"]["records"] == in_between["ledger"]["records"] < 16_000
 
 
-@pytest.mark.long
 def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit_lab: AuditLab) -> None:
     """What retention took can't be audited; the audit says so, says from where on it can, and there it is clean."""
     name, stream = "forgetful", "forgetful-readings"
@@ -248,7 +247,6 @@ def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit
     assert whole["incomplete"].rpartition("--from ")[2] > from_time
 
 
-@pytest.mark.long
 def test_results_that_cannot_be_used_are_accounted_for(audit_lab: AuditLab) -> None:
     """A sum that does not fit has a dead letter and no document; a result that the next window can't use has both. Clean."""
     name = "unusable"

@@ -213,6 +213,7 @@ def test_a_replay_that_is_killed_anywhere_puts_nothing_back_twice(lab: ReplayLab
     }
 
 
+@pytest.mark.long
 def test_two_at_once_put_each_back_once(lab: ReplayLab) -> None:
     lab.reject([b"%d" % number for number in range(200)])
 

@@ -86,6 +86,7 @@ def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
     assert "planted" not in sick.stdout + sick.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_topic_whose_settings_became_unsafe_is_a_finding(kafka: str, elasticsearch: str, tmp_path: Path) -> None:
     """The stream was registered while its topic was safe. Another stream stays safe."""

@@ -121,6 +121,18 @@ def require_everything(stack: OutsideStack) -> None:
     ledger.close()
 
 
+@pytest.mark.timeout(600)
+def test_a_stack_starts_with_one_command_asks_for_logins_and_stops(outside: OutsideStack) -> None:
+    started = outside.up()
+    assert started.returncode == 0, started.stderr
+    running = outside.pids.alive()
+    assert set(running) == PROCESSES
+    require_loopback_only(outside.offset)
+    require_a_login(outside, started.stdout)
+    require_stopped(outside, running)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack) -> None:
     first = outside.up()
@@ -132,8 +144,6 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
         assert (outside.data_dir / "logs" / f"{name}.log").exists()
     for url in (outside.addresses.api_url, outside.addresses.ingest_url):
         assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
-    require_loopback_only(outside.offset)
-    require_a_login(outside, first.stdout)
     write_everywhere(outside)
 
     again = outside.up()
@@ -174,12 +184,17 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
     # The stack runs on without the command that started it, and stops by its directory alone.
     running = outside.pids.alive()
     assert set(running) == PROCESSES
-    stopped = outside.down()
+    require_stopped(outside, running)
+    assert outside.down().returncode == 0, "nothing to stop is no error"
+
+
+def require_stopped(stack: OutsideStack, running: dict[str, int]) -> None:
+    """It stops by its directory alone, and none of its processes is left."""
+    stopped = stack.down()
     assert stopped.returncode == 0, stopped.stderr
-    assert outside.pids.all() == {}
+    assert stack.pids.all() == {}
     for pid in running.values():
         assert not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text()
-    assert outside.down().returncode == 0, "nothing to stop is no error"
 
 
 def require_a_login(stack: OutsideStack, printed: str) -> None:

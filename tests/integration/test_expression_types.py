@@ -453,6 +453,7 @@ def test_functions_give_the_values_and_types_that_spark_gives(spark: SparkSessio
     assert not wrong
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_value_that_a_record_can_have_ends_a_query(spark: SparkSession) -> None:
     """Least, greatest, none, not a number: null at worst."""

@@ -209,6 +209,8 @@ def test_in_order_every_document_is_right(platform, tmp_path):
     require_picture(platform, "nabo", tmp_path)
     assert state["counts"]["records"] == state["counts"]["accepted"] == len(lines)
     assert platform.topic("nabo.dead-letter") == []
+    audit = platform.audit("nabo")
+    assert (audit["outcome"], audit["computed"]["records"]) == ("clean", len(lines)), audit
 
 
 BROKEN = [

@@ -16,7 +16,7 @@ from strandline.processing.notebook.data_source import register
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 NAME, STREAM = "notebook", "notebook-in"
 PAGE = Path(__file__).parents[2] / "docs" / "notebook.md"
 BASE_MS = 1_793_491_200_000
@@ -143,13 +143,12 @@ def time_of(text: str) -> object:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        pytest.param({"stream": "nothing-there"}, "nothing-there", marks=pytest.mark.long),
+        ({"stream": "nothing-there"}, "nothing-there"),
         ({"job": NAME, "slices": "999"}, "and 999 to 999 were asked for"),
-        pytest.param({"job": NAME, "what": "results"}, "several stages that emit", marks=pytest.mark.long),
-        pytest.param(
+        ({"job": NAME, "what": "results"}, "several stages that emit"),
+        (
             {"job": NAME, "what": "results", "stage": "minute", "store": "stream"},
             "emits to no stream",
-            marks=pytest.mark.long,
         ),
         ({"stream": STREAM, "mode": "FAILFAST"}, "decode at decode: notebook-in/"),
     ],

@@ -9,7 +9,7 @@ _WHOLE = 100
 
 
 def examples(count: int, **more: Any) -> settings:
-    """So many in `make test-all`, one of six in `make test`: the share that the profile has of Hypothesis' own number.
+    """So many in `make test-all`, one of twelve in `make test`: the share that the profile has of Hypothesis' own number.
 
     `more`: other settings.
     """

@@ -444,7 +444,13 @@ def test_the_commands_that_an_explanation_recommends_are_right(case: tuple[JobFa
 
 @pytest.mark.parametrize(
     "line",
-    ["pipeline show {file}", "pipeline check {file} --json", "pipeline check {file}", "pipeline check {wrong} --json"],
+    [
+        "pipeline show {file}",
+        *(
+            pytest.param(line, marks=pytest.mark.long)
+            for line in ("pipeline check {file} --json", "pipeline check {file}", "pipeline check {wrong} --json")
+        ),
+    ],
 )
 def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_word(tmp_path: Path, line: str) -> None:
     """As in `| head`; also where all is still held when the verb is done."""

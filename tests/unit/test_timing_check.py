@@ -92,5 +92,6 @@ def test_a_finding_names_the_line_and_the_remedy() -> None:
     assert str(found).startswith("tests/planted.py:3: sleep: a sleep; wait with wait_until")
 
 
+@pytest.mark.long
 def test_the_tree_passes() -> None:
     assert [str(one) for one in check_tree(ROOT, ["tests"])] == []
