@@ -83,7 +83,6 @@ def test_ten_times_more_than_kafka_takes(lab: Lab):
     assert outcome.failures == []
 
 
-@pytest.mark.long
 def test_the_disk_of_kafka_full(disk, tmp_path):
     with contextlib.closing(Lab(tmp_path, storage=disk / "log")) as lab:
         assert scenarios.fill_disk(lab, disk, 1).failures == []

@@ -122,29 +122,35 @@ def require_everything(stack: OutsideStack) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_stack_starts_with_one_command_asks_for_logins_and_stops(outside: OutsideStack) -> None:
-    started = outside.up()
-    assert started.returncode == 0, started.stderr
-    running = outside.pids.alive()
-    assert set(running) == PROCESSES
-    require_loopback_only(outside.offset)
-    require_a_login(outside, started.stdout)
-    require_stopped(outside, running)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
 def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack) -> None:
     first = outside.up()
     assert first.returncode == 0, first.stderr
+    assert set(outside.pids.alive()) == PROCESSES
+    require_loopback_only(outside.offset)
+    require_a_login(outside, first.stdout)
+    write_everywhere(outside)
+
+    kill(outside, "watcher", *PARTS)
+    wait_until(lambda: outside.pids.alive() == {}, bool, "all are dead", 30)
+
+    second = outside.up()
+    assert second.returncode == 0, second.stderr
+    require_everything(outside)
+    require_stopped(outside)
+    assert outside.down().returncode == 0, "nothing to stop is no error"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_what_dies_is_started_again_by_the_watcher_or_by_up(outside: OutsideStack) -> None:
+    first = outside.up()
+    assert first.returncode == 0, first.stderr
     running = outside.pids.alive()
-    assert set(running) == PROCESSES
     assert json.loads((outside.data_dir / "pids.json").read_text()) == running
     for name in PROCESSES:
         assert (outside.data_dir / "logs" / f"{name}.log").exists()
     for url in (outside.addresses.api_url, outside.addresses.ingest_url):
         assert httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
-    write_everywhere(outside)
 
     again = outside.up()
     assert again.returncode == 0, again.stderr
@@ -173,23 +179,13 @@ def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack)
     assert f"API {outside.addresses.api_url} " in mended.stdout
     after = outside.pids.alive()
     assert set(after) == PROCESSES and after | before == after, "what ran still runs, under its number"
+    require_stopped(outside)
 
-    kill(outside, "watcher", *PARTS)
-    wait_until(lambda: outside.pids.alive() == {}, bool, "all are dead", 30)
 
-    second = outside.up()
-    assert second.returncode == 0, second.stderr
-    require_everything(outside)
-
-    # The stack runs on without the command that started it, and stops by its directory alone.
-    running = outside.pids.alive()
+def require_stopped(stack: OutsideStack) -> None:
+    """It runs on without the command that started it, stops by its directory alone, and leaves no process."""
+    running = stack.pids.alive()
     assert set(running) == PROCESSES
-    require_stopped(outside, running)
-    assert outside.down().returncode == 0, "nothing to stop is no error"
-
-
-def require_stopped(stack: OutsideStack, running: dict[str, int]) -> None:
-    """It stops by its directory alone, and none of its processes is left."""
     stopped = stack.down()
     assert stopped.returncode == 0, stopped.stderr
     assert stack.pids.all() == {}
