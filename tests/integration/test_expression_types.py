@@ -20,7 +20,8 @@ from strandline.processing.operators.windows import Closing, WindowOperator
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
-from strandline.processing.pipelines.stages import Column, Stage, StageInput
+from strandline.processing.pipelines.row_step import Column
+from strandline.processing.pipelines.stages import Stage, StageInput
 from tests.support.safe_sql import safe_sql
 
 COLUMNS = {

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.streams.stream import StreamSpec
+from strandline.processing.kinds.dedupe.step import Dedupe
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.dedupe import remembered
 from strandline.processing.operators.dedupe.remembered import SPANS, MemorySegments, Remembered, Seen
@@ -30,7 +31,6 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import earliest_event
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import Dedupe
 from strandline.processing.slices.watermark import emitted_up_to
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, decoding_of
 from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, decode_facts, entry_of

@@ -22,7 +22,8 @@ from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.windows import Closing, WindowOperator
 from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
-from strandline.processing.pipelines.stages import Column, RecordPath, Stage, StageInput
+from strandline.processing.pipelines.row_step import Column
+from strandline.processing.pipelines.stages import RecordPath, Stage, StageInput
 
 NAN, INFINITY = float("nan"), float("inf")
 

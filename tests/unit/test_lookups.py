@@ -22,9 +22,10 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.formats.lookups.documents import read_lookup
+from strandline.processing.kinds.enrich.step import Enrich
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.row_steps import RowSteps
-from strandline.processing.pipelines.stages import Column, Enrich
+from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.source.kept_lookups import KeptTables, LookupRef, SliceLookups, with_present_tables

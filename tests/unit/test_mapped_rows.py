@@ -15,13 +15,14 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import FunctionUnusable, InvalidDocument
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.kinds.derive.step import Derive
+from strandline.processing.kinds.map_rows.step import MapRows
 from strandline.processing.operators.functions import mapped_rows
 from strandline.processing.operators.row_steps import RowSteps, SteppedRows
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.functions.installed import installed_function, package_of
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import Derive, MapRows
 from tests.support.installed_package import install
 
 DOCUMENTS = """

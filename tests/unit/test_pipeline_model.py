@@ -16,6 +16,8 @@ from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec
 from strandline.core.streams.fields import FieldSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
+from strandline.processing.kinds.derive.step import Derive
+from strandline.processing.kinds.where.step import Where
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeSource
@@ -26,7 +28,7 @@ from strandline.processing.pipelines.model.inputs import EventTimeSpec, InputSpe
 from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec, json_schema
 from strandline.processing.pipelines.model.steps import EnrichSpec, MapSpec, StepSpec
 from strandline.processing.pipelines.model.windows import WindowSpec
-from strandline.processing.pipelines.stages import Derive, Emit, Where
+from strandline.processing.pipelines.stages import Emit
 from strandline.results.index_settings import IndexSettings
 
 STREAM = """\

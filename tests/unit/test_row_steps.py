@@ -5,8 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from strandline.processing.kinds.derive.step import Derive
+from strandline.processing.kinds.where.step import Where
 from strandline.processing.operators.row_steps import RowSteps
-from strandline.processing.pipelines.stages import Column, Derive, Where
+from strandline.processing.pipelines.row_step import Column
 
 TYPES = {"power": "double", "count": "long", "text": "string"}
 ROWS = {

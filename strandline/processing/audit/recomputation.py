@@ -35,7 +35,8 @@ from strandline.processing.operators.cascade import each_once, labels_of_results
 from strandline.processing.operators.kinds.joins import result_places
 from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.graph.branches import plan_branches
-from strandline.processing.pipelines.stages import Emit, JoinStage, RecordPath, RecordStage, RowStep, Stage, StageInput
+from strandline.processing.pipelines.row_step import RowStep
+from strandline.processing.pipelines.stages import Emit, JoinStage, RecordPath, RecordStage, Stage, StageInput
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig

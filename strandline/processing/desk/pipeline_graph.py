@@ -13,22 +13,10 @@ from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
 from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
+from strandline.processing.pipelines.kind_registry import part_of
 from strandline.processing.pipelines.model.inputs import StreamInputSpec
-from strandline.processing.pipelines.stages import (
-    LEFT,
-    RIGHT,
-    Dedupe,
-    Derive,
-    Enrich,
-    JoinStage,
-    MapRows,
-    RecordPath,
-    RecordStage,
-    RowStep,
-    Select,
-    Stage,
-    Where,
-)
+from strandline.processing.pipelines.row_step import RowStep
+from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, RecordPath, RecordStage, Stage
 from strandline.results.names import open_index
 
 TEXT_BYTES = 24
@@ -138,8 +126,8 @@ def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
     before = sum(pipeline.stages[first].dedupe is not None for _, first in cascade.entries)
     return {
         "by": list(dedupe.by),
-        "within_ms": None if dedupe.is_distinct else dedupe.within_ms,
-        "remembers_ms": None if dedupe.is_distinct else dedupe.within_ms + _delay_ms(pipeline),
+        "within_ms": None if dedupe.compares_all else dedupe.within_ms,
+        "remembers_ms": None if dedupe.compares_all else dedupe.within_ms + _delay_ms(pipeline),
         "bytes_a_record": REMEMBERED_BYTES,
         "times_kept": before + cascade.has_deduped_records,
     }
@@ -268,25 +256,8 @@ def _emits(stage: RecordStage | Stage) -> Iterator[str]:
 
 
 def _step(step: RowStep) -> str:
-    if isinstance(step, Where):
-        return f"where {step.sql}"
-    if isinstance(step, Select):
-        return f"select {', '.join(step.names)}"
-    if isinstance(step, MapRows):
-        given = ", ".join(f"{name}: {kind}" for name, kind in step.columns)
-        return f"map {step.function} of {step.package or 'no package'} over {', '.join(step.reads)}: {given}"
-    if isinstance(step, Dedupe) and step.is_distinct:
-        return f"distinct by {', '.join(step.by)}"
-    if isinstance(step, Dedupe):
-        return f"dedupe by {', '.join(step.by)} within {format_duration(step.within_ms)}"
-    if isinstance(step, Enrich):
-        by = ", ".join(field if field == name else f"{field}: {name}" for field, name in step.key)
-        added = ", ".join(
-            column.name if column.name == column.sql else f"{column.name}: {column.sql}" for column in step.columns
-        )
-        return f"enrich {added} from {step.lookup} by {by}{' (optional)' if step.optional else ''}"
-    assert isinstance(step, Derive), f"no other step is known here, and {step} is one"
-    return "derive " + ", ".join(f"{column.name}: {column.sql}" for column in step.columns)
+    sentence: str = part_of(step.kind, "words").sentence(step)
+    return sentence
 
 
 def _bytes_of(schema: pa.Schema) -> int:
@@ -357,7 +328,7 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
         if stage.overlaps:
             times = -(-stage.size_ms // stage.every_ms)
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
-    if pipeline.dedupe is not None and pipeline.dedupe.is_distinct:
+    if pipeline.dedupe is not None and pipeline.dedupe.compares_all:
         yield (
             "the distinct remembers every record of the range, each slice writes what it remembers anew, and a start reads the "
             "range again: the stream has to keep it until the batch has completed"

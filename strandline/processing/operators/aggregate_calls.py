@@ -24,7 +24,7 @@ from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.expression_types import type_of
 from strandline.processing.pipelines.expressions import share_of, tree_of
 from strandline.processing.pipelines.functions.list_aggregates import BY, columns_of, numbers_of_call
-from strandline.processing.pipelines.stages import Column
+from strandline.processing.pipelines.row_step import Column
 from strandline.results.writer import LATE
 
 _FUNCTIONS: dict[type[exp.Expr], str] = {

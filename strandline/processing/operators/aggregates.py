@@ -27,7 +27,7 @@ from strandline.processing.operators.aggregation.choice import Chosen
 from strandline.processing.operators.aggregation.distinct import Distinct
 from strandline.processing.operators.aggregation.lists import Histogram, MostFrequent, Ranked
 from strandline.processing.operators.aggregation.percentiles import Percentile
-from strandline.processing.pipelines.stages import Column
+from strandline.processing.pipelines.row_step import Column
 
 Doubles = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

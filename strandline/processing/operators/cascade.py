@@ -40,7 +40,8 @@ from strandline.processing.operators.kinds.counted import CountOperator
 from strandline.processing.operators.kinds.cumulative import CumulativeOperator
 from strandline.processing.operators.kinds.joins import IntervalJoinOperator, LatestJoinOperator, WindowJoinOperator
 from strandline.processing.operators.kinds.sessions import SessionOperator
-from strandline.processing.operators.row_steps import RowProblem, RowSteps
+from strandline.processing.operators.row_operator import RowProblem
+from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.graph.branches import Branch, entries_of, plan_branches
 from strandline.processing.pipelines.stages import LEFT, JoinStage, RecordStage, Stage, first_dedupe

@@ -11,15 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.processing.operators.row_steps import (
-    NO_TABLES,
-    RowProblem,
-    RowSteps,
-    SteppedRows,
-    Tables,
-    first_problems,
-)
-from strandline.processing.pipelines.stages import LEFT, Dedupe, RecordStage, RowStep, Stage, dedupe_of
+from strandline.processing.operators.row_operator import NO_TABLES, RowProblem, Tables
+from strandline.processing.operators.row_steps import RowSteps, SteppedRows, first_problems
+from strandline.processing.pipelines.row_step import DuplicateFilter, RowStep, duplicate_filter_of
+from strandline.processing.pipelines.stages import LEFT, RecordStage, Stage
 
 Places = npt.NDArray[np.int64]
 
@@ -146,11 +141,11 @@ def _pieces(
     stand, so equal ones are one."""
     until = _shared([steps for steps, _ in takers])
     steps = takers[0][0][done:until] if takers else ()
-    dedupe = dedupe_of(steps[1:])
+    dedupe = duplicate_filter_of(steps[1:])
     if dedupe is not None:  # it begins a piece
         until = done + steps.index(dedupe)
         steps = steps[: until - done]
-    piece = _Piece(RowSteps(steps, types), isinstance(next(iter(steps), None), Dedupe))
+    piece = _Piece(RowSteps(steps, types), isinstance(next(iter(steps), None), DuplicateFilter))
     further: dict[RowStep, list[tuple[tuple[RowStep, ...], RecordStage | _First]]] = {}
     for steps, taker in takers:
         if len(steps) > until:

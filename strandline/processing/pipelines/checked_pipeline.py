@@ -21,16 +21,8 @@ from strandline.processing.pipelines.event_time import (
     shape_of_records,
 )
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import (
-    WHOLE_RANGE_MS,
-    Dedupe,
-    Identity,
-    MapRows,
-    RecordPath,
-    RecordStage,
-    Stage,
-    first_dedupe,
-)
+from strandline.processing.pipelines.row_step import WHOLE_RANGE_MS, DuplicateFilter, Identity
+from strandline.processing.pipelines.stages import RecordPath, RecordStage, Stage, first_dedupe
 
 
 @dataclass(frozen=True)
@@ -139,18 +131,18 @@ class CheckedPipeline:
         """The Python functions that it calls -> the package of each, with its release."""
         steps = [step for stage in self.all_stages for step in stage.steps_before]
         steps += [step for stage in self.stages for step in stage.post_steps]
-        return {step.function: step.package for step in steps if isinstance(step, MapRows)}
+        return {name: package for step in steps for name, package in step.functions.items()}
 
     @property
     def reach_ms(self) -> int:
         """How far back in event time open state can go: as far as all windows of a path together depend on events, where that is
         most. What a `distinct` reaches back, which is the whole range, is not counted."""
         horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
-        is_distinct = self.dedupe is not None and self.dedupe.is_distinct
+        is_distinct = self.dedupe is not None and self.dedupe.compares_all
         return max([reach_of(self.windows), *horizons]) - (WHOLE_RANGE_MS if is_distinct else 0)
 
     @property
-    def dedupe(self) -> Dedupe | None:
+    def dedupe(self) -> DuplicateFilter | None:
         """What leaves repeats out: of a pipeline one step at most."""
         return first_dedupe(self.all_stages)
 

@@ -11,18 +11,9 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.checks.check_context import CheckContext, StepOutput
-from strandline.processing.pipelines.checks.record_steps import (
-    check_dedupe,
-    check_derive,
-    check_distinct,
-    check_drop,
-    check_enrich,
-    check_map,
-    check_select,
-    check_where,
-)
 from strandline.processing.pipelines.checks.stages import check_emission, check_join, check_window
 from strandline.processing.pipelines.checks.whole import check_revisions, check_windows_together
+from strandline.processing.pipelines.kind_registry import KEYWORDS, part_of
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import RecordPath
@@ -67,22 +58,9 @@ def _run(context: CheckContext, *, is_strict: bool = True) -> CheckedPipeline:
         ]
         united = step.join is None and len(taken) > 1
         context.output = context.united((*path, "from"), step.taken, taken) if united else taken[0]
-        if step.derive is not None:
-            check_derive(context, path, step.derive)
-        elif step.where is not None:
-            check_where(context, (*path, "where"), step.where)
-        elif step.map is not None:
-            check_map(context, (*path, "map"), step.map)
-        elif step.select is not None:
-            check_select(context, (*path, "select"), step.select)
-        elif step.drop is not None:
-            check_drop(context, (*path, "drop"), step.drop)
-        elif step.enrich is not None:
-            check_enrich(context, (*path, "enrich"), step.enrich)
-        elif step.dedupe is not None:
-            check_dedupe(context, (*path, "dedupe"), step.dedupe.by, step.dedupe.within)
-        elif step.distinct is not None:
-            check_distinct(context, (*path, "distinct"), step.distinct)
+        if step.keyword is not None:
+            plan = part_of(KEYWORDS[step.keyword], "plan")
+            plan.check(context, (*path, step.keyword), getattr(step, step.keyword))
         elif step.window is not None:
             check_window(context, path, step.window, step.emit or [])
         elif step.join is not None:

@@ -1,5 +1,5 @@
-"""Stages of a checked pipeline (windows, joins, and emissions of records) and the steps between them, as plain data. Light to
-import, because every Python worker needs it.
+"""Stages of a checked pipeline (windows, joins, and emissions of records), as plain data. Light to import, because every Python
+worker needs it.
 
 Each class has an `identity`: the JSON value of all that its results depend on. It doesn't contain positions in the document or
 sinks, so an unrelated edit of the document doesn't change it.
@@ -9,173 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from strandline.processing.pipelines.event_time import RECORDS, JoinShape, SameWindowShape, WindowShape
+from strandline.processing.pipelines.row_step import Column, DuplicateFilter, Identity, RowStep, duplicate_filter_of
 from strandline.results.index_settings import IndexSettings
 from strandline.results.names import ROWS_JOINED
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
     from strandline.processing.pipelines.joins.join_spec import JoinType
     from strandline.processing.pipelines.model.emissions import EmitKind
-
-Identity = dict[str, Any]
-"""JSON object."""
-
-
-class Column(NamedTuple):
-    """A named expression with its normalised SQL and the type of its value."""
-
-    name: str
-    sql: str
-    type: str
-
-
-@dataclass(frozen=True)
-class RowStep:
-    """A step that takes rows one by one."""
-
-    number: int
-    """Index of the step in the document."""
-
-    keyword: ClassVar[str]
-    """Field of the step in the document."""
-
-    @property
-    def path(self) -> str:
-        """Path of the step in the document, for messages and dead letters."""
-        return f"steps[{self.number}].{self.keyword}"
-
-    @property
-    def identity(self) -> Identity | None:
-        """All that the step's results depend on. None if the step changes no value."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Derive(RowStep):
-    """Adds columns. Each expression reads the columns before the step."""
-
-    columns: tuple[Column, ...]
-    keyword = "derive"
-
-    @property
-    def identity(self) -> Identity:
-        return {"derive": [list(column) for column in self.columns]}
-
-
-@dataclass(frozen=True)
-class Where(RowStep):
-    """Keeps rows for which `sql` is true (not null)."""
-
-    sql: str
-    keyword = "where"
-
-    @property
-    def identity(self) -> Identity:
-        return {"where": self.sql}
-
-
-@dataclass(frozen=True)
-class Select(RowStep):
-    """Keeps only these columns, in this order. `select` and `drop` in a document."""
-
-    names: tuple[str, ...]
-    keyword = "select"
-
-    @property
-    def identity(self) -> None:
-        """None: the columns that later steps and stages read keep their values. An emission has its fields in its identity."""
-        return None
-
-
-@dataclass(frozen=True)
-class MapRows(RowStep):
-    """Adds the columns that a Python function of an installed package computes."""
-
-    function: str
-    """`package.module:function`."""
-    reads: tuple[str, ...]
-    """Columns that the function gets."""
-    columns: tuple[tuple[str, str], ...]
-    """(name, type) of each column that the function returns."""
-    may_be_null: tuple[str, ...]
-    """Returned columns in which null is a valid value."""
-    package: str
-    """Package of the function, with its release."""
-    keyword = "map"
-
-    @property
-    def identity(self) -> Identity:
-        return {
-            "map": self.function,
-            "package": self.package,
-            "reads": list(self.reads),
-            "columns": [list(column) for column in self.columns],
-            "may_be_null": list(self.may_be_null),
-        }
-
-
-@dataclass(frozen=True)
-class Enrich(RowStep):
-    """Adds fields of the lookup row that has the record's key."""
-
-    lookup: str
-    key: tuple[tuple[str, str], ...]
-    """(field of the lookup, column whose value it must have), in the order of the lookup's key."""
-    columns: tuple[Column, ...]
-    """New columns; `sql` is the name of the lookup's field."""
-    optional: bool
-    """True if a record without a lookup row continues with nulls. False if it becomes a dead letter."""
-    keyword = "enrich"
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """Columns that the step reads."""
-        return tuple(column for _, column in self.key)
-
-    @property
-    def identity(self) -> Identity:
-        return {
-            "enrich": self.lookup,
-            "key": [list(pair) for pair in self.key],
-            "columns": [list(column) for column in self.columns],
-            "optional": self.optional,
-        }
-
-
-WHOLE_RANGE_MS = 36_525 * 86_400_000
-"""A hundred years. No two records are further apart: none is from before 1970 or far ahead of its arrival."""
-
-
-@dataclass(frozen=True)
-class Dedupe(RowStep):
-    """Keeps the first of the records, in log order, that have equal values and close event times. It needs the records before, so
-    it runs after the exchange, on the rows that the next steps keep: `operators/repeats.py`."""
-
-    by: tuple[str, ...]
-    """Columns whose values identify a record. The stream's key is among them, so duplicates are in one partition."""
-    within_ms: int
-    """Records whose event times are less than this apart are compared. WHOLE_RANGE_MS for `distinct`."""
-    keyword = "dedupe"
-
-    @property
-    def path(self) -> str:
-        return f"steps[{self.number}].{'distinct' if self.is_distinct else self.keyword}"
-
-    @property
-    def is_distinct(self) -> bool:
-        """True if all records of a batch are compared."""
-        return self.within_ms == WHOLE_RANGE_MS
-
-    @property
-    def identity(self) -> Identity:
-        return {"dedupe": list(self.by), "within_ms": self.within_ms}
-
-
-def dedupe_of(steps: Iterable[RowStep]) -> Dedupe | None:
-    """Return the dedupe step among these steps. None if there is none."""
-    return next((step for step in steps if isinstance(step, Dedupe)), None)
 
 
 @dataclass(frozen=True)
@@ -234,9 +77,9 @@ class StageInput:
         return _steps_of(self.paths) + self.steps
 
     @property
-    def dedupe(self) -> Dedupe | None:
+    def dedupe(self) -> DuplicateFilter | None:
         """Dedupe on a path of the records. None if there is none."""
-        return dedupe_of(_steps_of(self.paths))
+        return duplicate_filter_of(_steps_of(self.paths))
 
     @property
     def identity(self) -> Identity:
@@ -273,9 +116,9 @@ class RecordStage:
         return _steps_of(self.paths)
 
     @property
-    def dedupe(self) -> Dedupe | None:
+    def dedupe(self) -> DuplicateFilter | None:
         """Dedupe on the path to the stage. None if there is none."""
-        return dedupe_of(self.steps_before)
+        return duplicate_filter_of(self.steps_before)
 
     @property
     def state_identity(self) -> list[Identity]:
@@ -375,9 +218,9 @@ class Stage:
         return replace(self.windows, reads=self.reads, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
 
     @property
-    def dedupe(self) -> Dedupe | None:
+    def dedupe(self) -> DuplicateFilter | None:
         """What leaves repeats out of the records that it takes, of those of one stream."""
-        return dedupe_of(self.steps_before)
+        return duplicate_filter_of(self.steps_before)
 
     @property
     def overlaps(self) -> bool:
@@ -503,7 +346,7 @@ class JoinStage(Stage):
     @property
     def deduped_sides(self) -> list[int]:
         """Inputs whose records pass a `dedupe`."""
-        return [side for side, path in self.record_paths if dedupe_of(path.steps) is not None]
+        return [side for side, path in self.record_paths if duplicate_filter_of(path.steps) is not None]
 
     @property
     def identifying(self) -> tuple[str, ...]:
@@ -543,6 +386,6 @@ def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:
     return tuple(emit.name for emit in emits if emit.kind == "stream")
 
 
-def first_dedupe(stages: Iterable[RecordStage | Stage]) -> Dedupe | None:
+def first_dedupe(stages: Iterable[RecordStage | Stage]) -> DuplicateFilter | None:
     """The `dedupe` that stands before one of these stages, if there is one."""
     return next((stage.dedupe for stage in stages if stage.dedupe is not None), None)

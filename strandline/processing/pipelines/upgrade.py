@@ -15,17 +15,8 @@ from strandline.core.described import Described
 from strandline.core.times.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.pipelines.stages import (
-    LEFT,
-    RIGHT,
-    Emit,
-    Identity,
-    JoinStage,
-    RecordStage,
-    RowStep,
-    Stage,
-    StageInput,
-)
+from strandline.processing.pipelines.row_step import Identity, RowStep
+from strandline.processing.pipelines.stages import LEFT, RIGHT, Emit, JoinStage, RecordStage, Stage, StageInput
 from strandline.results.index_settings import IndexSettings
 
 

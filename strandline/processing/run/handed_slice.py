@@ -18,7 +18,8 @@ from strandline.processing.emission.result_stream_writer import result_header
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import RECORDS
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.stages import Emit, Identity, RecordStage, Stage
+from strandline.processing.pipelines.row_step import Identity
+from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.newer_results import emissions_from
 from strandline.results.newer_documents import newer_document

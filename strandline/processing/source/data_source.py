@@ -19,7 +19,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from strandline.ledger.states import SliceKind, SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
-from strandline.processing.pipelines.stages import Enrich
 from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.lookups_in_force import used_lookups
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
@@ -121,10 +120,10 @@ def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSetting
             if (job := emitters.get(read.stream) or former.get(read.stream)) is not None
         ),
         lookups=used_lookups(
-            (step.lookup, [column.sql for column in step.columns])
+            (step.lookup, step.lookup_fields)
             for stage in pipeline.all_stages
             for step in stage.steps_before
-            if isinstance(step, Enrich)
+            if step.lookup is not None
         ),
     )
 

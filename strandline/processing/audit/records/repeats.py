@@ -18,7 +18,7 @@ from strandline.processing.audit.table import Database, Table, TableWriter
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.stages import Dedupe, RowStep
+from strandline.processing.pipelines.row_step import DuplicateFilter, RowStep
 from strandline.processing.source.decoding import DecodedChunk
 
 PLACE = ("place_0", "place_1", "place_2")
@@ -32,7 +32,7 @@ _ELEMENTS_MAX = 2**31
 class RepeatsQuery:
     """The `dedupe` of a span's pipeline. Travels pickled."""
 
-    dedupe: Dedupe
+    dedupe: DuplicateFilter
     stream: str
     """Whose repeats it leaves out."""
     steps: tuple[RowStep, ...]

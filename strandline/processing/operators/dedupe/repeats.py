@@ -27,7 +27,7 @@ from strandline.processing.columns.codes import Codes
 from strandline.processing.columns.values import hashes
 from strandline.processing.operators.dedupe.remembered import SPANS, Flags, Remembered, Seen, SegmentStore
 from strandline.processing.operators.windows import Closing
-from strandline.processing.pipelines.stages import Dedupe
+from strandline.processing.pipelines.row_step import DuplicateFilter
 
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
 """Of two hashes of 63 bits. Together they tell values apart: among a thousand million that are kept at once two would have the
@@ -38,7 +38,7 @@ _FACTOR = np.uint64(0x9FB21C651E98DF25)
 _POSITIVE = np.uint64((1 << 63) - 1)
 
 
-def seen_of(dedupe: Dedupe, partition: int, columns: Mapping[str, pa.Array], event_us: Codes) -> Seen:
+def seen_of(dedupe: DuplicateFilter, partition: int, columns: Mapping[str, pa.Array], event_us: Codes) -> Seen:
     """Records of one partition as a `dedupe` compares them. None of the values may be null."""
     found = []
     for seed in _SEEDS:
@@ -54,7 +54,7 @@ def seen_of(dedupe: Dedupe, partition: int, columns: Mapping[str, pa.Array], eve
 class RepeatsOperator:
     """One `dedupe`. Holds what is fixed; all that changes is passed in and out."""
 
-    def __init__(self, dedupe: Dedupe) -> None:
+    def __init__(self, dedupe: DuplicateFilter) -> None:
         self.dedupe = dedupe
         self._within_us = dedupe.within_ms * 1000
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.core.documents import Path, YamlDocument
+from strandline.core.documents import Path, YamlDocument, did_you_mean
 from strandline.core.errors import PROBLEMS_MAX, Problem
-from strandline.core.field_types import JSON_TYPE
+from strandline.core.field_types import JSON_TYPE, is_nested
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import (
-    Column,
-    RecordPath,
-    RecordStage,
-    RowStep,
-    Select,
-    Stage,
-    StageInput,
-)
+from strandline.processing.pipelines.row_step import Column, Projection, RowStep
+from strandline.processing.pipelines.stages import RecordPath, RecordStage, Stage, StageInput
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class CheckContext:
                 return outputs[0]
         paths: dict[int, RecordPath] = {}
         columns = self._columns_of_all(path, names, [output.columns for output in outputs])
-        chosen = Select(step_number(path), tuple(columns))
+        chosen = Projection(step_number(path), tuple(columns))
         for number, output in enumerate(outputs):
             for one in output.record_paths():
                 if one.stream in paths:
@@ -198,6 +191,32 @@ class CheckContext:
         except ExpressionError as error:
             self.add(path, f"{error} (in: {text})")
             return None
+
+    def check_key(self, path: Path, name: str) -> None:
+        """One field of a window's `by`: any in sight that is no double."""
+        if name not in self.columns:
+            self.add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
+        elif self.columns[name] == "double":
+            self.add(
+                path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
+            )
+        elif is_nested(self.columns[name] or ""):
+            self.add(
+                path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
+            )
+        elif not self.window_before:
+            if self.is_json(name, self.output.paths):
+                self.add(
+                    path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
+                )
+            self.read(name)
+
+    def refuse_known_names(self, path: Path, names: Iterable[str]) -> None:
+        """Report each new column that is called like one that the step reads."""
+        before = {name.lower(): name for name in self.columns}
+        for name in names:
+            if other := before.get(name.lower()):
+                self.add((*path, name), f"there is a column '{other}' already; choose another name")
 
     def is_json(self, name: str, paths: Sequence[RecordPath]) -> bool:
         """Return True if a column is a field of type json of a stream on these paths. As a column, it is a string."""

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from strandline.core.documents import Path
 from strandline.processing.pipelines.checks.check_context import CheckContext, StepOutput, step_number
-from strandline.processing.pipelines.checks.record_steps import check_key
 from strandline.processing.pipelines.event_time import JoinShape, SameWindowShape, WindowShape
 from strandline.processing.pipelines.graph.join_check import join_problems, joined_columns, windows_shared
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.model.emissions import EmitSpec
 from strandline.processing.pipelines.model.steps import StepSpec
 from strandline.processing.pipelines.model.windows import WindowSpec
-from strandline.processing.pipelines.stages import LEFT, RIGHT, Emit, JoinStage, MapRows, RecordStage, Stage
+from strandline.processing.pipelines.stages import LEFT, RIGHT, Emit, JoinStage, RecordStage, Stage
 from strandline.results.names import COLUMN_NAME_LENGTH_MAX, OWN_PREFIX, WINDOW_FIELDS
 
 
@@ -63,7 +62,7 @@ def check_window(context: CheckContext, path: Path, window: WindowSpec, emits: l
     """Its keys and aggregates; from here on the columns are those of its results."""
     inner: Path = (*path, "window")
     for number, name in enumerate(window.by):
-        check_key(context, (*inner, "by", number), name)
+        context.check_key((*inner, "by", number), name)
     aggregates = {
         name: context.expression((*inner, "aggregate", name), text, aggregate=True)
         for name, text in window.aggregate.items()
@@ -178,7 +177,7 @@ def _emits(context: CheckContext, path: Path, emits: list[EmitSpec], places: lis
         _no_updates(
             context, path, emits, "shows windows that are open, and a join has none: its rows are final at once"
         )
-    elif any(isinstance(one, MapRows) for one in stage.post_steps):
+    elif any(one.functions for one in stage.post_steps):
         _no_updates(
             context, path, emits, "shows windows in a thread of its own, where no function of a package is called"
         )

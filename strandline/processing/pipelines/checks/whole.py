@@ -13,7 +13,8 @@ from strandline.processing.pipelines.event_time import RECORDS, places_taken, re
 from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, entries_of, plan_branches
 from strandline.processing.pipelines.graph.revisions import revised_stage, revision_problems
 from strandline.processing.pipelines.model.windows import WindowSpec
-from strandline.processing.pipelines.stages import WHOLE_RANGE_MS, Stage, StageInput, first_dedupe
+from strandline.processing.pipelines.row_step import WHOLE_RANGE_MS
+from strandline.processing.pipelines.stages import Stage, StageInput, first_dedupe
 
 
 def check_windows_together(context: CheckContext) -> None:
@@ -185,7 +186,7 @@ def _retention(context: CheckContext) -> None:
     needed_ms = (
         delay_ms + context.pipeline.revise_ms + max([reach_of([stage.shape for stage in context.stages]), *horizons])
     )
-    if (repeats := first_dedupe([*context.record_stages, *context.stages])) is not None and repeats.is_distinct:
+    if (repeats := first_dedupe([*context.record_stages, *context.stages])) is not None and repeats.compares_all:
         needed_ms -= WHOLE_RANGE_MS  # how long a batch needs its range depends on how long it runs
     for stream in context.streams:
         if stream.retention_ms != FOREVER_MS and stream.retention_ms < needed_ms:

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from strandline.processing.pipelines.event_time import RECORDS, places_taken
-from strandline.processing.pipelines.stages import Derive, Enrich, MapRows, RowStep, Stage, dedupe_of
+from strandline.processing.pipelines.row_step import RowStep, duplicate_filter_of
+from strandline.processing.pipelines.stages import Stage
 
 BRANCHES_MAX = 100
 """Each has a kind of rows of its own in the exchange (`source.slice_rows`)."""
@@ -134,13 +135,7 @@ def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
 
 def made_by(steps: Sequence[RowStep]) -> set[str]:
     """The columns that these steps add. One of them may be called as a column that was dropped, and is another one."""
-    made: set[str] = set()
-    for step in steps:
-        if isinstance(step, Derive | Enrich):
-            made.update(column.name for column in step.columns)
-        elif isinstance(step, MapRows):
-            made.update(name for name, _ in step.columns)
-    return made
+    return {name for step in steps for name, _ in step.added}
 
 
 def _common_fields(stages: Sequence[Stage]) -> list[str]:
@@ -149,6 +144,6 @@ def _common_fields(stages: Sequence[Stage]) -> list[str]:
         return []
     keys = [set(stage.by) for stage in stages]
     paths = [path for stage in stages for _, path in stage.record_paths]
-    deduped = [(one, path.steps) for path in paths if (one := dedupe_of(path.steps)) is not None]
+    deduped = [(one, path.steps) for path in paths if (one := duplicate_filter_of(path.steps)) is not None]
     keys += [set(dedupe.by) - made_by(steps[steps.index(dedupe) :]) for dedupe, steps in deduped]
     return [name for name in stages[-1].by if all(name in key for key in keys)]

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from strandline.core.documents import Path
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import Column, JoinStage, RecordStage, Stage
+from strandline.processing.pipelines.row_step import Column
+from strandline.processing.pipelines.stages import JoinStage, RecordStage, Stage
 from strandline.results.names import REVISION
 from strandline.results.writer import LATE
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean
 from strandline.core.errors import Problem
@@ -12,10 +11,6 @@ from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
-from strandline.processing.pipelines.stages import Column, Derive
-
-DELETED = "_strandline_deleted"
-"""The column that says whether a record deletes its row."""
 
 
 def unfit_sources(
@@ -76,9 +71,8 @@ def problems_of_source(lookup: LookupSpec, stream: StreamSpec) -> Iterator[tuple
         yield ("source", "deleted_if"), f"{error} (in: {lookup.source.deleted_if})"
 
 
-def deletion_of(lookup: LookupSpec, stream: StreamSpec) -> Derive | None:
-    """The step that says of each record whether it deletes its row, in a column DELETED; None: no record does. Raises
-    ExpressionError."""
+def deletion_of(lookup: LookupSpec, stream: StreamSpec) -> str | None:
+    """Return the condition for a record that deletes its row, as SQL. None if no record does. Raises ExpressionError."""
     assert lookup.source is not None
     if lookup.source.deleted_if is None:
         return None
@@ -90,13 +84,4 @@ def deletion_of(lookup: LookupSpec, stream: StreamSpec) -> Derive | None:
     kind = infer_type(expression, types)
     if kind != "boolean":
         raise ExpressionError(f"expected a condition that is true or false, got a {kind}")
-    return _Deletion(0, (Column(DELETED, expression.sql, kind),))
-
-
-@dataclass(frozen=True)
-class _Deletion(Derive):
-    """The condition of a lookup's document, as a step."""
-
-    @property
-    def path(self) -> str:
-        return "source.deleted_if"
+    return expression.sql

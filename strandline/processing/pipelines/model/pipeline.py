@@ -176,7 +176,7 @@ class PipelineSpec(DocumentModel):
 
     def lookups(self) -> list[str]:
         """The lookups that it uses, each once."""
-        return list(dict.fromkeys(step.enrich.lookup for step in self.steps if step.enrich is not None))
+        return list(dict.fromkeys(lookup for step in self.steps for lookup in step.lookups))
 
     def stage_names(self) -> list[str]:
         """Of all windows and joins, and of all emissions of records."""

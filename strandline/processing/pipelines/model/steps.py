@@ -6,104 +6,18 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, Name
+from strandline.core.document_values import FieldName
 from strandline.core.documents import Path
-from strandline.core.field_types import TYPE_NAMES, normal_type
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
+from strandline.processing.pipelines.kind_registry import KEYWORDS, KINDS, part_of
 from strandline.processing.pipelines.model.emissions import EmitSpec
-from strandline.processing.pipelines.model.windows import HAVING, ExpressionText, WindowSpec
+from strandline.processing.pipelines.model.windows import HAVING, WindowSpec
 
-
-class MapSpec(DocumentModel):
-    """Fields that a Python function of an installed package computes."""
-
-    function: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=200)]
-    """`package.module:function`. The setting ALLOW_FUNCTIONS must name it or its module."""
-    reads: list[str] = Field(min_length=1)
-    """The fields that it gets, as the columns of a RecordBatch of Arrow."""
-    columns: dict[FieldName, str] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
-    """The fields that it gives: name -> type; with a `?` behind the type no value is an answer."""
-    deterministic: bool
-    """Must be true: the same record gives the same values in each run, whatever records are beside it."""
-
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if not self.deterministic:
-            yield (
-                ("deterministic",),
-                "must be true: a result is the same in every replay, so the same record must give the same values whenever, and "
-                "with whatever other records, the function is called",
-            )
-        for name, kind in self.columns.items():
-            try:
-                if normal_type(kind.removesuffix("?")) is None:
-                    yield ("columns", name), f"'{kind}' is not a type; expected one of: {', '.join(TYPE_NAMES)}"
-            except ValueError as error:
-                yield ("columns", name), f"{kind}: {error}"
-
-
-def _as_pairs(value: object) -> object:
-    """`site_id` and `[country, plant]` are short for the mapping of each name to itself."""
-    names = [value] if isinstance(value, str) else value
-    if isinstance(names, list) and all(isinstance(name, str) for name in names):
-        if len(set(names)) < len(names):
-            raise ValueError("a name stands twice")
-        return {name: name for name in names}
-    return value
-
-
-_PAIRS_SCHEMA = WithJsonSchema(
-    {
-        "anyOf": [
-            {"type": "string"},
-            {"type": "array", "items": {"type": "string"}, "minItems": 1},
-            {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1},
-        ]
-    }
-)
-
-
-class EnrichSpec(DocumentModel):
-    """Adds fields of a lookup to records, by the row that has their key."""
-
-    lookup: Name
-    """Which."""
-    key: Annotated[dict[str, str], BeforeValidator(_as_pairs), Field(min_length=1), _PAIRS_SCHEMA]
-    """The column that holds the key, which is called as the lookup's; a list of several; or {field of the lookup: column}."""
-    add: Annotated[dict[FieldName, str], BeforeValidator(_as_pairs), Field(min_length=1), _PAIRS_SCHEMA]
-    """The lookup's fields that become columns: a list, or {column: field of the lookup}."""
-    optional: bool = False
-    """Whether a record without a row goes on, with nulls; else it is a dead letter."""
-
-
-class DedupeSpec(DocumentModel):
-    """Leaves out records that come again, as senders send them that heard no answer."""
-
-    by: list[str] = Field(min_length=1)
-    """The fields that are equal in a record and its repeats. The stream's key is among them."""
-    within: Duration
-    """How far apart in event time a record and its repeat may be: less than this."""
-
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if self.within == 0:
-            yield ("within",), "no two records would be compared; expected at least 1ms"
-        for number, name in enumerate(self.by):
-            if name in self.by[:number]:
-                yield ("by", number), f"'{name}' stands twice"
-
-
-class DistinctSpec(DocumentModel):
-    """Leaves out, in a batch, every record whose fields another one before it had."""
-
-    by: list[str] = Field(min_length=1)
-    """The fields. The stream's key is among them."""
-
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
-        for number, name in enumerate(self.by):
-            if name in self.by[:number]:
-                yield ("by", number), f"'{name}' stands twice"
+# A model has the fields of its last base first.
+_FIELDS_OF_KINDS = tuple(part_of(kind, "document").Fields for kind in reversed(KINDS))
 
 
 def _places(value: object) -> object:
@@ -115,22 +29,11 @@ def _places(value: object) -> object:
     return value
 
 
-class StepSpec(DocumentModel):
+class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one class for each kind of step
     """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `distinct`, `window` or `join` with or without
     `emit` beside it, or `emit` alone. Each may say by `from` what it takes; a join says it by `left` and `right`."""
 
-    VERBS: ClassVar[tuple[str, ...]] = (
-        "derive",
-        "where",
-        "map",
-        "select",
-        "drop",
-        "enrich",
-        "dedupe",
-        "distinct",
-        "window",
-        "join",
-    )
+    VERBS: ClassVar[tuple[str, ...]] = (*KEYWORDS, "window", "join")
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": [verb]} for verb in VERBS]
@@ -153,24 +56,6 @@ class StepSpec(DocumentModel):
         "cogroup": "to group the records of several streams by one key, unite them with 'from: [a, b]', and let each aggregate "
         "say which it takes: count(*) filter (where side = 'a')",
     }
-    derive: dict[FieldName, ExpressionText] | None = Field(
-        default=None, min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA
-    )
-    """New fields: name -> expression over the fields before this step."""
-    where: ExpressionText | None = None
-    """Keeps the records for which this is true."""
-    map: MapSpec | None = None
-    """New fields by a Python function: {function, reads, columns, deterministic}."""
-    select: list[str] | None = Field(default=None, min_length=1)
-    """Keeps these fields alone, in this order."""
-    drop: list[str] | None = Field(default=None, min_length=1)
-    """Leaves these fields out."""
-    enrich: EnrichSpec | None = None
-    """Adds fields of a lookup: {lookup, key, add}."""
-    dedupe: DedupeSpec | None = None
-    """Leaves repeats out: {by, within}."""
-    distinct: DistinctSpec | None = None
-    """Of a batch: leaves repeats out, however far apart they are: {by}."""
     window: WindowSpec | None = None
     """Collects records by time and key."""
     join: JoinSpec | None = None
@@ -200,6 +85,17 @@ class StepSpec(DocumentModel):
             yield ("name",), "a join's name stands inside 'join'; remove this one"
         if self.join is not None and self.source is not None:
             yield ("from",), "a join says by 'left' and 'right' what it takes; remove this"
+
+    @property
+    def keyword(self) -> str | None:
+        """The field that says what is done with rows; None if the step is a window, a join or an emission."""
+        return next((one for one in KEYWORDS if getattr(self, one) is not None), None)
+
+    @property
+    def lookups(self) -> tuple[str, ...]:
+        """The lookups that the step reads."""
+        value = None if self.keyword is None else getattr(self, self.keyword)
+        return tuple(value.lookups) if hasattr(value, "lookups") else ()
 
     @property
     def stage_name(self) -> str | None:

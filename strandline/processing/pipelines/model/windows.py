@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field
 
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, names_alike
@@ -21,17 +21,7 @@ from strandline.processing.pipelines.event_time import (
     SessionShape,
     WindowShape,
 )
-
-
-def _expression_text(value: object) -> object:
-    if not isinstance(value, str) or not value.strip():
-        shown = "no value" if value is None else repr(value)
-        raise ValueError(f"expected an expression as text, got {shown}")
-    return value
-
-
-ExpressionText = Annotated[str, BeforeValidator(_expression_text), WithJsonSchema({"type": "string", "minLength": 1})]
-"""An expression of Spark SQL, as written."""
+from strandline.processing.pipelines.model.expression_text import ExpressionText
 
 HAVING = "a condition on results is a step behind the window: 'where: CONDITION'"
 

@@ -18,9 +18,9 @@ from strandline.processing.formats.lookups.rows import Key, KeyedRows, Row, enco
 from strandline.processing.formats.record_fields import RecordField, record_fields
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
-from strandline.processing.operators.row_steps import RowSteps
+from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.pipelines.lookups.followed_streams import DELETED, deletion_of
+from strandline.processing.pipelines.lookups.followed_streams import deletion_of
 
 Change = tuple[int, Key, Row | None]
 """The place of a record, its key, and the row that it leaves; None: it deletes it."""
@@ -51,8 +51,8 @@ class StreamRows:
         self.reader = RowReader(record_format(stream), schemas)
         deletion = deletion_of(lookup, stream)
         types = {name: field.type for name, field in stream.fields.items()}
-        self._steps = None if deletion is None else RowSteps([deletion], types)
-        read = dict.fromkeys((*self._names, *(self._steps.columns_read if self._steps else ())))
+        self._deletes = None if deletion is None else ColumnExpression(deletion, types)
+        read = dict.fromkeys((*self._names, *(self._deletes.columns if self._deletes else ())))
         self._decoder = _decoder(record_format(stream).fields, list(read))
         fields = record_fields(lookup)
         self._row_decoder = _decoder(fields, self._names)
@@ -85,8 +85,8 @@ class StreamRows:
             found = [decoded.arrays[name].to_pylist() for name in self._names]
             rows = [dict(zip(self._names, values, strict=True)) for values in zip(*found, strict=True)]
             deleted = [False] * len(rows)
-            if self._steps is not None:
-                deleted = self._steps.apply(decoded.arrays, len(rows)).columns[DELETED].to_pylist()
+            if self._deletes is not None:
+                deleted = self._deletes(decoded.arrays, len(rows)).to_pylist()
             kept = []
             for place, row, is_deleted in zip(accepted, rows, deleted, strict=True):
                 if not is_deleted:

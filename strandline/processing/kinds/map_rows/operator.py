@@ -10,18 +10,53 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import FunctionUnusable
 from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.kinds.map_rows.step import MapRows
+from strandline.processing.operators.row_operator import Mask, RowOperator, RowProblem, StepRows, missing
 from strandline.processing.pipelines.functions.installed import first_line, installed_function, package_of
-from strandline.processing.pipelines.stages import MapRows
 
 CHECKED_FIRST = 4
 """So many batches of each process are computed twice, from its first one on,"""
 CHECKED_EVERY = 100
 """and then one of so many."""
+
+
+class MapOperator(RowOperator):
+    """Adds the columns that the step's function gives."""
+
+    def __init__(self, step: MapRows, types: Mapping[str, str]) -> None:
+        self._step = step
+        self._mapped = MappedRows(step)
+        self.types = {**types, **dict(step.added)}
+        self.columns_read = step.reads
+
+    def apply(self, rows: StepRows) -> Mask | None:
+        step = self._step
+        computed, errors = self._mapped(rows.columns, len(rows.places))
+        good = np.ones(len(rows.places), np.bool_)
+        for row, text in sorted(errors.items()):
+            good[row] = False
+            message = f"{step.path}: {step.function} failed with {text}"
+            rows.problems.append(RowProblem(int(rows.places[row]), step.number, step.path, message))
+        inputs = [rows.columns[name] for name in step.reads]
+        for name, values in computed.items():
+            if name not in step.may_be_null:
+                failed = good & missing(values, inputs)
+                message = f"{step.path}: {step.function} gave no value for {name}"
+                rows.problems += [
+                    RowProblem(row, step.number, step.path, message) for row in rows.places[failed].tolist()
+                ]
+                good &= ~failed
+        rows.columns.update(computed)
+        return good
+
+
+operator_of = MapOperator
 
 
 class MappedRows:

@@ -1,0 +1,9 @@
+"""What the graph of a pipeline says about `derive`."""
+
+from __future__ import annotations
+
+from strandline.processing.kinds.derive.step import Derive
+
+
+def sentence(step: Derive) -> str:
+    return "derive " + ", ".join(f"{column.name}: {column.sql}" for column in step.columns)

@@ -1,0 +1,74 @@
+"""The check of `enrich`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.core.documents import Path, did_you_mean
+from strandline.core.field_types import WHOLE_RANGES
+from strandline.processing.kinds.enrich.document import EnrichSpec
+from strandline.processing.kinds.enrich.step import Enrich
+from strandline.processing.pipelines.checks.check_context import CheckContext, step_number
+from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
+from strandline.processing.pipelines.row_step import Column
+
+
+def check(context: CheckContext, path: Path, enrich: EnrichSpec) -> None:
+    """The lookup must be there, its whole key be given in columns of its types, and what is added be new."""
+    if (window := context.window_before) is not None:
+        context.add(
+            path,
+            f"stands behind window '{window.name}', and only records are enriched: a replay computes results of many slices "
+            "at once, and each slice may have other rows of the lookup. Move it before the window, or emit to a stream and "
+            "enrich in a pipeline that reads it",
+        )
+    shape = context.lookups.get(enrich.lookup)
+    if shape is None:
+        context.add(
+            (*path, "lookup"), f"there is no lookup '{enrich.lookup}'{did_you_mean(enrich.lookup, context.lookups)}"
+        )
+        context.output = replace(context.output, columns={**context.columns, **dict.fromkeys(enrich.add)})
+        return
+    _lookup_key(context, (*path, "key"), enrich, shape)
+    added = []
+    before = {name.lower(): name for name in context.columns}
+    for name, field in enrich.add.items():
+        if other := before.get(name.lower()):
+            context.add(
+                (*path, "add"),
+                f"there is a column '{other}' already; give the lookup's field another name, as {{{name}_2: {field}}}",
+            )
+        if field not in shape.types:
+            context.add(
+                (*path, "add"), f"lookup '{shape.name}' has no field '{field}'{did_you_mean(field, shape.types)}"
+            )
+        else:
+            added.append(Column(name, field, shape.types[field]))
+        before.setdefault(name.lower(), name)
+    columns = {**context.columns, **dict.fromkeys(enrich.add), **{column.name: column.type for column in added}}
+    key = tuple((field, enrich.key[field]) for field in shape.key if field in enrich.key)
+    context.end_step(Enrich(step_number(path), shape.name, key, tuple(added), enrich.optional), columns)
+
+
+def _lookup_key(context: CheckContext, path: Path, enrich: EnrichSpec, shape: LookupShape) -> None:
+    """Each field of the lookup's key has a column of its type; whole numbers of both sizes are compared."""
+    if set(enrich.key) != set(shape.key):
+        given = ", ".join(enrich.key)
+        context.add(
+            path,
+            f"the key of lookup '{shape.name}' is {', '.join(shape.key)}, and this gives {given}; where a column has another "
+            f"name, write {{{shape.key[0]}: NAME}}",
+        )
+        return
+    for field, name in enrich.key.items():
+        if name not in context.columns:
+            context.add(path, f"unknown column '{name}'{did_you_mean(name, context.columns)}")
+            continue
+        kind, wanted = context.columns[name], shape.types[field]
+        if kind is not None and kind != wanted and not {kind, wanted} <= WHOLE_RANGES.keys():
+            context.add(
+                path,
+                f"'{name}' is a {kind}, and '{field}' of lookup '{shape.name}' a {wanted}; derive a column of that type "
+                f"first: cast({name} as {wanted})",
+            )
+        context.read(name)

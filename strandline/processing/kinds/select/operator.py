@@ -1,0 +1,24 @@
+"""Selected columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.processing.operators.row_operator import RowOperator, StepRows
+from strandline.processing.pipelines.row_step import Projection
+
+
+class SelectOperator(RowOperator):
+    """Keeps the columns of the step, and the platform's own."""
+
+    def __init__(self, step: Projection, types: Mapping[str, str]) -> None:
+        self._names = step.names
+        self.types = {name: types[name] for name in step.names}
+
+    def apply(self, rows: StepRows) -> None:
+        # Fields that nothing reads are not decoded.
+        names = [*(name for name in rows.columns if name.startswith("@")), *self._names]
+        rows.columns = {name: rows.columns[name] for name in names if name in rows.columns}
+
+
+operator_of = SelectOperator

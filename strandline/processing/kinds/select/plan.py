@@ -1,0 +1,36 @@
+"""The check of `select` and of `drop`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.core.documents import Path, did_you_mean
+from strandline.processing.pipelines.checks.check_context import CheckContext, step_number
+from strandline.processing.pipelines.row_step import Projection
+
+
+def check(context: CheckContext, path: Path, names: Sequence[str]) -> None:
+    """The columns are there, a selected one is named once, and some are left."""
+    is_drop = path[-1] == "drop"
+    for number, name in enumerate(names):
+        if name not in context.columns:
+            context.add((*path, number), f"unknown column '{name}'{did_you_mean(name, context.columns)}")
+        elif not is_drop and name in names[:number]:
+            context.add((*path, number), f"'{name}' stands twice")
+    if is_drop:
+        _keep(context, path, [name for name in context.columns if name not in names])
+    else:
+        _keep(context, path, [name for name in dict.fromkeys(names) if name in context.columns])
+
+
+def _keep(context: CheckContext, path: Path, names: Sequence[str]) -> None:
+    """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""
+    window = context.window_before
+    lost = [name for name in window.by if name not in names] if window else []
+    if window and lost:
+        context.add(path, f"leaves out {', '.join(lost)}, by which window '{window.name}' groups; keep them")
+        names = [*lost, *names]
+    if not names:
+        context.add(path, "leaves no field; expected at least one")
+    columns = {name: context.columns[name] for name in names if name in context.columns}
+    context.end_step(Projection(step_number(path), tuple(columns)), columns)

@@ -1,0 +1,13 @@
+"""The field `where` of a step."""
+
+from __future__ import annotations
+
+from strandline.core.document_model import DocumentModel
+from strandline.processing.pipelines.model.expression_text import ExpressionText
+
+
+class Fields(DocumentModel):
+    """What the kind adds to a step."""
+
+    where: ExpressionText | None = None
+    """Keeps the records for which this is true."""
