@@ -33,6 +33,11 @@ KEYWORDS = {
 KINDS = tuple(dict.fromkeys(KEYWORDS.values()))
 
 
+def module_of(kind: str, part: Part) -> str:
+    """Return the name of the module that is a part of a kind."""
+    return f"{_FOLDER}.{kind}.{part}"
+
+
 def part_of(kind: str, part: Part) -> ModuleType:
     """Return a part of a kind."""
-    return importlib.import_module(f"{_FOLDER}.{kind}.{part}")
+    return importlib.import_module(module_of(kind, part))

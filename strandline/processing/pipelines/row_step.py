@@ -49,7 +49,7 @@ class RowStep:
         return ()
 
     @property
-    def lookup(self) -> str | None:
+    def lookup_read(self) -> str | None:
         """Lookup whose rows the step reads. None if it reads none."""
         return None
 

@@ -120,10 +120,10 @@ def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSetting
             if (job := emitters.get(read.stream) or former.get(read.stream)) is not None
         ),
         lookups=used_lookups(
-            (step.lookup, step.lookup_fields)
+            (step.lookup_read, step.lookup_fields)
             for stage in pipeline.all_stages
             for step in stage.steps_before
-            if step.lookup is not None
+            if step.lookup_read is not None
         ),
     )
 

@@ -95,8 +95,9 @@ def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
 def _used(pipeline: dict[str, object]) -> Iterator[tuple[Path, object]]:
     """The lookups that a pipeline's document says it uses, and where."""
     for number, step in _steps(pipeline):
-        if isinstance(enrich := step.get("enrich"), dict):
-            yield ("steps", number, "enrich", "lookup"), enrich.get("lookup")
+        for keyword, value in step.items():
+            if isinstance(value, dict) and "lookup" in value:
+                yield ("steps", number, keyword, "lookup"), value["lookup"]
 
 
 def _followed(lookup: dict[str, object]) -> object:

@@ -40,5 +40,9 @@ class Enrich(RowStep):
         return tuple((column.name, column.type) for column in self.columns)
 
     @property
+    def lookup_read(self) -> str:
+        return self.lookup
+
+    @property
     def lookup_fields(self) -> tuple[str, ...]:
         return tuple(column.sql for column in self.columns)

@@ -95,7 +95,7 @@ class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one c
     def lookups(self) -> tuple[str, ...]:
         """The lookups that the step reads."""
         value = None if self.keyword is None else getattr(self, self.keyword)
-        return tuple(value.lookups) if hasattr(value, "lookups") else ()
+        return tuple(getattr(value, "lookups", ()))
 
     @property
     def stage_name(self) -> str | None:
