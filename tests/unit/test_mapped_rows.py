@@ -16,8 +16,8 @@ from strandline.core.errors import FunctionUnusable, InvalidDocument
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.kinds.derive.step import Derive
+from strandline.processing.kinds.map_rows import operator as mapped_rows
 from strandline.processing.kinds.map_rows.step import MapRows
-from strandline.processing.operators.functions import mapped_rows
 from strandline.processing.operators.row_steps import RowSteps, SteppedRows
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check

@@ -17,6 +17,8 @@ from strandline.core.streams.fields import FieldSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.kinds.derive.step import Derive
+from strandline.processing.kinds.enrich.document import EnrichSpec
+from strandline.processing.kinds.map_rows.document import MapSpec
 from strandline.processing.kinds.where.step import Where
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -26,7 +28,7 @@ from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionErr
 from strandline.processing.pipelines.model.emissions import EmitSpec, IndexSpec
 from strandline.processing.pipelines.model.inputs import EventTimeSpec, InputSpec
 from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec, json_schema
-from strandline.processing.pipelines.model.steps import EnrichSpec, MapSpec, StepSpec
+from strandline.processing.pipelines.model.steps import StepSpec
 from strandline.processing.pipelines.model.windows import WindowSpec
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.index_settings import IndexSettings
