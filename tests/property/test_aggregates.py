@@ -19,13 +19,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.processing.aggregates import distinct
+from strandline.processing.aggregates.cardinality.kernel import Cardinality
+from strandline.processing.aggregates.chosen_rows import Chosen
+from strandline.processing.aggregates.distinct import Distinct
+from strandline.processing.aggregates.kernel import as_lists
+from strandline.processing.aggregates.percentiles import kernel as percentiles
+from strandline.processing.aggregates.percentiles.kernel import Percentile
 from strandline.processing.columns.values import hashes
-from strandline.processing.operators.aggregation import distinct, percentiles
-from strandline.processing.operators.aggregation.aggregate import as_lists
-from strandline.processing.operators.aggregation.cardinality import Cardinality
-from strandline.processing.operators.aggregation.choice import Chosen
-from strandline.processing.operators.aggregation.distinct import Distinct
-from strandline.processing.operators.aggregation.percentiles import Percentile
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from tests.property.test_window_operator import (
     END,

@@ -17,6 +17,8 @@ import pytest
 from strandline.core.errors import InvalidDocument
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
+from strandline.processing.aggregates.histogram import Histogram
+from strandline.processing.aggregates.ranked_rows import Ranked
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
 from strandline.processing.desk.desk_pipeline import read_pipeline
@@ -24,7 +26,6 @@ from strandline.processing.desk.records import DeskRecords
 from strandline.processing.desk.result_files import result_file, typed_value
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_rows import RowReader, record_format
-from strandline.processing.operators.aggregation.lists import Histogram, Ranked
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.result_streams import schema_mismatches, stream_of_results
 from strandline.results.comparison import differences, differences_beyond_rounding

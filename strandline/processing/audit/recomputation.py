@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
-from strandline.processing.audit.aggregate_query import restored, stored_type
 from strandline.processing.audit.event_times import LatestTimes
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.joins.join_query import JoinQuery
@@ -25,6 +24,7 @@ from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, OTHER_STORE, RESULT_LETTERS, Row, Side, store_of
 from strandline.processing.audit.records.repeats import PLACE, RepeatsQuery, places_of
 from strandline.processing.audit.sinks.rows import computed_row
+from strandline.processing.audit.stored_columns import restored, stored_type
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit.table import Database, Table, TableWriter
 from strandline.processing.audit.window_query import WindowQuery

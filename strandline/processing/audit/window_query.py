@@ -4,23 +4,16 @@ operators but the expressions, and the hash of what is counted approximately."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.audit.aggregate_query import (
-    PERCENTILES,
-    argument_name,
-    bin_name,
-    query_of,
-    restored,
-    stored_type,
-    values_of,
-)
-from strandline.processing.audit.sketches import bins_of
+from strandline.processing.aggregates.contract import AuditRows, argument_name
+from strandline.processing.audit.stored_columns import restored, stored_type
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
-from strandline.processing.operators.aggregate_calls import ORDERED, AggregateCalls
+from strandline.processing.operators.aggregate_calls import AggregateCalls
 from strandline.processing.pipelines.event_time import (
     CountShape,
     CumulativeDayShape,
@@ -54,25 +47,29 @@ class WindowQuery:
         self._group = ", ".join(["start_ms", "end_ms", *self._keys, *("number" for _ in self._beside)])
         calls = self._calls.calls
         self.needs_places = (
-            stage.dedupe is not None or bool(stage.windows.numbering) or any(call.function in ORDERED for call in calls)
+            stage.dedupe is not None or bool(stage.windows.numbering) or any(call.function.is_ordered for call in calls)
         )
         """Whether `rows` needs to know where rows stand."""
         self._places = [f"place_{at}" for at in range(len(place_types))] if self.needs_places else []
-        self._binned = sorted({call.arguments[0] for call in calls if call.function in PERCENTILES})
-        self._queries = [query_of(call, self._group, self._places) for call in calls]
+        self._computed = list(
+            {column.name: column for call in calls for column in call.function.audit_columns(call)}.values()
+        )
+        """The columns that Python computes from arguments."""
+        order = AuditRows(self._group, tuple(self._places))
+        self._queries = [(call, call.function.audit_query(call, order)) for call in calls]
         arguments = [(argument_name(at), stored_type(kind)) for at, kind in enumerate(self._calls.argument_types)]
         keys = [(name, stored_type(kind)) for name, kind in zip(self._keys, self._key_types, strict=True)]
-        bins = [(bin_name(argument_name(at)), pa.int64()) for at in self._binned]
+        computed = [(column.name, column.type) for column in self._computed]
         places = [(name, stored_type(kind)) for name, kind in zip(self._places, place_types, strict=False)]
         exact = [(_EXACT_TIME, pa.int64())] if stage.windows.numbering else []
-        self.row_schema = pa.schema([(_TIME, pa.int64()), *exact, *keys, *arguments, *bins, *places])
+        self.row_schema = pa.schema([(_TIME, pa.int64()), *exact, *keys, *arguments, *computed, *places])
 
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
         """Records, or results of the stage before, as rows for the query: event time, keys and arguments; and, if it
         `needs_places`, where the rows stand."""
         arguments = self._calls.evaluate_arguments(columns, event_us)
-        bins = [bins_of(arguments[at]) for at in self._binned]
-        values = [*(columns[name] for name in self.stage.by), *arguments, *bins, *places[: len(self._places)]]
+        computed = [column.compute(arguments[column.argument]) for column in self._computed]
+        values = [*(columns[name] for name in self.stage.by), *arguments, *computed, *places[: len(self._places)]]
         time_ms = pc.divide(event_us, 1000)
         stored = [restored(one, stored_type(one.type)) for one in values]
         exact = [event_us] if self.stage.windows.numbering else []
@@ -95,9 +92,9 @@ class WindowQuery:
         2. Give it what aggregates need of it beside its group: how far it is from the least value, where it stands.
         3. Group by window and keys.
         """
-        own = dict.fromkeys(column for one in self._queries for column in one.row_columns)
+        own = dict.fromkeys(column for _, query in self._queries for column in query.row_columns)
         row_columns = "".join(f", {column}" for column in own)
-        values = [value for one in self._queries for value in one.values]
+        values = [value for _, query in self._queries for value in query.values]
         columns = "".join(f", {value} AS value_{at}" for at, value in enumerate(values))
         rows = f"SELECT *{row_columns} FROM ({self._windows(table, days)})"
         return f"SELECT {self._group}{columns} FROM ({rows}) GROUP BY {self._group}"
@@ -162,7 +159,10 @@ class WindowQuery:
         starts, ends, *rest = batch.columns
         beside = rest[len(self._keys) : len(self._keys) + len(self._beside)]
         keys, values = rest[: len(self._keys)], iter(rest[len(self._keys) + len(beside) :])
-        found = [values_of(one.call, [next(values) for _ in one.values]) for one in self._queries]
+        found = []
+        for call, query in self._queries:
+            computed = call.function.audit_values(call, [next(values) for _ in query.values])
+            found.append(replace(computed, values=restored(computed.values, arrow_type(call.type))))
         results, problem = self._calls.results(found, batch.num_rows)
         by_fields = [restored(column, kind) for column, kind in zip(keys, self._key_types, strict=True)]
         names = [WINDOW_START, WINDOW_END, *self.stage.window_types, *self._beside, PROBLEM]

@@ -1,12 +1,12 @@
-"""What a window's aggregates consist of: functions of arguments that each row has, and expressions over the functions' values.
+"""The aggregates of a window stage, taken apart: calls of aggregate functions, their arguments for each row, and the expressions
+over the values of the calls.
 
-Pure. Says nothing of how a function's values come about: the operators fold them, the audit has a way of its own.
+Pure. Operators and the audit share this module. They compute the values of the calls independently of each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,68 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from strandline.core.field_types import is_decimal
+from strandline.processing.aggregates.contract import AggregateCall
+from strandline.processing.aggregates.kernel import CallValues
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.values import hashes, is_valid
-from strandline.processing.operators.aggregation.aggregate import CallValues
 from strandline.processing.operators.casting import cast
 from strandline.processing.operators.evaluation import ColumnExpression
+from strandline.processing.pipelines.aggregate_nodes import read_call
 from strandline.processing.pipelines.expression_types import type_of
-from strandline.processing.pipelines.expressions import share_of, tree_of
-from strandline.processing.pipelines.functions.list_aggregates import BY, columns_of, numbers_of_call
+from strandline.processing.pipelines.expressions import tree_of
 from strandline.processing.pipelines.row_step import Column
 from strandline.results.writer import LATE
-
-_FUNCTIONS: dict[type[exp.Expr], str] = {
-    exp.Count: "count",
-    exp.Sum: "sum",
-    exp.Avg: "avg",
-    exp.Min: "min",
-    exp.Max: "max",
-    exp.Stddev: "stddev",
-    exp.StddevSamp: "stddev",
-    exp.StddevPop: "stddev_pop",
-    exp.Variance: "variance",
-    exp.VariancePop: "var_pop",
-    exp.First: "first",
-    exp.Last: "last",
-    exp.ArgMin: "min_by",
-    exp.ArgMax: "max_by",
-    exp.ApproxDistinct: "approx_count_distinct",
-    exp.Quantile: "percentile",
-    exp.Median: "percentile",
-    exp.ApproxQuantile: "approx_percentile",
-}
-ORDERED = ("first", "last", "min_by", "max_by", "collect_list", *BY)
-"""Functions that choose rows by where they stand. The last one of their arguments is the event time, in microseconds."""
-_TO_DOUBLE = ("stddev", "stddev_pop", "variance", "var_pop", "percentile", "approx_percentile", "histogram")
-
-
-@dataclass(frozen=True)
-class AggregateCall:
-    """One aggregate function with its arguments, as it stands in one or more of a stage's expressions."""
-
-    function: str
-    """As `_FUNCTIONS` or `CALLS_OF_LISTS` names it, or `count_distinct`."""
-    sql: str
-    type: str
-    arguments: tuple[int, ...]
-    """The places of its arguments among those of `evaluate_arguments`; none for the count of all rows."""
-    argument_types: tuple[str, ...]
-    share: float = 0.0
-    """Of a percentile: of all values the part that is below it, from 0 to 1."""
-    numbers: tuple[float, ...] = ()
-    """Of an aggregate that gives an array: `numbers_of_call`."""
-
-    @property
-    def argument(self) -> int | None:
-        """The place of its first argument; None for the count of all rows."""
-        return self.arguments[0] if self.arguments else None
-
-    @property
-    def argument_type(self) -> str:
-        """The type of its first argument."""
-        return self.argument_types[0] if self.argument_types else ""
 
 
 class _Argument(NamedTuple):
@@ -161,56 +110,44 @@ class AggregateCalls:
         return pc.coalesce(problem, found)
 
     def _without_calls(self, node: exp.Expr, used: list[int]) -> exp.Expr:
-        """A column for a call, anything else as it is."""
+        """Replace a call by a column."""
         condition = node.expression.this if isinstance(node, exp.Filter) else None
         called = node.this if isinstance(node, exp.Filter) else node
-        function = called.name if isinstance(called, exp.AnonymousAggFunc) else _FUNCTIONS.get(type(called))
-        if function is None:
+        if not isinstance(called, exp.AnonymousAggFunc):
             return node
-        call = self._call(function, called, condition, _sql(node))
+        call = self._call(called, condition, _sql(node))
         if call not in self.calls:
             self.calls.append(call)
         used.append(self.calls.index(call))
         return exp.column(_name(used[-1]), quoted=True)
 
-    def _call(self, function: str, node: exp.Expr, condition: exp.Expr | None, sql: str) -> AggregateCall:
-        """The call, with its arguments among those of all. A row that the filter leaves out has a null where no function counts
-        one: for the last argument, which is the second one of `min_by` and its kin."""
-        result, argument = type_of(node, self._types), node.this
-        if function == "count" and isinstance(argument, exp.Distinct):
-            function, (argument,) = "count_distinct", argument.expressions
-        elif function == "count" and isinstance(argument, exp.Star | exp.Literal):
-            if condition is None:
-                return AggregateCall(function, sql, result, (), ())
-            argument = exp.Boolean(this=True)
-        arguments = [argument]
-        if isinstance(node, exp.AnonymousAggFunc):
-            arguments = list(columns_of(node))
-        elif function in ("min_by", "max_by"):
-            arguments.append(node.expression)
+    def _call(self, node: exp.AnonymousAggFunc, condition: exp.Expr | None, sql: str) -> AggregateCall:
+        """Return the call, and add its arguments.
+
+        A row that the filter leaves out has a null in the last column: no function uses such a row.
+        """
+        read = read_call(node)
+        columns = list(read.columns)
         if condition is not None:
-            arguments[-1] = exp.Case(ifs=[exp.If(this=condition.copy(), true=arguments[-1].copy())])
-        found = [self._argument(one, function) for one in arguments]
-        if function in ORDERED:
+            last = columns.pop() if columns else exp.Boolean(this=True)
+            columns.append(exp.Case(ifs=[exp.If(this=condition.copy(), true=last.copy())]))
+        expressions = [ColumnExpression(_sql(column), self._types) for column in columns]
+        types = read.function.row_types(tuple(one.type for one in expressions))
+        found = [
+            _Argument(expression, kind, read.function.is_hashed)
+            for expression, kind in zip(expressions, types, strict=True)
+        ]
+        if read.function.is_ordered:
             found.append(_EVENT_TIME)
         return AggregateCall(
-            function,
+            read.function,
             sql,
-            result,
+            type_of(node, self._types),
             tuple(self._place(one) for one in found),
             tuple(one.type for one in found),
-            share_of(node),
-            numbers_of_call(node),
+            read.parameters,
+            read.is_distinct,
         )
-
-    def _argument(self, node: exp.Expr, function: str) -> _Argument:
-        expression = ColumnExpression(_sql(node), self._types)
-        kind = expression.type
-        if function in _TO_DOUBLE:
-            kind = "double"
-        elif function in ("sum", "avg") and kind != "double" and not is_decimal(kind):
-            kind = "long"
-        return _Argument(expression, kind, function == "approx_count_distinct")
 
     def _place(self, argument: _Argument) -> int:
         key = (argument.expression.sql if argument.expression else "", argument.type, argument.is_hashed)

@@ -15,21 +15,19 @@ from strandline.core.field_types import (
     decimal_type,
     element_of,
     is_decimal,
-    is_nested,
     is_number,
     kind_of,
     members_of,
 )
+from strandline.processing.aggregates.contract import require_order, with_article
+from strandline.processing.pipelines.aggregate_nodes import read_call
 from strandline.processing.pipelines.expressions import (
     ARITHMETIC,
     BITS,
     COMPARISONS,
-    PERCENTILES,
-    SPREADS,
     Expression,
     ExpressionError,
     refuse_unknown_columns,
-    share_of,
     sql_of,
 )
 from strandline.processing.pipelines.functions.array_functions import (
@@ -41,7 +39,6 @@ from strandline.processing.pipelines.functions.array_functions import (
     nested_result,
     refuse_elements,
 )
-from strandline.processing.pipelines.functions.list_aggregates import columns_of, type_of_list
 from strandline.processing.pipelines.functions.signature import COMMON, FIRST, Argument, Function
 from strandline.processing.pipelines.functions.table import CALLS, TABLE
 from strandline.processing.pipelines.functions.time_patterns import micros_of_text
@@ -226,7 +223,7 @@ def _cast(node: exp.Expr, columns: Mapping[str, str]) -> str:
                 "'Europe/Berlin')"
             )
     elif source not in (target, NULL) and not {target, _group(target)} & _CASTS.get(group, set()):
-        raise ExpressionError(f"{sql_of(node)}: {_a(source)} can't become {_a(target)}")
+        raise ExpressionError(f"{sql_of(node)}: {with_article(source)} can't become {with_article(target)}")
     return target
 
 
@@ -287,12 +284,6 @@ def _round(node: exp.Expr, columns: Mapping[str, str]) -> str:
     return decimal_type(min(whole + min(scale, kept), PRECISION_MAX), min(scale, kept))
 
 
-def _to_double(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    for operand in node.iter_expressions():
-        _numeric(node, operand, columns)
-    return "double"
-
-
 def _concat(node: exp.Expr, columns: Mapping[str, str]) -> str:
     _strings(node, list(node.iter_expressions()), columns)
     return "string"
@@ -348,7 +339,7 @@ def _member(node: exp.Expr, columns: Mapping[str, str]) -> str:
     found = type_of(node.this, columns)
     members, name = members_of(found), node.expression.name
     if not isinstance(node.expression, exp.Identifier) or name not in members:
-        of = f"has the members {', '.join(members)}" if members else f"is {_a(found)}, which has no members"
+        of = f"has the members {', '.join(members)}" if members else f"is {with_article(found)}, which has no members"
         raise ExpressionError(f"{sql_of(node)}: {sql_of(node.this)} {of}")
     return members[name]
 
@@ -394,13 +385,15 @@ def _fits(node: exp.Expr, argument: Argument, found: str) -> None:
         case "any":
             return
         case "double" | "plain" | "number" if _group(found) != "number":
-            raise ExpressionError(f"{sql_of(node)}: expected a number, got {_a(found)}")
+            raise ExpressionError(f"{sql_of(node)}: expected a number, got {with_article(found)}")
         case "plain" if is_decimal(found):
-            raise ExpressionError(f"{sql_of(node)}: is not for decimals; write a cast to double around {_a(found)}")
+            raise ExpressionError(
+                f"{sql_of(node)}: is not for decimals; write a cast to double around {with_article(found)}"
+            )
         case "double" | "plain" | "number":
             return
         case "array" if kind_of(found) != ARRAY:
-            raise ExpressionError(f"{sql_of(node)}: expected an array, got {_a(found)}")
+            raise ExpressionError(f"{sql_of(node)}: expected an array, got {with_article(found)}")
         case "array":
             return
         case "whole" | "long":
@@ -411,83 +404,38 @@ def _fits(node: exp.Expr, argument: Argument, found: str) -> None:
 
 def _whole_number(node: exp.Expr, found: str) -> str:
     if found not in WHOLE_RANGES:
-        raise ExpressionError(f"{sql_of(node)}: expected a whole number, got {_a(found)}")
+        raise ExpressionError(f"{sql_of(node)}: expected a whole number, got {with_article(found)}")
     return found
 
 
-def _count(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    if node.this is None:
-        raise ExpressionError("count() needs an argument; write count(*)")
-    if isinstance(node.this, exp.Distinct):
-        _has_order(node, _not_null(node, node.this.expressions[0], columns))
-    elif not isinstance(node.this, exp.Star):
-        type_of(node.this, columns)
-    return "long"
-
-
-def _sum(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    found = _numeric(node, node.this, columns)
-    if is_decimal(found):
-        precision, scale = decimal_digits(found)
-        return decimal_type(min(precision + 10, PRECISION_MAX), scale)
-    return "double" if found == "double" else "long"
-
-
-def _average(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    found = _numeric(node, node.this, columns)
-    if not is_decimal(found):
-        return "double"
-    precision, scale = decimal_digits(found)
-    return decimal_type(min(precision + 4, PRECISION_MAX), min(scale + 4, PRECISION_MAX))
+def _aggregate(node: exp.Expr, columns: Mapping[str, str]) -> str:
+    assert isinstance(node, exp.AnonymousAggFunc)
+    try:
+        call = read_call(node)
+    except ValueError as error:
+        raise ExpressionError(f"{sql_of(node)}: {error}") from error
+    accepts_null = call.function.accepts_null and not call.is_distinct
+    types = tuple(type_of(one, columns) if accepts_null else _not_null(node, one, columns) for one in call.columns)
+    try:
+        if call.is_distinct:
+            require_order(types[0])
+        return call.function.result_type(types)
+    except ValueError as error:
+        raise ExpressionError(f"{sql_of(node)}: {error}") from error
 
 
 def _filtered(node: exp.Expr, columns: Mapping[str, str]) -> str:
     found = type_of(node.expression.this, columns)
     if found != "boolean":
-        raise ExpressionError(f"{sql_of(node)}: expected a condition behind 'where', got {_a(found)}")
+        raise ExpressionError(f"{sql_of(node)}: expected a condition behind 'where', got {with_article(found)}")
     return type_of(node.this, columns)
 
 
-def _percentile(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    _numeric(node, node.this, columns)
-    share_of(node)
-    return "double"
-
-
-def _chosen(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    """Of a value, with or without what it is chosen by."""
-    if node.args.get("expression") is not None:
-        _has_order(node, _not_null(node, node.expression, columns))
-    return _not_null(node, node.this, columns)
-
-
-def _listed(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    assert isinstance(node, exp.AnonymousAggFunc)
+def _has_order(node: exp.Expr, found: str) -> None:
     try:
-        found = [_not_null(node, operand, columns) for operand in columns_of(node)]
-        if node.name == "histogram":
-            _numeric(node, node.expressions[0], columns)
-        return type_of_list(node, found)
-    except ExpressionError:
-        raise
+        require_order(found)
     except ValueError as error:
         raise ExpressionError(f"{sql_of(node)}: {error}") from error
-
-
-def _ordered(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    found = type_of(node.this, columns)
-    _has_order(node, found)
-    return found
-
-
-def _has_order(node: exp.Expr, found: str) -> None:
-    if is_nested(found):
-        raise ExpressionError(f"{sql_of(node)}: {_a(found)} is not compared; take what is needed of it")
-
-
-def _count_of_distinct(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    _has_order(node, _not_null(node, node.this, columns))
-    return "long"
 
 
 def _not_null(node: exp.Expr, operand: exp.Expr, columns: Mapping[str, str]) -> str:
@@ -501,7 +449,6 @@ _Rule = Callable[[exp.Expr, Mapping[str, str]], str]
 _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.Column,), lambda node, columns: columns[node.name]),
     ((exp.Paren,), lambda node, columns: type_of(node.this, columns)),
-    ((exp.Min, exp.Max), _ordered),
     ((exp.Literal,), _literal),
     ((exp.Null,), lambda node, columns: NULL),
     ((exp.Boolean,), lambda node, columns: "boolean"),
@@ -515,16 +462,9 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.Case,), _case),
     ((exp.DPipe,), _concat),
     ((exp.Anonymous,), _call),
-    ((exp.Count,), _count),
-    ((exp.Sum,), _sum),
-    ((exp.Avg,), _average),
-    (SPREADS, _to_double),
-    (PERCENTILES, _percentile),
-    ((exp.First, exp.Last, exp.ArgMin, exp.ArgMax), _chosen),
-    ((exp.ApproxDistinct,), _count_of_distinct),
     ((exp.Filter,), _filtered),
     ((exp.Dot,), _member),
-    ((exp.AnonymousAggFunc,), _listed),
+    ((exp.AnonymousAggFunc,), _aggregate),
 )
 """Kinds of node and the rule for the type of their value; the functions of the table have theirs by it."""
 _RESULTS: dict[str, _Rule] = {
@@ -566,7 +506,8 @@ def _common(node: exp.Expr, operands: Iterable[str]) -> str:
             common = _wider(common, found)
         else:
             raise ExpressionError(
-                f"{sql_of(node)}: {_a(common)} and {_a(found)} don't go together; write a cast around one of them"
+                f"{sql_of(node)}: {with_article(common)} and {with_article(found)} don't go together; write a cast around "
+                "one of them"
             )
     return common
 
@@ -584,7 +525,7 @@ def _wider(left: str, right: str) -> str:
 def _numeric(node: exp.Expr, operand: exp.Expr, columns: Mapping[str, str]) -> str:
     found = type_of(operand, columns)
     if _group(found) != "number":
-        raise ExpressionError(f"{sql_of(node)}: expected a number, got {_a(found)}")
+        raise ExpressionError(f"{sql_of(node)}: expected a number, got {with_article(found)}")
     return found
 
 
@@ -595,15 +536,11 @@ def _strings(node: exp.Expr, operands: Sequence[exp.Expr], columns: Mapping[str,
 
 def _expect(node: exp.Expr, found: str, expected: str) -> None:
     if found not in (expected, NULL):
-        raise ExpressionError(f"{sql_of(node)}: expected {_a(expected)}, got {_a(found)}")
+        raise ExpressionError(f"{sql_of(node)}: expected {with_article(expected)}, got {with_article(found)}")
 
 
 def _group(name: str) -> str:
     return "number" if is_number(name) else name
-
-
-def _a(name: str) -> str:
-    return name if name == NULL else f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 def _whole_literal(node: exp.Expr) -> int | None:

@@ -19,8 +19,11 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from strandline.core.documents import did_you_mean
+from strandline.processing.aggregates.contract import AggregateFunction
+from strandline.processing.aggregates.registry import BUILT_IN
+from strandline.processing.aggregates.registry import BY_NAME as AGGREGATES
+from strandline.processing.pipelines.aggregate_nodes import call_node, function_of
 from strandline.processing.pipelines.functions.array_functions import struct_call
-from strandline.processing.pipelines.functions.list_aggregates import CALLS_OF_LISTS, list_call
 from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, OTHER_NAMES, TABLE
 
 LENGTH_MAX = 4_000
@@ -40,15 +43,17 @@ def _plain_call(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
 
 
 class _Parser(_SPARK.parser_class):  # type: ignore[misc, name-defined]
-    """Spark's, but a function whose signature is in the table is a plain call: its arguments stay what and where they are. So are
-    the aggregates that give arrays."""
+    """Spark's parser, with plain calls for functions of the table and for aggregates, whose arguments keep their positions."""
 
     FUNCTIONS: ClassVar = {
         **_SPARK.parser_class.FUNCTIONS,
         **{name.upper(): _plain_call(name) for name in CALLS},
         **{other.upper(): _plain_call(name) for other, name in OTHER_NAMES.items()},
-        **{name.upper(): list_call(name) for name in CALLS_OF_LISTS},
+        **{name.upper(): call_node(function.name) for name, function in AGGREGATES.items()},
         "STRUCT": _plain_call("struct"),
+    }
+    FUNCTION_PARSERS: ClassVar = {
+        name: parse for name, parse in _SPARK.parser_class.FUNCTION_PARSERS.items() if name.lower() not in AGGREGATES
     }
 
 
@@ -82,7 +87,6 @@ def parse_expression(text: str) -> Expression:
         tokens = _SPARK.tokenize(text)
         _refuse_doubled_quotes(tokens)
         _refuse_deep_brackets(tokens)
-        _refuse_dropped_arguments(tokens)
         # An expression, not a statement: else a column named `load` or `cache` would begin a command.
         trees = [tree for tree in _Parser(dialect=_SPARK).parse_into(exp.Condition, tokens, text) if tree is not None]
         if len(trees) != 1:
@@ -90,7 +94,7 @@ def parse_expression(text: str) -> Expression:
         _refuse_deep_tree(trees[0])
         tree = _with_calls(trees[0])
         _refuse_unknown_nodes(tree, text)
-        aggregates = list(tree.find_all(*_AGGREGATES))
+        aggregates = list(tree.find_all(exp.AnonymousAggFunc))
         _refuse_misplaced_aggregates(tree, aggregates)
         columns = tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
         sql = _written(tree)
@@ -174,25 +178,14 @@ _BINDS_TIGHTER: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
 }
 """What takes a part of the node alone where the node is written within it without brackets: `-mod(a, b)` as `-a % b`; and `~~`
 is another operator."""
-PERCENTILES = (exp.Quantile, exp.Median, exp.ApproxQuantile)
-SPREADS = (exp.Stddev, exp.StddevSamp, exp.StddevPop, exp.Variance, exp.VariancePop)
-_AGGREGATES = (
-    exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max, *SPREADS, exp.First, exp.Last, exp.ArgMin, exp.ArgMax,
-    exp.ApproxDistinct, *PERCENTILES, exp.AnonymousAggFunc,
-)  # fmt: skip
-_AGGREGATE_NAMES = (
-    "approx_count_distinct", "approx_percentile", "avg", "count", "first", "last", "max", "max_by", "median", "min", "min_by",
-    "percentile", "stddev", "stddev_pop", "sum", "var_pop", "variance", *CALLS_OF_LISTS,
-)  # fmt: skip
-_MEDIAN_SHARE = 0.5
-FUNCTIONS = tuple(sorted((*BY_NAME, *_AGGREGATE_NAMES)))
+FUNCTIONS = tuple(sorted((*BY_NAME, *(one.name for one in BUILT_IN))))
 """The functions that an expression may call, by the names to write."""
 _ALLOWED = frozenset(
     (
-        *ARITHMETIC, *COMPARISONS, *BITS, *_AGGREGATES, *(one.node for one in TABLE if one.node is not None),
-        exp.And, exp.Anonymous, exp.Between, exp.BitwiseNot, exp.Boolean, exp.Case, exp.Column, exp.DPipe, exp.DataType, exp.Dot,
-        exp.DataTypeParam, exp.Distinct, exp.Filter, exp.Identifier, exp.In, exp.Is, exp.Like, exp.Literal, exp.Neg, exp.Not,
-        exp.Null, exp.Or, exp.Paren, exp.Star, exp.Var, exp.Where,
+        *ARITHMETIC, *COMPARISONS, *BITS, *(one.node for one in TABLE if one.node is not None),
+        exp.And, exp.Anonymous, exp.AnonymousAggFunc, exp.Between, exp.BitwiseNot, exp.Boolean, exp.Case, exp.Column, exp.DPipe,
+        exp.DataType, exp.DataTypeParam, exp.Distinct, exp.Dot, exp.Filter, exp.Identifier, exp.In, exp.Is, exp.Like, exp.Literal,
+        exp.Neg, exp.Not, exp.Null, exp.Or, exp.Paren, exp.Star, exp.Var, exp.Where,
     )
 )  # fmt: skip
 _ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
@@ -204,16 +197,6 @@ _ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     exp.In: frozenset({"this", "expressions"}),
     exp.Length: frozenset({"this"}),
     exp.Like: frozenset({"this", "expression", "negate"}),
-    exp.Count: frozenset({"this", "big_int"}),
-    exp.Min: frozenset({"this"}),
-    exp.Max: frozenset({"this"}),
-    exp.First: frozenset({"this"}),
-    exp.Last: frozenset({"this"}),
-    exp.ArgMin: frozenset({"this", "expression"}),
-    exp.ArgMax: frozenset({"this", "expression"}),
-    exp.ApproxDistinct: frozenset({"this"}),
-    exp.Quantile: frozenset({"this", "quantile"}),
-    exp.ApproxQuantile: frozenset({"this", "quantile"}),
     exp.Distinct: frozenset({"expressions"}),
     exp.Cast: frozenset({"this", "to", "_type"}),
     exp.TryCast: frozenset({"this", "to", "safe", "_type"}),
@@ -262,31 +245,6 @@ def _refuse_deep_brackets(tokens: Sequence[Token]) -> None:
                 )
 
 
-_SAYS_NOTHING = {
-    "percentile": (2, "takes two arguments: percentile(x, 0.95)"),
-    "quantile": (2, "takes two arguments; its usual name is percentile(x, 0.95)"),
-    "first": (1, "takes one argument, and leaves out nulls by itself"),
-    "last": (1, "takes one argument, and leaves out nulls by itself"),
-}
-"""Functions of which the parser drops further arguments without a word: how many they have, and what to say."""
-
-
-def _refuse_dropped_arguments(tokens: Sequence[Token]) -> None:
-    for at, token in enumerate(tokens[:-1]):
-        name = token.text.lower()
-        if name not in _SAYS_NOTHING or tokens[at + 1].token_type != TokenType.L_PAREN:
-            continue
-        arguments_max, sentence = _SAYS_NOTHING[name]
-        depth, arguments = 0, 1
-        for inner in tokens[at + 1 :]:
-            depth += (inner.token_type in _OPENING) - (inner.token_type in _CLOSING)
-            arguments += depth == 1 and inner.token_type == TokenType.COMMA
-            if not depth:
-                break
-        if arguments > arguments_max:
-            raise ExpressionError(f"{name}() at character {token.start + 1} {sentence}")
-
-
 def _refuse_deep_tree(tree: exp.Expr) -> None:
     level, depth = [tree], 0
     while level:
@@ -298,7 +256,10 @@ def _refuse_deep_tree(tree: exp.Expr) -> None:
 
 def _refuse_unknown_nodes(tree: exp.Expr, text: str) -> None:
     for node in tree.walk():
-        if type(node) not in _ALLOWED or (isinstance(node, exp.Anonymous) and node.name.lower() not in CALLS):
+        is_known = not isinstance(node, exp.Anonymous) or node.name.lower() in CALLS
+        if isinstance(node, exp.AnonymousAggFunc):
+            is_known = isinstance(node.this, str)
+        if type(node) not in _ALLOWED or not is_known:
             raise ExpressionError(_refusal(node, text))
     for node in tree.walk():
         allowed = _ARGUMENTS.get(type(node))
@@ -311,19 +272,30 @@ def _refuse_unknown_nodes(tree: exp.Expr, text: str) -> None:
             isinstance(one, BITS) and type(one) is not type(node) for one in _sides(node)
         ):
             raise ExpressionError(f"{sql_of(node)}: set brackets, so that everybody reads it alike")
-        if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
-            raise ExpressionError("'*' stands only in count(*)")
+        if isinstance(node, exp.Star) and not _is_in_aggregate(node, lambda function: function.accepts_all_rows):
+            raise ExpressionError(f"'*' stands only in {_FOR_ALL_ROWS}")
         if isinstance(node, exp.Distinct):
             _refuse_other_distinct(node)
 
 
+def _is_in_aggregate(node: exp.Expr, has: Callable[[AggregateFunction], bool]) -> bool:
+    """Return True if the node is the first argument of an aggregate function with this property."""
+    call = node.parent
+    return isinstance(call, exp.AnonymousAggFunc) and call.expressions[0] is node and has(function_of(call))
+
+
 def _refuse_other_distinct(node: exp.Distinct) -> None:
     counted = node.expressions
-    if not isinstance(node.parent, exp.Count) or len(counted) != 1 or isinstance(counted[0], exp.Star):
+    is_accepted = _is_in_aggregate(node, lambda function: function.accepts_distinct)
+    if not is_accepted or len(counted) != 1 or isinstance(counted[0], exp.Star):
         raise ExpressionError(
-            f"{sql_of(node.parent or node)}: 'distinct' stands only in count(distinct x), with one argument; write "
+            f"{sql_of(node.parent or node)}: 'distinct' stands only in {_FOR_DISTINCT}, with one argument; write "
             "concat(a, '/', b) for the combinations of several"
         )
+
+
+_FOR_ALL_ROWS = ", ".join(f"{function.name}(*)" for function in BUILT_IN if function.accepts_all_rows)
+_FOR_DISTINCT = ", ".join(f"{function.name}(distinct x)" for function in BUILT_IN if function.accepts_distinct)
 
 
 def _refusal(node: exp.Expr, text: str) -> str:
@@ -333,7 +305,7 @@ def _refusal(node: exp.Expr, text: str) -> str:
     if isinstance(node, exp.Window):
         return f"{sql_of(node)}: 'over' is not supported; a window step collects rows"
     if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
-        return f"{sql_of(node)}: first and last leave out nulls by themselves, and take one argument"
+        return f"{sql_of(node)}: aggregates leave out nulls without it"
     if isinstance(node, exp.WithinGroup):
         return f"{sql_of(node)}: 'within group' is not supported; write percentile(x, 0.95)"
     if isinstance(node, exp.Alias | exp.Aliases):
@@ -433,17 +405,7 @@ def _moved_time(node: exp.Add | exp.Sub, interval: exp.Interval) -> exp.Expr:
 
 
 _SYNONYMS = {
-    "mean": "avg",
-    "std": "stddev",
-    "first_value": "first",
-    "last_value": "last",
-    "argmin": "min_by",
-    "argmax": "max_by",
-    "quantile": "percentile",
-    "topk": "top_n",
-    "top_k": "top_n",
-    "approx_top_k": "most_frequent",
-    "mode": "most_frequent",
+    **{other: function.name for function in BUILT_IN for other in function.names_elsewhere},
     "dateadd": "timestampadd",
     "date_add": "timestampadd",
     "datediff": "timestampdiff",
@@ -454,23 +416,21 @@ _SYNONYMS = {
     "convert_timezone": "from_utc_timestamp",
     "charindex": "instr",
     "strpos": "instr",
-    "bool_and": "min",
-    "bool_or": "max",
 }
 
 
 def _refuse_misplaced_aggregates(tree: exp.Expr, aggregates: Sequence[exp.Expr]) -> None:
     for filtered in tree.find_all(exp.Filter):
-        if not isinstance(filtered.this, _AGGREGATES):
+        if not isinstance(filtered.this, exp.AnonymousAggFunc):
             raise ExpressionError(f"{sql_of(filtered)}: 'filter' stands behind an aggregate function, as count(*)")
     for aggregate in aggregates:
-        if aggregate.find_ancestor(*_AGGREGATES, exp.Where):
+        if aggregate.find_ancestor(exp.AnonymousAggFunc, exp.Where):
             raise ExpressionError(
                 f"{sql_of(aggregate)} stands inside another aggregate; use a second window step for that"
             )
     if aggregates:
         for column in tree.find_all(exp.Column):
-            if not column.find_ancestor(*_AGGREGATES, exp.Where):
+            if not column.find_ancestor(exp.AnonymousAggFunc, exp.Where):
                 raise ExpressionError(
                     f"'{column.name}'{_place(column.this)} stands outside an aggregate; a window has many values "
                     f"of it, so write for example max({column.name})"
@@ -498,18 +458,3 @@ def sql_of(node: exp.Expr) -> str:
     """The node as a message quotes it."""
     sql: str = node.sql(dialect="spark", comments=False)
     return sql if len(sql) <= 80 else f"{sql[:77]}..."
-
-
-def share_of(node: exp.Expr) -> float:
-    """Which percentile a call gives: 0.95 of `percentile(x, 0.95)`. 0 for other functions. Raises ExpressionError."""
-    if isinstance(node, exp.Median):
-        return _MEDIAN_SHARE
-    if not isinstance(node, exp.Quantile | exp.ApproxQuantile):
-        return 0.0
-    written = node.args["quantile"]
-    share = float(written.name) if isinstance(written, exp.Literal) and not written.is_string else -1.0
-    if not 0 <= share <= 1:
-        raise ExpressionError(
-            f"{sql_of(node)}: the second argument must be written out as a number from 0 to 1, as percentile(x, 0.95)"
-        )
-    return share

@@ -13,7 +13,6 @@ Kibana 8.19 takes objects in older formats and migrates them. Each object here s
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -44,9 +43,6 @@ _WINDOWS_SHOWN = 240
 """How many windows of the smallest size the dashboard's time goes back at first."""
 _WINDOW_MS = 60_000
 """The size where there are no windows, but dead letters."""
-_AGGREGATION = re.compile(r"\s*(count|sum|min|max)\s*\((?!\s*distinct\b)[^()]*\)\s*", re.IGNORECASE)
-"""One aggregate of a field or of all rows, and nothing else."""
-_OPERATIONS: dict[str, Operation] = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,8 @@ class Measure:
 
     name: str
     type: str
-    sql: str
-    """By which the stage computes it."""
+    combined_by: Operation | None = None
+    """How the values of successive windows make the value of all of them. None if that isn't possible."""
 
 
 @dataclass(frozen=True)
@@ -338,8 +334,7 @@ def operation_of(measure: Measure, view: ResultView) -> Operation:
 
     An extreme stays one, sums and counts add up unless the windows overlap, and anything else is averaged.
     """
-    found = _AGGREGATION.fullmatch(measure.sql)
-    operation = _OPERATIONS[found[1].lower()] if found else "average"
+    operation = measure.combined_by or "average"
     return "average" if operation == "sum" and view.overlaps else operation
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from sqlglot import exp
+
+from strandline.processing.pipelines.aggregate_nodes import read_call
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import CumulativeShape
-from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, Stage
+from strandline.processing.pipelines.expressions import tree_of
+from strandline.processing.pipelines.stages import Column, Emit, JoinStage, RecordStage, Stage
+from strandline.results.charts.lens import Operation
 from strandline.results.charts.saved_objects import RECORDS_SIZE_MS, Measure, ResultView, SavedObject, saved_objects
 
 
@@ -39,8 +44,17 @@ def _aliases(stage: Stage | RecordStage) -> list[Emit]:
 
 
 def _measures(stage: Stage) -> tuple[Measure, ...]:
-    sql = {column.name: column.sql for column in stage.aggregates}
-    return tuple(Measure(name, kind, sql.get(name, name)) for name, kind in stage.value_types.items())
+    combined_by = {column.name: _combined_by(column) for column in stage.aggregates}
+    return tuple(Measure(name, kind, combined_by.get(name)) for name, kind in stage.value_types.items())
+
+
+def _combined_by(column: Column) -> Operation | None:
+    """Return how values of several windows are combined, if the column is a single aggregate without a filter."""
+    tree = tree_of(column.sql)
+    if not isinstance(tree, exp.AnonymousAggFunc):
+        return None
+    call = read_call(tree)
+    return None if call.is_distinct else call.function.combined_by
 
 
 def _of_records(stage: RecordStage, emit: Emit) -> ResultView:
@@ -52,7 +66,7 @@ def _of_records(stage: RecordStage, emit: Emit) -> ResultView:
         size_ms=RECORDS_SIZE_MS,
         every_ms=RECORDS_SIZE_MS,
         by=tuple(one for one in stage.fields if is_key[one[0]]),
-        measures=tuple(Measure(name, kind, name) for name, kind in stage.fields if not is_key[name]),
+        measures=tuple(Measure(name, kind) for name, kind in stage.fields if not is_key[name]),
         has_window=False,
     )
 

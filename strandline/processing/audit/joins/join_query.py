@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from strandline.processing.audit.aggregate_query import restored, stored_type
+from strandline.processing.audit.stored_columns import restored, stored_type
 from strandline.processing.audit.table import Database, Table
 from strandline.processing.audit.window_query import PLACE_IN_LOG
 from strandline.processing.columns.arrow_types import arrow_type

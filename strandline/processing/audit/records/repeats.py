@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.audit.aggregate_query import restored, stored_type
 from strandline.processing.audit.joins.join_query import PLACE_OF_JOINED
+from strandline.processing.audit.stored_columns import restored, stored_type
 from strandline.processing.audit.table import Database, Table, TableWriter
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.row_steps import RowSteps

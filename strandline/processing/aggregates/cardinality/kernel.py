@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandline.processing.aggregates.kernel import CallValues, Collecting, Partials, as_lists, flattened
 from strandline.processing.columns.codes import Codes
 from strandline.processing.columns.values import is_valid, numpy_of
-from strandline.processing.operators.aggregation.aggregate import CallValues, Collecting, Partials, as_lists, flattened
 
 REGISTER_BITS = 12
 """4,096 registers: the standard error is 1.04 / sqrt(4096) = 1.6 %. It decides results, so it is no setting."""

@@ -12,22 +12,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.processing.columns.codes import Codes
-from strandline.processing.columns.values import is_valid, numpy_of, ordered_bits
-from strandline.processing.operators.aggregation.aggregate import (
+from strandline.processing.aggregates.kernel import (
     CallValues,
     Collecting,
     Partials,
     as_lists,
+    binned,
     by_codes,
     flattened,
 )
+from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.values import is_valid, numpy_of, ordered_bits
 
 EXACT_MAX = 10_000
-"""From so many values of a window and key a percentile is exact."""
+"""Maximum number of values of a window and key from which a percentile is exact."""
 BINS_MAX = 2_048
-"""So many bins are kept, those of the greatest values; what is below goes to the least of them. All three numbers decide results,
-so they are no settings."""
+"""Maximum number of bins. Those of the greatest values are kept, and lower values are counted in the lowest of them. All three
+numbers determine results, so they aren't settings."""
 BINS_AN_OCTAVE = 64
 _BIN_SHIFT = 52 - 6
 Doubles = npt.NDArray[np.float64]
@@ -120,24 +121,6 @@ class Percentile(Collecting):
         rank = np.maximum(totals - np.floor(totals - totals * self._share).astype(np.int64), 1)
         at = np.searchsorted(reached, before + rank, side="left")
         return middles_of(numpy_of(found)[np.minimum(at, len(found) - 1)])
-
-
-def binned(codes: Codes, bins: Codes, tallies: Codes, groups: int, bins_max: int) -> Partials:
-    """The bins of each group in their order, each once, and how many values it has; no more than `bins_max`."""
-    pairs, places = np.unique(codes << 32 | (bins.astype(np.int64) + (1 << 31)), return_inverse=True)
-    sums = np.zeros(len(pairs), np.int64)
-    np.add.at(sums, places, tallies)
-    of_group = pairs >> 32
-    lengths = np.bincount(of_group, minlength=groups)
-    from_end = np.cumsum(lengths)[of_group] - 1 - np.arange(len(pairs))
-    if len(from_end) and int(from_end.max()) >= bins_max:
-        target = np.arange(len(pairs)) + np.maximum(0, from_end - (bins_max - 1))
-        lumped = np.zeros(len(pairs), np.int64)
-        np.add.at(lumped, target, sums)
-        kept = from_end < bins_max
-        pairs, sums, of_group = pairs[kept], lumped[kept], of_group[kept]
-    numbers = ((pairs & ((1 << 32) - 1)) - (1 << 31)).astype(np.int32)
-    return [as_lists(pa.array(numbers), of_group, groups), as_lists(pa.array(sums), of_group, groups)]
 
 
 def bins_of(values: Doubles) -> Codes:

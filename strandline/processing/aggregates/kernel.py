@@ -1,4 +1,15 @@
-"""What an aggregate function of a window is to its operator: partial results as columns, which fold, merge and finish. Pure."""
+"""Kernels: aggregate functions as folds over columns. Pure.
+
+Partial results are columns, so they can be kept, merged, and finished.
+
+Order contract:
+
+- `fold` continues the partial result of a group with its new rows, in their order. Sums of doubles are strict left folds:
+  `numpy.bincount` adds values from the first to the last. So the bits don't depend on how rows are divided into calls.
+- `merge` combines several partial results of a group in the order of their rows.
+- Integers and decimals are summed exactly, so they have no order.
+- A value that can't be computed is marked in `CallValues.overflows`. It never becomes a silent null.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.errors import PermanentError
-from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.columns.values import numpy_of
 
 _LISTED_MAX = (1 << 31) - 1
+_SMALL_MAX = (1 << 32) - 1
+_FOLD_ROWS_MAX = 1 << 20
+"""Maximum number of integers below 2**32 whose sum a double holds exactly, with its 53 bits."""
 Partials = list[pa.Array]
 """The columns of an aggregate's partial results, one row a group."""
 
@@ -31,7 +45,7 @@ class CallValues:
     """Why, as what the function does; by default the value does not fit its type."""
 
 
-class Aggregate(ABC):
+class Kernel(ABC):
     """One aggregate function."""
 
     partial_types: tuple[pa.DataType, ...]
@@ -55,7 +69,7 @@ class Aggregate(ABC):
         """The values."""
 
 
-class Mergeable(Aggregate):
+class Mergeable(Kernel):
     """A function whose row is a partial result of its own: to fold is to merge."""
 
     @abstractmethod
@@ -70,7 +84,7 @@ class Mergeable(Aggregate):
         return self.merge(joined, np.concatenate([state_codes, row_codes]), groups)
 
 
-class Collecting(Aggregate):
+class Collecting(Kernel):
     """A function whose partial results are lists, which are bounded and have no order: what they hold follows from which values
     a group has, not from when they came. Groups in which nothing is new keep their lists as they are, at the cost of a copy."""
 
@@ -136,3 +150,41 @@ def by_codes(codes: Codes) -> Codes:
     """The places of rows in the order of their codes; rows of a code stay in their order."""
     small = len(codes) and int(codes.max()) < 1 << 16
     return np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")
+
+
+def whole_sums(values: Codes, codes: Codes, groups: int) -> Codes:
+    """Return the exact sum of integers for each group. If doubles hold all sums, they are used: that is several times faster."""
+    if len(values) <= _FOLD_ROWS_MAX and (
+        not len(values) or (values.max() <= _SMALL_MAX and values.min() >= -(1 << 31))
+    ):
+        return np.bincount(codes, weights=values, minlength=groups).astype(np.int64)
+    sums = np.zeros(groups, np.int64)
+    np.add.at(sums, codes, values)
+    return sums
+
+
+def binned(codes: Codes, bins: Codes, tallies: Codes, groups: int, bins_max: int) -> Partials:
+    """Return the bins of each group in ascending order, each once, and the number of values in each.
+
+    If there are more than `bins_max`, the lowest are counted as one."""
+    pairs, places = np.unique(codes << 32 | (bins.astype(np.int64) + (1 << 31)), return_inverse=True)
+    sums = np.zeros(len(pairs), np.int64)
+    np.add.at(sums, places, tallies)
+    of_group = pairs >> 32
+    lengths = np.bincount(of_group, minlength=groups)
+    from_end = np.cumsum(lengths)[of_group] - 1 - np.arange(len(pairs))
+    if len(from_end) and int(from_end.max()) >= bins_max:
+        target = np.arange(len(pairs)) + np.maximum(0, from_end - (bins_max - 1))
+        lumped = np.zeros(len(pairs), np.int64)
+        np.add.at(lumped, target, sums)
+        kept = from_end < bins_max
+        pairs, sums, of_group = pairs[kept], lumped[kept], of_group[kept]
+    numbers = ((pairs & ((1 << 32) - 1)) - (1 << 31)).astype(np.int32)
+    return [as_lists(pa.array(numbers), of_group, groups), as_lists(pa.array(sums), of_group, groups)]
+
+
+def first_of_each(codes: Codes, count: int) -> Codes:
+    """Return the indices of the first `count` rows of each code. `codes` ascend."""
+    lengths = np.bincount(codes) if len(codes) else np.zeros(0, np.int64)
+    places = ranges(np.zeros(len(lengths), np.int64), lengths)
+    return np.flatnonzero(places < count)

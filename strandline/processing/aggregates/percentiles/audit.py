@@ -1,30 +1,57 @@
-"""The sketches of aggregates once more, as their authors describe them: what the audit compares with.
+"""Percentiles again, as the authors of the sketch describe it: the values with which the audit compares results.
 
-Shares the hash of values with the operators, and nothing else: registers are sorted by DuckDB, and a bin comes from a double's
-mantissa and exponent.
+Shares no code with the kernel: a bin is computed from the mantissa and the exponent of a double.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 
-RANKS = 52
-"""Of a hash of 63 bits 12 choose the register, and the rest has a rank: one more than the zeros behind its last one bit."""
-_REGISTERS = 1 << 12
+from strandline.processing.aggregates.contract import AuditQuery, AuditRows
+
 _BINS_AN_OCTAVE = 64
 _EXPONENT_LEAST = -1021
-"""Of a normal double, as `frexp` counts."""
+"""Exponent of the smallest normal double, as `frexp` counts."""
 _INFINITE, _NO_NUMBER = 200_000, 200_001
-"""The bins of what is no finite number: beyond all others."""
+"""Bins of values that aren't finite. They are beyond all others."""
+
+
+def bin_name(argument: str) -> str:
+    """Return the column that contains the bins of an argument."""
+    return f"bin_of_{argument}"
+
+
+def percentile_query(argument: str, share: float, rows: AuditRows, bins_max: int) -> AuditQuery:
+    """Ask for the number of values, the values around the percentile by their ranks, and the bin at the rank, or the lowest bin
+    that is kept."""
+    number = bin_name(argument)
+    rank, count, depth = f"rank_of_{argument}", f"count_of_{argument}", f"depth_of_{argument}"
+    part = f"{share!r}::DOUBLE"
+    place = f"(({count} - 1) * {part})"
+    at_rank = f"greatest(1, {count} - floor({count} - {count} * {part}))"
+    own = f"PARTITION BY {rows.group}"
+    return AuditQuery(
+        (
+            f"count({argument})",
+            f"max({argument}) FILTER (WHERE {rank} = floor({place}) + 1)",
+            f"max({argument}) FILTER (WHERE {rank} = ceil({place}) + 1)",
+            f"max({number}) FILTER (WHERE {rank} = {at_rank} OR {depth} = {bins_max})",
+        ),
+        (
+            f"row_number() OVER ({own} ORDER BY {argument} ASC NULLS LAST) AS {rank}",
+            f"count({argument}) OVER ({own}) AS {count}",
+            f"dense_rank() OVER ({own} ORDER BY {number} DESC NULLS LAST) AS {depth}",
+        ),
+    )
 
 
 def bins_of(values: pa.Array) -> pa.Array:
-    """The bin of each double: octaves of `_BINS_AN_OCTAVE` equal bins, from 1 on for the least number above 0, below 0 the same
-    with a minus. Null for a null."""
+    """Return the bin of each double: octaves of `_BINS_AN_OCTAVE` equal bins, numbered from 1 for the least number above 0.
+
+    Numbers below 0 have negative bins. Null for a null."""
     doubles = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     size = np.abs(np.where(np.isfinite(doubles), doubles, 0.0))
     mantissas, exponents = np.frexp(size)
@@ -40,7 +67,7 @@ def bins_of(values: pa.Array) -> pa.Array:
 
 
 def middles_of(bins: pa.Array) -> pa.Array:
-    """The middle of each bin."""
+    """Return the middle of each bin."""
     return pa.array([None if one is None else _middle(int(one)) for one in bins.to_pylist()], pa.float64())
 
 
@@ -56,7 +83,7 @@ def _middle(number: int) -> float:
 
 
 def percentiles_of(counts: pa.Array, low: pa.Array, high: pa.Array, share: float) -> pa.Array:
-    """Between the two values around the place of the percentile, in proportion, as Spark does it."""
+    """Return the percentile between the two values around it, in proportion, as Spark does."""
     found = []
     for count, below, above in zip(counts.to_pylist(), low.to_pylist(), high.to_pylist(), strict=True):
         place = (count - 1) * share
@@ -65,38 +92,3 @@ def percentiles_of(counts: pa.Array, low: pa.Array, high: pa.Array, share: float
         else:
             found.append((math.ceil(place) - place) * below + (place - math.floor(place)) * above)
     return pa.array(found, pa.float64())
-
-
-def distinct_of(histograms: pa.Array) -> pa.Array:
-    """The estimate of how many distinct values there are. `histograms`: how many registers have each rank, for each window."""
-    return pa.array([_estimate(dict(one or ())) for one in histograms.to_pylist()], pa.int64())
-
-
-def _estimate(counts: Mapping[int, int]) -> int:
-    """Ertl (arXiv:1702.01284, algorithm 6)."""
-    empty = _REGISTERS - sum(counts.values())
-    if empty == _REGISTERS:
-        return 0
-    total = _REGISTERS * _tau(1 - counts.get(RANKS, 0) / _REGISTERS)
-    for rank in range(RANKS - 1, 0, -1):
-        total = 0.5 * (total + counts.get(rank, 0))
-    total += _REGISTERS * _sigma(empty / _REGISTERS)
-    return round(_REGISTERS * (_REGISTERS / (2 * math.log(2))) / total)
-
-
-def _sigma(x: float) -> float:
-    total, factor, before = x, 1.0, -1.0
-    while total != before:
-        x, before = x * x, total
-        total, factor = total + x * factor, factor * 2
-    return total
-
-
-def _tau(x: float) -> float:
-    if x in (0.0, 1.0):
-        return 0.0
-    total, factor, before = 1 - x, 1.0, -1.0
-    while total != before:
-        x, before, factor = math.sqrt(x), total, factor * 0.5
-        total -= (1 - x) ** 2 * factor
-    return total / 3

@@ -1,4 +1,4 @@
-"""The exact count of distinct values. Pure."""
+"""The kernel of the exact count of distinct values. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.processing.aggregates.kernel import (
+    CallValues,
+    Collecting,
+    Partials,
+    as_lists,
+    flattened,
+)
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes
 from strandline.processing.columns.values import is_valid, numpy_of, with_one_zero
-from strandline.processing.operators.aggregation.aggregate import CallValues, Collecting, Partials, as_lists, flattened
 
 DISTINCT_MAX = 10_000
-"""So many distinct values of a window and key are counted. It decides results, so it is no setting."""
+"""Maximum number of distinct values that are counted for a window and key. It determines results, so it isn't a setting."""
 TOO_MANY = f"counts more than {DISTINCT_MAX:,} distinct values; approx_count_distinct has no limit"
-"""Why there is no result."""
+"""Reason for a missing result."""
 
 
 class Distinct(Collecting):

@@ -1,0 +1,1 @@
+"""`approx_count_distinct`."""

@@ -1,0 +1,1 @@
+"""`percentile`, `median`, and `approx_percentile`."""

@@ -1,1 +1,0 @@
-"""The aggregate functions beyond sums, counts and extremes."""
