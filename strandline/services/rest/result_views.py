@@ -8,7 +8,8 @@ from strandline.processing.pipelines.aggregate_nodes import read_call
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import CumulativeShape
 from strandline.processing.pipelines.expressions import tree_of
-from strandline.processing.pipelines.stages import Column, Emit, JoinStage, RecordStage, Stage
+from strandline.processing.pipelines.row_step import Column
+from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, Stage
 from strandline.results.charts.lens import Operation
 from strandline.results.charts.saved_objects import RECORDS_SIZE_MS, Measure, ResultView, SavedObject, saved_objects
 
