@@ -1,9 +1,15 @@
-"""The one registry of aggregate functions."""
+"""The one registry of aggregate functions: those of Strandline, and those that installed packages add.
+
+A package adds a function by an entry point of the group `strandline.aggregates`: its name is that of the function, in lower case,
+and it refers to a constant, an `AggregateFunction`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from strandline.core.errors import FunctionUnusable
+from strandline.core.packages import PackagePart, parts_of_packages
 from strandline.processing.aggregates.cardinality.function import APPROXIMATE_COUNT_DISTINCT
 from strandline.processing.aggregates.chosen_rows import FIRST, LAST, MAX_BY, MIN_BY
 from strandline.processing.aggregates.contract import AggregateFunction, named
@@ -50,3 +56,42 @@ BUILT_IN: tuple[AggregateFunction, ...] = (
 """The functions of Strandline, in the order of the docs."""
 BY_NAME: Mapping[str, AggregateFunction] = named(BUILT_IN)
 """All names of the functions of Strandline, also the other names."""
+GROUP = "strandline.aggregates"
+"""Group of the entry points."""
+
+
+def package_functions() -> Mapping[str, PackagePart]:
+    """Return name -> function, of all installed packages."""
+    return parts_of_packages(GROUP, "aggregate function", frozenset(BY_NAME))
+
+
+def function_of(name: str) -> AggregateFunction:
+    """Return the function that has this name. Raises FunctionUnusable if its package can't be used."""
+    if name in BY_NAME:
+        return BY_NAME[name]
+    part = package_functions()[name]
+    function = part.load(AggregateFunction)
+    if function.name != name:
+        raise FunctionUnusable(
+            f"the aggregate function {name} of {part.package} calls itself {function.name}; install a release of the package in "
+            "which the two names are equal"
+        )
+    return function
+
+
+def packages_of(names: Iterable[str]) -> dict[str, str]:
+    """Return name -> package with its release, of those of these functions that packages add."""
+    added = package_functions()
+    return {name: added[name].package for name in dict.fromkeys(names) if name not in BY_NAME}
+
+
+def require_packages(packages: Mapping[str, str]) -> None:
+    """Raise FunctionUnusable unless these functions are in these packages here. `packages`: as `packages_of` returns them."""
+    for name, wanted in packages.items():
+        part = package_functions().get(name)
+        if part is None or part.package != wanted:
+            here = "no package" if part is None else part.package
+            raise FunctionUnusable(
+                f"the aggregate function {name} is of {here} here and of {wanted} where the job was started; install the same "
+                "package everywhere, and restart the job"
+            )

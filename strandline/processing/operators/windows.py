@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from strandline.processing.aggregates.registry import require_packages
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.operators.aggregates import StageAggregates
@@ -115,6 +116,7 @@ class WindowOperator:
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
         """`types`: the columns in sight of the stage's aggregates and `by` fields."""
         self.stage = stage
+        require_packages(dict(stage.packages))
         self.aggregates = StageAggregates(stage.name, stage.aggregates, types)
         shape = stage.shape
         self.pane_ms = math.gcd(shape.size_ms, shape.every_ms)

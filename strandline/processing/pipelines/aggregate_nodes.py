@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from sqlglot import exp
 
+from strandline.processing.aggregates import registry
 from strandline.processing.aggregates.contract import AggregateFunction, Constant, Parameters
-from strandline.processing.aggregates.registry import BY_NAME
 
 
 class ReadCall(NamedTuple):
@@ -30,8 +30,8 @@ def call_node(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
 
 
 def function_of(node: exp.AnonymousAggFunc) -> AggregateFunction:
-    """Return the function of a call."""
-    return BY_NAME[node.name]
+    """Return the function of a call. Raises FunctionUnusable if its package can't be used."""
+    return registry.function_of(node.name)
 
 
 def read_call(node: exp.AnonymousAggFunc) -> ReadCall:

@@ -134,6 +134,11 @@ class CheckedPipeline:
         return {name: package for step in steps for name, package in step.functions.items()}
 
     @property
+    def packages(self) -> dict[str, str]:
+        """Functions of packages that the pipeline calls -> the package of each, with its release."""
+        return self.functions | {name: package for stage in self.stages for name, package in stage.packages}
+
+    @property
     def reach_ms(self) -> int:
         """How far back in event time open state can go: as far as all windows of a path together depend on events, where that is
         most. What a `distinct` reaches back, which is the whole range, is not counted."""

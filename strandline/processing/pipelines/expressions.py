@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import sqlglot
@@ -19,8 +20,9 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from strandline.core.documents import did_you_mean
+from strandline.core.errors import FunctionUnusable
 from strandline.processing.aggregates.contract import AggregateFunction
-from strandline.processing.aggregates.registry import BUILT_IN
+from strandline.processing.aggregates.registry import BUILT_IN, package_functions, packages_of
 from strandline.processing.aggregates.registry import BY_NAME as AGGREGATES
 from strandline.processing.pipelines.aggregate_nodes import call_node, function_of
 from strandline.processing.pipelines.functions.array_functions import struct_call
@@ -57,6 +59,20 @@ class _Parser(_SPARK.parser_class):  # type: ignore[misc, name-defined]
     }
 
 
+@cache
+def _parser_class() -> type[_Parser]:
+    """Return the parser that also knows the aggregate functions of packages. No package replaces a function of Strandline."""
+    added = package_functions().keys() - BY_NAME.keys() - OTHER_NAMES.keys()
+
+    class WithPackages(_Parser):
+        FUNCTIONS: ClassVar = {**_Parser.FUNCTIONS, **{name.upper(): call_node(name) for name in added}}
+        FUNCTION_PARSERS: ClassVar = {
+            name: parse for name, parse in _Parser.FUNCTION_PARSERS.items() if name.lower() not in added
+        }
+
+    return WithPackages
+
+
 _TYPE_TOKENS = _SPARK.parser_class.TYPE_TOKENS
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END}
@@ -88,18 +104,24 @@ def parse_expression(text: str) -> Expression:
         _refuse_doubled_quotes(tokens)
         _refuse_deep_brackets(tokens)
         # An expression, not a statement: else a column named `load` or `cache` would begin a command.
-        trees = [tree for tree in _Parser(dialect=_SPARK).parse_into(exp.Condition, tokens, text) if tree is not None]
+        trees = [
+            tree for tree in _parser_class()(dialect=_SPARK).parse_into(exp.Condition, tokens, text) if tree is not None
+        ]
         if len(trees) != 1:
             raise ExpressionError(f"expected one expression, got {len(trees)}; remove the ';'")
         _refuse_deep_tree(trees[0])
         tree = _with_calls(trees[0])
         _refuse_unknown_nodes(tree, text)
         aggregates = list(tree.find_all(exp.AnonymousAggFunc))
+        for call in aggregates:
+            function_of(call)  # refuses one that can't be used
         _refuse_misplaced_aggregates(tree, aggregates)
         columns = tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
         sql = _written(tree)
     except SqlglotError as error:
         raise ExpressionError(_syntax_sentence(error)) from error
+    except FunctionUnusable as error:
+        raise ExpressionError(str(error)) from error
     except RecursionError as error:
         raise ExpressionError("is nested too deeply; split it over several derive steps") from error
     return Expression(text=text, tree=tree, columns=columns, sql=sql, is_aggregate=bool(aggregates))
@@ -113,8 +135,13 @@ def column_text(name: str) -> str:
 
 def tree_of(sql: str) -> exp.Expr:
     """The tree of a normalised text, as `parse_expression` made it."""
-    parser = _Parser(dialect=_SPARK)
+    parser = _parser_class()(dialect=_SPARK)
     return _with_calls(parser.parse_into(exp.Condition, _SPARK.tokenize(sql), sql)[0])
+
+
+def packages_called(texts: Iterable[str]) -> dict[str, str]:
+    """Return aggregate function -> its package with the release, of those functions of packages that normalised texts call."""
+    return packages_of(call.name for text in texts for call in tree_of(text).find_all(exp.AnonymousAggFunc))
 
 
 def _written(tree: exp.Expr) -> str:
@@ -320,7 +347,7 @@ def _refusal(node: exp.Expr, text: str) -> str:
             return f"{name}(){place} depends on the order of records, which a replay may change; use min or collect_list(x, 9)"
         if place:
             meant = _SYNONYMS.get(name.lower(), name)
-            return f"unknown function '{name}'{place}{did_you_mean(meant, FUNCTIONS)}"
+            return f"unknown function '{name}'{place}{did_you_mean(meant, (*FUNCTIONS, *package_functions()))}"
     if isinstance(node, exp.Bracket):
         return (
             f"{sql_of(node)}: brackets behind an array are not supported; write element_at(x, 1), which counts from 1"

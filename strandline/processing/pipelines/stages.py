@@ -173,6 +173,9 @@ class Stage:
     """For so long after its end, in event time, late records revise a window's result, whose field REVISION counts them; 0: they
     don't."""
 
+    packages: tuple[tuple[str, str], ...] = ()
+    """(aggregate function of a package, the package with its release)."""
+
     keyword: ClassVar[str] = "window"
     """Field of the step in the document."""
 
@@ -272,6 +275,7 @@ class Stage:
             "revise_ms": self.revise_ms,
             "by": [list(pair) for pair in zip(self.by, self.by_types, strict=True)],
             "aggregates": [list(column) for column in self.aggregates],
+            **({"packages": [list(one) for one in self.packages]} if self.packages else {}),
             "inputs": _identities(self.inputs),
             "post_steps": _identities(self.post_steps),
         }

@@ -61,8 +61,7 @@ def prepare_run(
 
     Raises FunctionUnusable, LogTruncated, Conflict, NotFound, LogUnavailable, SinkUnavailable, LedgerUnavailable.
     """
-    functions = run.pipeline.functions
-    for function in functions:
+    for function in run.pipeline.functions:
         installed_function(function)
     for stream in run.streams:
         continuity = LogContinuity(run.job, stream, run.ledger.stream(stream).topic_id, run.index)
@@ -75,6 +74,7 @@ def prepare_run(
             f"a broker does not know the topic of stream {', or of '.join(run.streams)}, which another one knew; the job starts "
             "again"
         ) from error
+    functions = run.pipeline.packages
     facts = {
         "epoch": run.epoch,
         "way": "rewind" if snapshot is None else "snapshot",

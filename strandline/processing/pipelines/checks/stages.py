@@ -8,6 +8,7 @@ from dataclasses import replace
 from strandline.core.documents import Path
 from strandline.processing.pipelines.checks.check_context import CheckContext, StepOutput, step_number
 from strandline.processing.pipelines.event_time import JoinShape, SameWindowShape, WindowShape
+from strandline.processing.pipelines.expressions import packages_called
 from strandline.processing.pipelines.graph.join_check import join_problems, joined_columns, windows_shared
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
 from strandline.processing.pipelines.model.emissions import EmitSpec
@@ -67,6 +68,7 @@ def check_window(context: CheckContext, path: Path, window: WindowSpec, emits: l
         name: context.expression((*inner, "aggregate", name), text, aggregate=True)
         for name, text in window.aggregate.items()
     }
+    columns = tuple(column for column in aggregates.values() if column)
     by_types = {name: context.columns.get(name) for name in window.by}
     given = context.output.stage_input()
     context.end_stage(
@@ -75,10 +77,11 @@ def check_window(context: CheckContext, path: Path, window: WindowSpec, emits: l
             windows=window.shape,
             by=tuple(window.by),
             by_types=tuple(kind or "" for kind in by_types.values()),
-            aggregates=tuple(column for column in aggregates.values() if column),
+            aggregates=columns,
             emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
             inputs=(given,),
             number=step_number(path),
+            packages=tuple(packages_called(column.sql for column in columns).items()),
         ),
         by_types | {name: column.type if column else None for name, column in aggregates.items()},
     )

@@ -1,0 +1,81 @@
+"""What installed packages add to Strandline, by their entry points.
+
+A package names each of its parts in an entry point, for example of the group `strandline.aggregates`. To install such a package
+is to allow it: whoever may apply a pipeline can use its parts by their names, and nothing else of it. A part is imported when it
+is first used. Source of the format: https://packaging.python.org/specifications/entry-points/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import TypeVar
+
+import structlog
+
+from strandline.core.errors import FunctionUnusable
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PackagePart:
+    """A part that a package adds."""
+
+    sort: str
+    """What it is, for messages: for example `aggregate function`."""
+    name: str
+    package: str
+    """Its package with the release, for example `acme-quality 1.2.0`."""
+    entry_point: metadata.EntryPoint
+    other_packages: tuple[str, ...] = ()
+    """Other packages that add a part of the same name."""
+
+    def load(self, expected: type[T]) -> T:
+        """Import the part. Raises FunctionUnusable if that fails, if the part isn't of the expected class, or if two packages
+        have it."""
+        if self.other_packages:
+            raise FunctionUnusable(
+                f"the {self.sort} {self.name} is in {self.package} and in {', '.join(self.other_packages)}; uninstall all but one"
+            )
+        try:
+            part = self.entry_point.load()
+        except Exception as error:  # whatever a foreign module does when it is imported
+            raise FunctionUnusable(
+                f"the {self.sort} {self.name} of {self.package} can't be imported: {type(error).__name__}: {error}; install "
+                "the package again, or another release of it"
+            ) from error
+        if not isinstance(part, expected):
+            raise FunctionUnusable(
+                f"the {self.sort} {self.name} of {self.package} is a {type(part).__name__}, not a {expected.__name__}; install a "
+                "release of the package for this release of Strandline"
+            )
+        return part
+
+
+@cache
+def parts_of_packages(group: str, sort: str, built_in: frozenset[str]) -> Mapping[str, PackagePart]:
+    """Return name -> part, of all installed packages. `built_in`: names of Strandline's own parts, which can't be replaced.
+
+    The list is read once in a process: a package that is installed later is there after the next start.
+    """
+    parts: dict[str, PackagePart] = {}
+    for package, entry_point in sorted((_package_of(one), one) for one in metadata.entry_points(group=group)):
+        name, known = entry_point.name, parts.get(entry_point.name)
+        if name in built_in:
+            log.warning(
+                "part_of_package_left_out", sort=sort, name=name, package=package, reason="the name is built in"
+            )
+        elif known is not None:
+            others = (*known.other_packages, package)
+            parts[name] = PackagePart(sort, name, known.package, known.entry_point, others)
+        else:
+            parts[name] = PackagePart(sort, name, package, entry_point)
+    return parts
+
+
+def _package_of(entry_point: metadata.EntryPoint) -> str:
+    return "" if entry_point.dist is None else f"{entry_point.dist.name} {entry_point.dist.version}"
