@@ -70,7 +70,7 @@ def function_of(name: str) -> AggregateFunction:
     if name in BY_NAME:
         return BY_NAME[name]
     part = package_functions()[name]
-    function = part.load(AggregateFunction)
+    function = part.load(AggregateFunction)  # type: ignore[type-abstract]  # an instance of a subclass
     if function.name != name:
         raise FunctionUnusable(
             f"the aggregate function {name} of {part.package} calls itself {function.name}; install a release of the package in "
