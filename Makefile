@@ -10,7 +10,7 @@ KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKEC
 .DEFAULT_GOAL := help
 # Without bytecode on the disk, each of the hundreds of processes of a test run compiles what it imports, and each worker rewrites all tests.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate simulate-clocks sbom pin-images lock clean
+.PHONY: help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate simulate-clocks yardsticks sbom pin-images lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -33,6 +33,7 @@ help:
 	@echo "make simulate SEEDS=100000   histories of a job in memory, with kills, zombies and upgrades; count what is wrong"
 	@echo "make simulate-clocks SEEDS=100000   histories with wrong clocks and rejected records; count late records and stuck windows"
 	@echo "             (RULES=all: compare the rule with its former form and with others)"
+	@echo "make yardsticks   sizes by package, the engine's lines, and tests of kinds outside of their folders"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make sbom    write which packages the image holds, with versions and hashes (CycloneDX)"
 	@echo "make lock    resolve the dependencies again and write the three lock files"
@@ -115,6 +116,9 @@ HOURS ?= 2
 soak: $(VENV)/.test-ready
 	@mkdir -p build
 	@$(BIN)/python -m benchmarks.soak --hours $(HOURS) --samples build/soak-samples.jsonl
+
+yardsticks: $(VENV)/.run-ready
+	@$(BIN)/python scripts/yardsticks.py
 
 SEEDS ?= 100000
 FIRST ?= 0
