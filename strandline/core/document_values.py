@@ -97,5 +97,22 @@ def check_json_path(text: object) -> object:
     return text
 
 
-PathText = Annotated[str, BeforeValidator(check_json_path), WithJsonSchema({"type": "string", "pattern": r"^\$"})]
+def check_json_paths(value: object) -> object:
+    """Return `value`. Raises ValueError if it is neither a path nor a list of paths."""
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        for one in value:
+            parse_json_path(one)
+    elif not isinstance(value, str):
+        raise ValueError(f"expected a path, as '$.temp', or a list of paths, got {shown(value)}")
+    return check_json_path(value)
+
+
+_PATH_SCHEMA: dict[str, JsonValue] = {"type": "string", "pattern": r"^\$"}
+PathText = Annotated[str, BeforeValidator(check_json_path), WithJsonSchema(_PATH_SCHEMA)]
 """A path as `core.json_paths` reads it."""
+PathTexts = Annotated[
+    str | list[str],
+    BeforeValidator(check_json_paths),
+    WithJsonSchema({"anyOf": [_PATH_SCHEMA, {"type": "array", "items": _PATH_SCHEMA}]}),
+]
+"""One path, or several."""

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 SIMPLE_TYPES = ("string", "long", "integer", "double", "boolean", "timestamp")
 JSON_TYPE = "json"
 """In a stream's schema alone: the members of an object that no other field takes, as one JSON text. Elsewhere it is a string."""
+ANY_TYPE = "any"
+"""Only in a stream's schema: a value of any JSON type, as it was written. Elsewhere the field is a string."""
 SCALAR_NAMES = (*SIMPLE_TYPES, "decimal(p,s)")
 """The types of single values, as messages list them."""
 TYPE_NAMES = (*SCALAR_NAMES, "array<...>", "struct<...>")

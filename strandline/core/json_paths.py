@@ -41,3 +41,16 @@ def _name(quoted: str) -> str:
 def path_in_element(path: JsonPath, array: JsonPath) -> JsonPath:
     """Where a field of an exploded record is looked for in an element: a path into the array leads on from there."""
     return path[len(array) :] if path[: len(array)] == array else path
+
+
+def path_text(path: JsonPath) -> str:
+    """Return the path as people write it."""
+    steps = [
+        f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{_quoted(step)}]"
+        for step in path
+    ]
+    return "".join(["$", *steps])
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)

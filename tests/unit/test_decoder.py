@@ -161,7 +161,7 @@ NOT_JSON: dict[str, bytes | None] = {
     "tombstone": None,
     "empty": b"",
     "blank": b"  \n",
-    "byte order mark": b'\xef\xbb\xbf{"device":"a","ts":1}',
+    "byte order mark of UTF-16": b'\xff\xfe{"device":"a","ts":1}',
     "truncated": b'{"device":"a","ts":1',
     "truncated UTF-8": b'{"device":"\xc3","ts":1}',
     "UTF-8 of a surrogate": b'{"device":"\xed\xa0\x80","ts":1}',
@@ -270,7 +270,13 @@ def test_what_is_not_as_declared_is_a_schema_reject(value: bytes, message: str) 
 
 
 @pytest.mark.parametrize(
-    ("written", "instead"), [("NaN", "null"), ("Infinity", "null"), ("True", "true"), ("None", "null")]
+    ("written", "instead"),
+    [
+        ("NaN", "null, or add 'missing: [NaN]' to the stream"),
+        ("Infinity", "null, or add 'missing: [Infinity]' to the stream"),
+        ("True", "true"),
+        ("None", "null"),
+    ],
 )
 def test_words_of_other_languages_are_told_with_what_json_has(written: str, instead: str) -> None:
     told = decode(f'{{"device":"a","temp":{written},"ts":1}}'.encode()).rejects[0].message
@@ -373,8 +379,8 @@ def test_the_sign_of_zero_is_kept() -> None:
         (LONG, "9223372036854775808", "a long"),
         (LONG, "18446744073709551616", "a long"),
         (LONG, "-9223372036854775809", "a long"),
-        (LONG, "1.0", "a long"),
-        (LONG, "1e3", "a long"),
+        (LONG, "1.5", "a long"),
+        (LONG, "1e16", "a long"),
         (LONG, '"1"', "a long"),
         (INTEGER, "2147483648", "an integer"),
         (BOUNDED, "-6", "a long >= -5 and <= 10"),

@@ -543,7 +543,7 @@ def test_each_example_is_a_stream_with_a_pipeline_that_fits(path: Path) -> None:
         ({"a": {"type": "long", "from": '$["\\ud800"]'}}, {}, "schema.a.from: '$[\"\\\\ud800\"]' is not a path"),
         ({"a": {"type": "long", "from": "$[0].ts"}}, {}, "schema.a.from: begins with an index, and a record of format json is"),
         ({"a": {"type": "string", "text": True}}, {}, "schema.a.text: a string is text anyway"),
-        ({"a": {"type": "long", "from": "$.a"}}, {"format": "csv"}, "schema.a.from: a record of format csv has no members"),
+        ({"a": {"type": "long", "from": "$.b.c"}}, {"format": "csv"}, "schema.a.from: '$.b.c' is no column; expected '$.NAME'"),
         ({"a": "long"}, {"csv": {"delimiter": ";"}}, "csv: is of 'format: csv', and this is json"),
         ({"a": "long"}, {"format": "csv", "csv": {"columns": ["b"]}}, "csv.columns: 'b' is not a field of the schema"),
         ({"a": "long"}, {"format": "csv", "csv": {"delimiter": "\n"}}, "csv.delimiter: '\\n' can't stand between values"),

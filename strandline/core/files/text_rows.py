@@ -14,6 +14,10 @@ from strandline.core.errors import PermanentError
 
 RECORD_BYTES_MAX = 1_000_000
 """Of a record, unless a setting says otherwise."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Programs on Windows write it before the first byte of a text."""
+_BLANKS = b" \t\r\n\x0b\x0c\x1a"
+"""Bytes of a line that holds nothing; 0x1A is the end of a file from DOS."""
 _CLOSING = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
 """Up to the end of a quoted value, in which a quote is doubled."""
 
@@ -36,10 +40,10 @@ PlacedRow = tuple[Row, int]
 
 def lines_of(blocks: Iterable[bytes], row_bytes_max: int) -> Iterator[Row]:
     r"""The lines of a file that is read in blocks, without `\n`; a `\r` before it stays. Memory is bounded, however long a line
-    is."""
+    is. A byte order mark at the beginning of the file is no part of a line."""
     rest: bytes = b""
     is_too_long = False
-    for block in blocks:
+    for block in _without_mark(blocks):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             yield TOO_LONG if is_too_long or len(line) > row_bytes_max + 1 else line
@@ -52,12 +56,21 @@ def lines_of(blocks: Iterable[bytes], row_bytes_max: int) -> Iterator[Row]:
         yield rest
 
 
+def _without_mark(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = iter(blocks)
+    first = b""
+    while len(first) < len(BYTE_ORDER_MARK) and (block := next(rest, None)) is not None:
+        first += block
+    yield first.removeprefix(BYTE_ORDER_MARK)
+    yield from rest
+
+
 def rows_of_lines(lines: Iterable[Row], row_bytes_max: int) -> Iterator[PlacedRow]:
     """A row a line; blank lines are none."""
     for line_next, line in enumerate(lines, 1):
         if isinstance(line, TooLong):
             yield line, line_next
-        elif line.strip():
+        elif line.strip(_BLANKS):
             yield _row(line, row_bytes_max), line_next
 
 
@@ -88,13 +101,13 @@ def rows_of_csv(lines: Iterable[Row], delimiter: bytes, row_bytes_max: int) -> I
             first = held.popleft()
             size -= len(first) + 1
             line_next += 1
-            if first.strip():
+            if first.strip(_BLANKS):
                 yield _row(first, row_bytes_max), line_next
             goes_on = bool(held) and _ends_in_quotes(held[0], opening, is_quoted=False)
             is_open |= len(held) == 1  # if it does not go on, it goes out, too
         if held and not is_open:
             line_next += len(held)
-            if len(held) > 1 or line.strip():
+            if len(held) > 1 or line.strip(_BLANKS):
                 yield _row(b"\n".join(held), row_bytes_max), line_next
             held.clear()
             size = -1
@@ -107,8 +120,10 @@ def without_column_names(
 ) -> Iterator[PlacedRow]:
     """Rows of CSV; the first one is left out if it names the columns. If it names them otherwise, the file doesn't fit: raises
     UnreadableFile."""
-    expected = [name.lower() for name in columns]
+    expected = [_name(name) for name in columns]
     first = next(rows, None)
+    if first is not None and first[0] == b"sep=" + delimiter:  # Excel writes it before the row of names
+        first = next(rows, None)
     if first is None:
         return
     names = [] if isinstance(first[0], TooLong) else _names(first[0], delimiter)
@@ -137,5 +152,9 @@ def _ends_in_quotes(line: bytes, opening: re.Pattern[bytes], *, is_quoted: bool)
 
 
 def _names(header: bytes, delimiter: bytes) -> list[str]:
-    marks = b' "\xef\xbb\xbf'
-    return [one.strip(marks).decode("utf-8", "replace").lower() for one in header.split(delimiter)]
+    return [_name(one.strip(b' "').decode("utf-8", "replace")) for one in header.split(delimiter)]
+
+
+def _name(text: str) -> str:
+    """A column's name in the form in which names are compared: `FIC101.PV` is the field FIC101_PV."""
+    return re.sub(r"\W+", "_", text.lower())

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import Number, PathText
+from strandline.core.document_model import DocumentModel, shown
+from strandline.core.document_values import Number, PathTexts
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.field_types import (
+    ANY_TYPE,
     JSON_TYPE,
     TYPE_NAMES,
     TYPE_PATTERN,
@@ -21,15 +22,29 @@ from strandline.core.field_types import (
     is_number,
     normal_type,
 )
+from strandline.core.times.time_patterns import read_pattern
 from strandline.core.times.time_zones import zone_names
+
+MISSING_MAX = 50
+"""Maximum number of markers of missing values in a field or a stream."""
+
+
+def _marker(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f'{shown(value)} can\'t mark a missing value; expected a text or a number, as "?" or -9999')
+    return value
+
+
+Marker = Annotated[str | int | float, BeforeValidator(_marker)]
+"""A text or a number that a sender writes if it has no value."""
 
 
 class FieldSpec(DocumentModel):
     """One field of the schema. `double?` is short for `{type: double, required: false}`."""
 
-    type: str = Field(json_schema_extra={"pattern": rf"^({TYPE_PATTERN}|{JSON_TYPE})\??$"})
-    """string, long, integer, double, boolean, timestamp, decimal(p,s), array<...> or struct<...>; or json, for what no other
-    field takes."""
+    type: str = Field(json_schema_extra={"pattern": rf"^({TYPE_PATTERN}|{JSON_TYPE}|{ANY_TYPE})\??$"})
+    """string, long, integer, double, boolean, timestamp, decimal(p,s), array<...> or struct<...>; any, for a string with a value
+    of any type as it was written; or json, for what no other field takes."""
     required: bool = True
     """A record without it (or with null) is a dead letter."""
     min: Number | None = None
@@ -40,10 +55,27 @@ class FieldSpec(DocumentModel):
     """Of a timestamp that comes as a number (default ms). A string is read as ISO 8601 whatever the unit is."""
     tz: str | None = None
     """Of a timestamp: the time zone, as Europe/Berlin, whose clocks a text shows that names none (default UTC)."""
-    path: PathText | None = Field(default=None, alias="from")
-    """Where in the record the value stands, as `$.sensors[0].t`; without it, in the member of the field's name."""
+    pattern: str | None = Field(default=None, min_length=1)
+    """Pattern of a timestamp that is written in another form than ISO 8601, as `d/M/yyyy HH:mm:ss`; `tz` is its zone."""
+    source: PathTexts | None = Field(default=None, alias="from")
+    """Path of the value in the record, as `$.sensors[0].t`; without it, the member of the field's name. Of a timestamp also a
+    list of paths, whose texts are joined with a space, as `[$.Date, $.Time]`."""
     text: bool = False
     """Whether the value may come as text, as `"23.5"`."""
+    missing: list[Marker] = Field(default_factory=list, max_length=MISSING_MAX)
+    """Values that mean that there is no value, as `["?", "Bad", -9999]`."""
+    or_null: bool = False
+    """True if a value of another type is null, and the record is kept. Needs `required: false`."""
+
+    @property
+    def path(self) -> str | None:
+        """Path of the value. None if it is the member of the field's name, or joined from several values."""
+        return self.source if isinstance(self.source, str) else None
+
+    @property
+    def joined(self) -> list[str]:
+        """Paths of the texts that are joined. Empty if the field has a single value."""
+        return self.source if isinstance(self.source, list) else []
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -90,12 +122,32 @@ class FieldSpec(DocumentModel):
             yield ("tz",), f"'tz' is for timestamps, and this is a {self.type}; remove it"
         elif self.tz is not None and self.tz not in zone_names():
             yield ("tz",), f"'{self.tz}' is not a time zone{did_you_mean(self.tz, zone_names())}"
+        yield from self._contradictions_of_values()
         if self.text and is_nested(self.type):
             yield ("text",), f"{self.type} never comes as text; remove it"
-        elif self.text and self.type == "string":
-            yield ("text",), "a string is text anyway; remove it"
-        if self.type == JSON_TYPE and (self.text or self.path is not None):
+        elif self.text and self.type in ("string", ANY_TYPE):
+            yield ("text",), f"{'a string is text' if self.type == 'string' else 'any takes text'} anyway; remove it"
+        if self.type == JSON_TYPE and (self.text or self.source is not None):
             yield ("type",), "json is for the members that no other field takes; remove 'from' and 'text'"
+
+    def _contradictions_of_values(self) -> Iterator[tuple[Path, str]]:
+        """Of what a value may be instead of a plain one of the type."""
+        if self.pattern is not None and self.type != "timestamp":
+            yield ("pattern",), f"'pattern' is for timestamps, and this is a {self.type}; remove it"
+        elif self.pattern is not None:
+            try:
+                read_pattern(self.pattern)
+            except ValueError as error:
+                yield ("pattern",), f"{self.pattern!r} {error}"
+        if isinstance(self.source, list) and (self.type != "timestamp" or len(self.source) < 2):
+            yield ("from",), "a list of paths is for a timestamp that is written in at least two values; write one path"
+        for name, is_given in (("missing", bool(self.missing)), ("or_null", self.or_null)):
+            if is_given and (self.type == JSON_TYPE or is_nested(self.type)):
+                yield (name,), f"'{name}' is for single values, and this is {self.type}; remove it"
+        if self.or_null and self.required:
+            yield ("or_null",), "a value of another type is null, and 'required' refuses null; add 'required: false'"
+        if self.or_null and self.type == ANY_TYPE:
+            yield ("or_null",), "any takes a value of every type; remove it"
 
 
 _TYPES_ELSEWHERE = {
@@ -110,7 +162,7 @@ _TYPES_ELSEWHERE = {
 
 
 def _normal_type(text: str) -> str:
-    if text == JSON_TYPE:
+    if text in (JSON_TYPE, ANY_TYPE):
         return text
     try:
         found = normal_type(text)

@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import FieldName
-from strandline.core.documents import Path
+from strandline.core.documents import COLUMNS_MAX, Path
 
 RecordFormatName = Literal[
     "json", "value", "raw", "csv", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium", "otlp", "prometheus",
@@ -31,8 +30,9 @@ class CsvSpec(DocumentModel):
 
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     """What stands between two values: one ASCII character."""
-    columns: list[FieldName] | None = Field(default=None, min_length=1)
-    """The names of the values of a line, in order; by default the fields of the schema."""
+    columns: list[str] | None = Field(default=None, min_length=1, max_length=COLUMNS_MAX)
+    """The names of the values of a line, in order; by default the fields of the schema. Any name that is not a field's must be
+    named by a path, as `from: '$["FIC101.PV"]'`."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if not self.delimiter.isascii() or self.delimiter in '"\r\n':

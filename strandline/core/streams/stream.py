@@ -11,10 +11,10 @@ from strandline.core.described import docstrings_of
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, PathText, Retention, names_alike
 from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
-from strandline.core.field_types import JSON_TYPE, is_nested
-from strandline.core.json_paths import parse_json_path, path_in_element
+from strandline.core.field_types import ANY_TYPE, JSON_TYPE, is_nested
+from strandline.core.json_paths import parse_json_path, path_in_element, path_text
 from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec, TcpSpec, UdpSpec
-from strandline.core.streams.fields import FieldSpec
+from strandline.core.streams.fields import MISSING_MAX, FieldSpec, Marker
 from strandline.core.streams.formats import (
     FORMATS_WITH_ARRAYS,
     FORMATS_WITH_MEMBERS,
@@ -58,6 +58,8 @@ class StreamSpec(DocumentModel):
         alias="schema", min_length=1, max_length=COLUMNS_MAX, json_schema_extra=FIELD_NAMES_SCHEMA
     )
     """Field name -> type, or {type, required, min, max, unit}."""
+    missing: list[Marker] = Field(default_factory=list, max_length=MISSING_MAX)
+    """Values that mean in each field that there is no value, as `["", "n/a", nan]`."""
     key: str | None = None
     """The field whose value chooses the partition; without it records spread over all."""
     retention: Retention = Field(default=7 * 86_400_000, json_schema_extra={"default": "7d"})
@@ -91,12 +93,15 @@ class StreamSpec(DocumentModel):
     @property
     def types(self) -> dict[str, str]:
         """Field name -> type in expressions, in the order of the schema."""
-        return {name: "string" if field.type == JSON_TYPE else field.type for name, field in self.fields.items()}
+        written = (JSON_TYPE, ANY_TYPE)
+        return {name: "string" if field.type in written else field.type for name, field in self.fields.items()}
 
     def decoding_changes(self, other: StreamSpec) -> list[str]:
         """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
-        changes = [name for name in ("format", *_OPTIONS, "explode") if getattr(self, name) != getattr(other, name)]
+        changes = [
+            name for name in ("format", *_OPTIONS, "explode", "missing") if getattr(self, name) != getattr(other, name)
+        ]
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
         changes += [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
         own_headers, other_headers = (dict(one.http.headers) if one.http else {} for one in (self, other))
@@ -164,7 +169,7 @@ class StreamSpec(DocumentModel):
             or (self.poll is not None and all(key in poll.fields for poll in self.poll))
         ):
             return
-        elif self.format != "json" or self.fields[key].path is not None:
+        elif self.format != "json" or self.fields[key].source is not None:
             yield (
                 ("key",),
                 f"'{key}' is not a member of a JSON object, where gateways look for the key; take one that is, or one of "
@@ -211,6 +216,21 @@ class StreamSpec(DocumentModel):
             if name in filled:
                 yield ("schema", name), f"{field.type} is no key, and comes from no topic and no header"
 
+    def _contradictions_of_columns(self) -> Iterator[tuple[Path, str]]:
+        """Of the columns of csv: each is a field, or a path of a field names it."""
+        columns = self.csv.columns if self.csv and self.csv.columns else list(self.fields)
+        read = {name: field.joined or [field.path or ""] for name, field in self.fields.items() if field.source}
+        paths = {parse_json_path(path): name for name, one in read.items() for path in one}
+        for path, name in paths.items():
+            if len(path) != 1 or path[0] not in columns:
+                yield (
+                    ("schema", name, "from"),
+                    f"'{path_text(path)}' is no column; expected '$.NAME' with a name of csv.columns",
+                )
+        for column in columns:
+            if column not in self.fields and (column,) not in paths:
+                yield ("csv", "columns"), f"'{column}' is not a field of the schema{did_you_mean(column, self.fields)}"
+
     def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:
         has_objects = self.format in FORMATS_WITH_MEMBERS
         for name in _OPTIONS:
@@ -222,9 +242,8 @@ class StreamSpec(DocumentModel):
             yield from self._contradictions_of_sparkplug()
         if self.avro is not None and self.avro.written_by is not None:
             yield from self._contradictions_of_avro(self.avro.written_by)
-        for name in self.csv.columns or () if self.csv else ():
-            if name not in self.fields:
-                yield ("csv", "columns"), f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"
+        if self.format == "csv":
+            yield from self._contradictions_of_columns()
         if self.explode is not None and self.format not in FORMATS_WITH_ARRAYS:
             yield (
                 ("explode",),
@@ -233,7 +252,8 @@ class StreamSpec(DocumentModel):
         is_bare = self.format in ("value", "raw")
         whole = [name for name, field in self.fields.items() if field.path == "$"]
         for name, field in self.fields.items():
-            if field.path is not None and not has_objects and not (is_bare and field.path == "$"):
+            has_paths = has_objects or self.format == "csv"
+            if field.source is not None and not has_paths and not (is_bare and field.path == "$"):
                 yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
             if field.path == "$" and has_objects:
                 yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"

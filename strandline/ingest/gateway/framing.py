@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from strandline.core.errors import PermanentError
+from strandline.core.files.text_rows import BYTE_ORDER_MARK
 from strandline.ingest.gateway.cloud_events import identity_of_event
 from strandline.log.record_key import Record, key_finder
 
@@ -135,13 +136,16 @@ FORM_OF_CONTENT_TYPE = {
 
 
 def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int, record_format: str = "json") -> Framed:
-    """Return the records of a body; an empty array has none. Records that are too large are left out and named.
+    """Return the records of a body; an empty array has none. Records that are too large are left out and named. A byte order
+    mark before a text is no part of a record.
 
     `record_format`: of the stream. With `value` a body of JSON may also be a bare value, which is one record; with `influx` lines
     are those of InfluxDB's protocol.
 
     Raises Unframable (no record, or no way to tell them apart), and TooLarge when every record is too large.
     """
+    if form is not Form.WHOLE:
+        body = body.removeprefix(BYTE_ORDER_MARK)
     values = _split(body, form, record_format)
     refused: list[RefusedRecord] = []
     if len(body) > record_bytes_max:

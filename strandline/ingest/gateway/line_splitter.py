@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from strandline.core.files.text_rows import BYTE_ORDER_MARK
+
 _WHITESPACE = b" \t\r"
 
 
 class LineSplitter:
     r"""Lines end in `\n` or `\r\n`; blank ones are skipped. A line that is too long is dropped and shows as None.
 
-    Memory is bounded: an unfinished line is kept only up to the limit.
+    A byte order mark before the first line is no part of it. Memory is bounded: an unfinished line is kept only up to the limit.
     """
 
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
         self._rest = bytearray()
+        self._is_begun = False
+        """The first line has ended."""
         self._is_skipping = False
         """The unfinished line is too long, and None was returned for it."""
 
@@ -37,6 +41,8 @@ class LineSplitter:
             if self._rest:
                 block = bytes(self._rest) + block
                 self._rest.clear()
+            if not self._is_begun:
+                self._is_begun, block = True, block.removeprefix(BYTE_ORDER_MARK)
             for line in block.split(b"\n"):
                 value = line[:-1] if line.endswith(b"\r") else line
                 if len(value) > self._line_bytes_max:

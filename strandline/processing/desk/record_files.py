@@ -37,7 +37,6 @@ from strandline.processing.formats.text_values import json_of_text
 
 FileFormat = Literal["lines", "csv", "parquet", "base64", "avro"]
 LINE_BYTES_MAX = 64 << 20
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 1 << 20
 _LINE_FORMATS = ("json", "value", "raw", "csv", "influx", "debezium", "otlp")
 """Whose records may be lines of text; of otlp those in JSON, as a collector writes them to files."""
@@ -122,7 +121,7 @@ def json_of_one_value(file: BinaryIO, name: str) -> tuple[list[bytes] | None, It
     PermanentError for an array that is too large."""
     lines = _lines(file, name)
     held = list(islice(lines, 1))
-    first = held[0].removeprefix(_BYTE_ORDER_MARK).strip() if held else b""
+    first = held[0].strip() if held else b""
     if first[:1] not in (b"[", b"{"):
         return None, chain(held, lines)
     if (records := split_one_value(first)) is not None:
@@ -140,7 +139,7 @@ def json_of_one_value(file: BinaryIO, name: str) -> tuple[list[bytes] | None, It
             )
         if size > LINE_BYTES_MAX:
             return None, chain(held, lines)
-    return split_one_value(b"\n".join(held).removeprefix(_BYTE_ORDER_MARK)), iter(held)
+    return split_one_value(b"\n".join(held)), iter(held)
 
 
 def _all_lines(file: BinaryIO) -> Iterator[Row]:
@@ -243,7 +242,7 @@ def csv_cells(file: BinaryIO, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _column(title: str, fields: Sequence[RecordField]) -> tuple[JsonPath, str]:
     """Where a column's values stand in the object, and their type."""
-    title = title.strip().removeprefix("\ufeff")
+    title = title.strip()
     for field in fields:
         path = field.path or (field.name,)
         if title in (field.name, ".".join(map(str, path))):

@@ -88,7 +88,7 @@ class BareValues:
 
     def _content(self, value: bytes, field: RecordField) -> bytes:
         """The value as JSON of the field. Raises UnicodeDecodeError."""
-        text = value.decode()
+        text = value.decode().removeprefix("\ufeff")  # a byte order mark
         if text[:1] == '"':
             with contextlib.suppress(msgspec.DecodeError):  # otherwise it is a text that begins with a quote
                 text = _text_of(value)

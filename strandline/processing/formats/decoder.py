@@ -7,7 +7,9 @@ time. The fast path here may only accept; it hands every doubtful record to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,6 +24,7 @@ from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.columns.declared import array_of, as_declared, micros_of
 from strandline.processing.formats.columns.read_columns import ReadColumns
 from strandline.processing.formats.decimals import DecimalParser
+from strandline.processing.formats.field_parsers.field_parser import FieldParser
 from strandline.processing.formats.record_fields import (
     NESTING_MAX,
     JsonText,
@@ -89,6 +92,8 @@ class Decoded:
     """In the order of the values."""
     latest_event_ms: int | None
     """The greatest event time of the accepted records, rounded down; None when there are none."""
+    misfits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Field -> number of accepted records whose value has another type, and is null (`or_null`)."""
 
 
 class Decoder:
@@ -165,6 +170,7 @@ class Decoder:
             event_time=pa.array(accepted_micros).cast(arrow_type("timestamp")),
             rejects=rejects,
             latest_event_ms=int(accepted_micros.max()) // 1000 if len(accepted_micros) else None,
+            misfits=columns.count_misfits(keep),
         )
 
     def _decode_columns(
@@ -369,11 +375,15 @@ class _Columns:
         """Where a row has one."""
         self.doubtful: set[int] = set()
         """The rows with a text that is no time, or a decimal that does not fit."""
+        self.misfits: dict[int, Marks] = {}
+        """By the field's place: where a value of another type is null."""
         self.quotes = np.zeros(rows, np.int64)
         """How many quotes each row takes when nothing stands in it but declared fields, each once."""
         for at, field in enumerate(validator.fields):
             decimal_parser = validator.decimal_parsers.get(at)
-            if decimal_parser is not None:
+            if at in validator.parsers:
+                self._read_parsed(at, validator.parsers[at])
+            elif decimal_parser is not None:
                 self._read_decimals(at, decimal_parser)
             elif at in validator.nested_parsers:
                 self._read_nested(at, validator.nested_parsers[at])
@@ -385,6 +395,11 @@ class _Columns:
     def count_present(self, at: int, rows: Places) -> int:
         """Return how many of the rows have a field, be it null."""
         return len(rows) - (int(self._missing[at][rows].sum()) if at in self._missing else 0)
+
+    def count_misfits(self, keep: Marks) -> dict[str, int]:
+        """Return how many of the kept rows have a value of another type that is null, by field."""
+        counts = {self._fields[at].name: int(np.count_nonzero(marks & keep)) for at, marks in self.misfits.items()}
+        return {name: count for name, count in counts.items() if count}
 
     def array(self, at: int, keep: Marks) -> pa.Array:
         """Return one field of the kept rows."""
@@ -436,6 +451,21 @@ class _Columns:
             if field.required or bytes(texts[row]) != b"null":
                 self.doubtful.add(row)
 
+    def _read_parsed(self, at: int, parser: FieldParser) -> None:
+        field = self._fields[at]
+        texts = self._extracts[at]()
+        if msgspec.UnsetType in set(map(type, texts)):
+            texts = self._without_unset(at, texts)
+        parsed = parser.parse_column(texts)
+        self._arrays[at] = parsed.array
+        self.misfits[at] = parsed.misfits
+        self.quotes += np.where(self._missing.get(at, False), 0, 2 + 2 * parsed.strings)
+        nulls = np.array(parsed.array.is_null())
+        self.doubtful.update(np.flatnonzero(nulls if field.required else nulls & ~parsed.absent).tolist())
+        if field.type == "timestamp":
+            self.valid[at] = ~nulls
+            self.micros[at] = parsed.array.cast(pa.int64()).fill_null(0).to_numpy()
+
     def _read_nested(self, at: int, parser: NestedParser) -> None:
         """The quotes within are not counted: so the keys of such rows are looked at."""
         field = self._fields[at]
@@ -462,6 +492,7 @@ def _in_order(one: Decoded, places: Places, other: Decoded, other_places: Places
         latest_event_ms=max(
             (one_ms for one_ms in (one.latest_event_ms, other.latest_event_ms) if one_ms is not None), default=None
         ),
+        misfits=dict(Counter(one.misfits) + Counter(other.misfits)),
     )
 
 

@@ -19,6 +19,8 @@ from strandline.processing.formats.record_fields import JsonText, RecordField, R
 from strandline.processing.formats.text_values import NUMBER, json_of_text
 
 csv.field_size_limit(1 << 30)  # a record has a limit of its own; that of the library is 128 KiB a value
+_MARK = "\ufeff"
+"""A byte order mark, which some senders write before a text."""
 _NUMBERS = re.compile(rf"(?:{NUMBER}\n)*+", re.ASCII)
 _TIMES = re.compile(r"(?:\d{4}-[^\x00-\x1f\\]++\n)*+", re.ASCII)
 """Texts that are no numbers, and hold nothing that JSON escapes."""
@@ -30,8 +32,12 @@ class DelimitedLines:
     """Reads the lines of one stream. `columns`: the names of the values, in order; not all need be fields."""
 
     def __init__(self, fields: Sequence[RecordField], columns: Sequence[str], delimiter: str) -> None:
-        types = {field.name: field.type for field in fields}
-        self._columns = [(msgspec.json.encode(name) + b":", types[name]) for name in columns]
+        types = {
+            (field.name,) if field.path is None else field.path: field.type
+            for field in reversed(fields)
+            if not field.joined and not field.is_any
+        }
+        self._columns = [(msgspec.json.encode(name) + b":", types.get((name,), "string")) for name in columns]
         self._delimiter = delimiter
         self.columns = DelimitedColumns(fields, columns, delimiter).columns
 
@@ -47,7 +53,7 @@ class DelimitedLines:
         except (TypeError, UnicodeDecodeError):
             return None
         lines = text.split("\n")
-        if len(lines) != len(values) or '"' in text or "\r" in text:
+        if len(lines) != len(values) or '"' in text or "\r" in text or _MARK in text:
             return None
         rows = [line.split(self._delimiter) for line in lines]
         if set(map(len, rows)) != {len(self._columns)}:
@@ -68,7 +74,7 @@ class DelimitedLines:
         if value is None:
             return None
         try:
-            line = value.decode().removesuffix("\n").removesuffix("\r")
+            line = value.decode().removeprefix(_MARK).removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
             return Rejection(REASON_DECODE, not_utf8(error))
         cells = line.split(self._delimiter)

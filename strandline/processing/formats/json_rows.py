@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from strandline.core.json_paths import JsonPath, path_in_element
+from strandline.core.json_paths import JsonPath, path_in_element, path_text
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
+from strandline.processing.formats.json_repairs import JsonRepairs
 from strandline.processing.formats.record_fields import (
     BLOCK_RECORDS,
     JsonText,
@@ -85,6 +86,7 @@ class JsonRows:
     def _row(self, value: JsonText) -> JsonText:
         if not isinstance(value, bytes):
             return value
+        value = self._fields.readable(value)
         found = self._fields.read(value)
         return self._fields.written(self._fields.with_rest(value, found)) if isinstance(found, list) else found
 
@@ -166,8 +168,17 @@ class _Fields:
     def __init__(self, fields: Sequence[RecordField], array: JsonPath) -> None:
         self.paths: list[JsonPath] = [(field.name,) if field.path is None else field.path for field in fields]
         self._texts = [(at, field.type) for at, field in enumerate(fields) if field.text]
+        joined = [(at, path) for at, field in enumerate(fields) for path in field.joined]
+        self._joined = {
+            at: [len(fields) + place for place, (of, _) in enumerate(joined) if of == at] for at, _ in joined
+        }
+        """Field -> the positions of the texts that are joined to its value, after those of all fields."""
+        self.paths += [path for _, path in joined]
+        self._count = len(fields)
+        self._repairs = JsonRepairs([marker for field in fields for marker in field.missing])
         self._rest = next((at for at, field in enumerate(fields) if field.rest), None)
-        self._taken = {path[0] for path, field in zip(self.paths, fields, strict=True) if path and not field.rest}
+        rest_path = None if self._rest is None else (fields[self._rest].name,)
+        self._taken = {path[0] for path in self.paths if path and path != rest_path}
         """The members that fields take something of."""
         self._names = {step for path in (*self.paths, array) for step in path if isinstance(step, str)}
         self._spelled = [_encode(name) for name in sorted(self._names)]
@@ -197,12 +208,12 @@ class _Fields:
         found = self._read.all(values)  # type: ignore[arg-type]
         if found is None:
             return None
-        return (
-            [self.written(list(one)) for one in found] if self._texts else [_encode(self._flat(*one)) for one in found]
-        )
+        if self._texts or self._joined:
+            return [self.written(list(one)) for one in found]
+        return [_encode(self._flat(*one)) for one in found]
 
     def read(self, value: bytes) -> list[_Value] | bytes | Rejection:
-        """What stands at each path; the value itself if it is no object that can be read."""
+        """What stands at each path; the value itself if it is no object that can be read. `value`: as `readable` returns it."""
         is_plain = value.isascii() and b"\\" not in value and not may_nest_deep(value)
         if self._read is not None and is_plain and not any(value.count(name) > 1 for name in self._spelled):
             values = self._read(value)
@@ -223,7 +234,18 @@ class _Fields:
             values[self._rest] = Raw(_encode(_encode(left).decode())) if left else UNSET
         return values
 
+    def readable(self, value: bytes) -> bytes:
+        """Return the text, repaired if it can't be read otherwise."""
+        if value[:1] == b"{" and not self._repairs.has_words:
+            return value
+        repaired = self._repairs.repaired(value) if why_unreadable(value) is not None else None
+        return value if repaired is None else repaired
+
     def written(self, values: list[_Value]) -> bytes:
+        if self._joined:
+            for at, places in self._joined.items():
+                values[at] = _joined_text([values[place] for place in places])
+            del values[self._count :]
         for at, field_type in self._texts:
             value = values[at]
             if value is not UNSET and (raw := bytes(value).lstrip())[:1] == b'"':
@@ -260,25 +282,26 @@ def _resolved(value: bytes, paths: Sequence[JsonPath]) -> list[_Value]:
     return [UNSET if one is None else Raw(one) for one in found]
 
 
+def _joined_text(parts: Sequence[_Value]) -> _Value:
+    """Return the texts of some strings and numbers with a space between them. UNSET if one is missing."""
+    texts = []
+    for part in parts:
+        raw = b"" if part is UNSET else bytes(part).strip()
+        if raw[:1] == b'"':
+            texts.append(_text_of(raw).strip())
+        elif raw and raw != b"null":
+            texts.append(raw.decode())
+        else:
+            return UNSET
+    return Raw(_encode(" ".join(texts)))
+
+
 def too_large(array: JsonPath) -> Rejection:
     """Why a record is rejected whose rows, or whose dead letters, would take too many bytes."""
     return Rejection(
         REASON_SCHEMA,
         f"{path_text(array)}: its elements, each with what stands beside them, have more than {EXPLODED_BYTES_MAX} bytes",
     )
-
-
-def path_text(path: JsonPath) -> str:
-    """The path as people write it."""
-    steps = [
-        f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{_quoted(step)}]"
-        for step in path
-    ]
-    return "".join(["$", *steps])
-
-
-def _quoted(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False)
 
 
 class _RepeatedNameError(Exception):

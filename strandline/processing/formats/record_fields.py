@@ -9,7 +9,8 @@ record is rejected as
   its range;
 * `time_unit` when a number is no time in the declared unit, and one of this century in another.
 
-A number is not taken for a text, nor a text for a number; only a decimal may be either. 1.0 is not a `long`; 1 is a `double`.
+A number is not taken for a text, nor a text for a number; only a decimal may be either. 1 is a `double`. 1.0 and 1e0 are each a
+`long`, up to 2^53.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from strandline.core.field_types import (
+    ANY_TYPE,
     JSON_TYPE,
     WHOLE_RANGES,
     digits_of,
@@ -39,6 +41,9 @@ from strandline.core.field_types import (
 from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA, REASON_TIME_UNIT
 from strandline.processing.formats.decimals import DecimalParser
+from strandline.processing.formats.field_parsers.field_parser import Absent, FieldParser
+from strandline.processing.formats.field_parsers.table import parser_of
+from strandline.processing.formats.json_repairs import JsonRepairs
 from strandline.processing.formats.timestamps import (
     PER_SECOND,
     format_timestamp,
@@ -49,8 +54,11 @@ from strandline.processing.formats.timestamps import (
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
     from strandline.core.lookups.lookup import LookupSpec
+    from strandline.core.streams.fields import FieldSpec
     from strandline.core.streams.stream import StreamSpec
 
+_SURE_FLOAT = 2**53 - 1
+"""Up to here, each integer that is written as a float is exact."""
 NESTING_MAX = 100
 """How deep objects and arrays may be nested. Fixed here, since the parser's own limit depends on its caller's depth."""
 _SHOWN_CHARACTERS_MAX = 40
@@ -65,6 +73,8 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 _WORD = re.compile(rb"[A-Za-z]+")
 _INSTEAD = {b"NaN": "null", b"Infinity": "null", b"None": "null", b"True": "true", b"False": "false"}
 """Words for values that other languages write, and Python's `json` too -> what JSON has."""
+_NO_NUMBERS = frozenset((b"nan", b"inf", b"infinity"))
+"""Words that floating-point libraries write for values that are no numbers."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,16 @@ class RecordField:
     """Where in the record the value stands; None: in the member of the field's name."""
     text: bool = False
     """Whether the value may come as text, though it is none."""
+    joined: tuple[JsonPath, ...] = ()
+    """Paths of the texts that are joined to the value with a space. Empty if it is a single value."""
+    pattern: str | None = None
+    """Pattern of a timestamp that is a text. None: ISO 8601."""
+    missing: tuple[str | float, ...] = ()
+    """Values that mean that there is none."""
+    or_null: bool = False
+    """True if a value of another type is null."""
+    is_any: bool = False
+    """True if the field is a string that takes a value of any type, as it was written."""
     rest: bool = False
     """Whether it takes the members of the object that no other field does, as one JSON text."""
 
@@ -101,31 +121,43 @@ class RecordField:
             raise ValueError(f"field {self.name}: min {self.min} is above max {self.max}")
 
     @property
+    def has_parser(self) -> bool:
+        """True if the values are read by a parser of `field_parsers.table`."""
+        return bool(self.is_any or self.missing or self.or_null or self.pattern)
+
+    @property
     def time_unit(self) -> str:
         return self.unit or "ms"
 
     @property
     def parsed_type(self) -> Any:
-        """The type that msgspec parses. It checks all but timestamps as text; and decimals, arrays and structs, which it keeps as
-        bytes."""
+        """The type that msgspec parses. It checks all but timestamps as text; and decimals, arrays, structs, and fields with a
+        parser, which it keeps as bytes."""
+        if self.has_parser or digits_of(self.type) or is_nested(self.type):
+            return msgspec.Raw if self.required else msgspec.Raw | msgspec.UnsetType
+        return self.plain_type if self.required else self.plain_type | None | msgspec.UnsetType
+
+    @property
+    def plain_type(self) -> Any:
+        """The type that msgspec parses of a value, without `missing`, `or_null`, and null."""
         if self.type in WHOLE_RANGES:
             first, last = WHOLE_RANGES[self.type]
             least = first if self.min is None else max(first, math.ceil(self.min))
             greatest = last if self.max is None else min(last, math.floor(self.max))
-            parsed: Any = Annotated[int, msgspec.Meta(ge=least, le=greatest)]
-        elif self.type == "timestamp":
+            whole = Annotated[int, msgspec.Meta(ge=least, le=greatest)]
+            lowest, highest = max(least, -_SURE_FLOAT), min(greatest, _SURE_FLOAT)
+            return whole | Annotated[float, msgspec.Meta(ge=float(lowest), le=float(highest), multiple_of=1)]
+        if self.type == "timestamp":
             first, end = number_range(self.time_unit)
-            whole = Annotated[int, msgspec.Meta(ge=first, lt=end)]
-            parsed = whole | Annotated[float, msgspec.Meta(ge=float(first), lt=float(end))] | str
-        elif self.type == "double":
-            lowest = -sys.float_info.max if self.min is None else float(self.min)
-            highest = sys.float_info.max if self.max is None else float(self.max)
-            parsed = Annotated[float, msgspec.Meta(ge=lowest, le=highest)]
-        elif digits_of(self.type) or is_nested(self.type):
-            return msgspec.Raw if self.required else msgspec.Raw | msgspec.UnsetType
-        else:
-            parsed = {"string": str, "boolean": bool}[self.type]
-        return parsed if self.required else parsed | None | msgspec.UnsetType
+            number = Annotated[int, msgspec.Meta(ge=first, lt=end)]
+            return number | Annotated[float, msgspec.Meta(ge=float(first), lt=float(end))] | str
+        if self.type == "double":
+            low = -sys.float_info.max if self.min is None else float(self.min)
+            high = sys.float_info.max if self.max is None else float(self.max)
+            return Annotated[float, msgspec.Meta(ge=low, le=high)]
+        if digits_of(self.type) or is_nested(self.type):
+            return msgspec.Raw
+        return {"string": str, "boolean": bool}[self.type]
 
     def is_in_time(self, number: int) -> bool:
         """Whether the number in the field's unit lies in the years that a timestamp can have."""
@@ -135,6 +167,8 @@ class RecordField:
     @property
     def expected(self) -> str:
         """The words for messages."""
+        if self.pattern is not None:
+            return f"a timestamp written as {self.pattern}"
         if self.type == "timestamp":
             return f"a timestamp of years 1 to 9999 (a number in {self.time_unit}, or ISO 8601 text)"
         if self.type == "boolean":
@@ -149,7 +183,7 @@ def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
     return tuple(
         RecordField(
             name=name,
-            type="string" if spec.type == JSON_TYPE else spec.type,
+            type="string" if spec.type in (JSON_TYPE, ANY_TYPE) else spec.type,
             required=spec.required,
             min=spec.min,
             max=spec.max,
@@ -157,10 +191,22 @@ def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
             tz=spec.tz,
             path=None if spec.path is None else parse_json_path(spec.path),
             text=spec.text,
+            joined=tuple(map(parse_json_path, spec.joined)),
+            pattern=spec.pattern,
+            missing=_markers(spec, stream),
+            or_null=spec.or_null,
+            is_any=spec.type == ANY_TYPE,
             rest=spec.type == JSON_TYPE,
         )
         for name, spec in stream.fields.items()
     )
+
+
+def _markers(spec: FieldSpec, stream: StreamSpec | LookupSpec) -> tuple[str | float, ...]:
+    """The markers of the field, and those of the stream if the field is a single value."""
+    is_single = spec.type != JSON_TYPE and not is_nested(spec.type)
+    of_stream = getattr(stream, "missing", []) if is_single else []
+    return tuple(dict.fromkeys([*spec.missing, *of_stream]))
 
 
 def _is_type(name: str) -> bool:
@@ -208,13 +254,18 @@ class RecordValidator:
         self.decimal_parsers = {
             at: DecimalParser(field.type, field.min, field.max)
             for at, field in enumerate(fields)
-            if digits_of(field.type)
+            if digits_of(field.type) and not field.has_parser
         }
         """By the field's place."""
         self.nested_parsers = {
             at: NestedParser(field.type, field.time_unit) for at, field in enumerate(fields) if is_nested(field.type)
         }
         """By the field's place."""
+        self.parsers: dict[int, FieldParser] = {
+            at: parser_of(field, _plain_parse(field)) for at, field in enumerate(fields) if field.has_parser
+        }
+        """By the field's place."""
+        self.repairs = JsonRepairs([marker for field in fields for marker in field.missing])
         self.row_type = _row_type([(field, field.parsed_type) for field in fields])
         raw_fields = [(field, msgspec.Raw | msgspec.UnsetType) for field in fields]
         self._raw_row = msgspec.json.Decoder(_row_type(raw_fields, optional=True))
@@ -233,7 +284,7 @@ class RecordValidator:
             raw_row = self._read_raw(value)
         except _RejectedError as error:
             return error.rejection
-        assert value is not None
+        value = self._readable(value)
         names = {field.name for field in self.fields}
         given = [name for name in top_level_keys(value) if name in names]
         if len(given) != len(set(given)):
@@ -252,19 +303,32 @@ class RecordValidator:
 
     def _read_raw(self, value: bytes | None) -> Any:
         """Return the row with every declared field as its bytes. Raises `_RejectedError`."""
-        if value is None:
-            raise _RejectedError(REASON_DECODE, "no value (a tombstone)")
-        if (why := why_unreadable(value)) is not None:
-            raise _RejectedError(REASON_DECODE, why)
+        value = self._readable(value)
         try:
             return self._raw_row.decode(value)
         except msgspec.ValidationError as error:
             raise _RejectedError(REASON_SCHEMA, f"expected an object, got {shown(value.strip())}") from error
 
+    def _readable(self, value: bytes | None) -> bytes:
+        """Return the JSON text, repaired where the stream allows it. Raises `_RejectedError`."""
+        if value is None:
+            raise _RejectedError(REASON_DECODE, "no value (a tombstone)")
+        why = why_unreadable(value)
+        if why is not None and (repaired := self.repairs.repaired(value)) is not None:
+            value, why = repaired, why_unreadable(repaired)
+        if why is not None:
+            raise _RejectedError(REASON_DECODE, why)
+        return value
+
     def _parse_field(self, at: int, raw: bytes) -> Any:
         """Return one field's value as the row has it. Raises ValidationError."""
         field = self.fields[at]
         value = self._parsers[at].decode(raw)
+        if at in self.parsers:
+            found = self.parsers[at].parse(raw)
+            if found is None or (field.required and isinstance(found, Absent)):
+                raise msgspec.ValidationError("not what is declared")
+            return value
         is_time_text = field.type == "timestamp" and isinstance(value, str)
         if is_time_text and parse_timestamp(value, field.time_unit, field.tz) is None:
             raise msgspec.ValidationError("not a time")
@@ -318,7 +382,7 @@ def _nested(type_name: str, time_unit: str) -> tuple[Any, Callable[[Any], Any]]:
     parsed = RecordField("", type_name, unit=time_unit).parsed_type
     if kind_of(type_name) == "timestamp":
         return parsed, lambda value: _there(parse_timestamp(value, time_unit))
-    return parsed, lambda value: value
+    return parsed, (lambda value: int(value)) if type_name in WHOLE_RANGES else (lambda value: value)
 
 
 def _nested_or_null(type_name: str, time_unit: str) -> tuple[Any, Callable[[Any], Any]]:
@@ -344,6 +408,22 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> None:
 
 
 _names_once = json.JSONDecoder(object_pairs_hook=_refuse_repeats, parse_int=str, parse_float=str)
+
+
+def _plain_parse(field: RecordField) -> Callable[[bytes], Any]:
+    """Return a function from JSON to a value of the field's type in the form of Arrow, None if it is no such value."""
+    if digits_of(field.type):
+        return DecimalParser(field.type, field.min, field.max).parse
+    decode = msgspec.json.Decoder(field.plain_type).decode
+
+    def parse(raw: bytes) -> Any:
+        try:
+            value = decode(raw)
+        except msgspec.ValidationError:
+            return None
+        return parse_timestamp(value, field.time_unit, field.tz) if field.type == "timestamp" else value
+
+    return parse
 
 
 def _wrong_value(field: RecordField, raw: bytes) -> Rejection:
@@ -395,6 +475,10 @@ def why_unreadable(value: bytes) -> str | None:
         word = None if place is None else _WORD.match(value, int(place[1]))
         instead = None if word is None else _INSTEAD.get(word[0])
         remedy = "" if word is None or instead is None else f"; JSON has no {word[0].decode()}: write {instead}"
+        if word is not None and word[0].lower() in _NO_NUMBERS:
+            remedy = (
+                f"{remedy or f'; JSON has no {word[0].decode()}'}, or add 'missing: [{word[0].decode()}]' to the stream"
+            )
         return f"not JSON: {text[0].lower()}{text[1:]}{remedy}"
     return None
 

@@ -185,7 +185,7 @@ class RowReader:
         self._is_filled_in = config.name in ("value", "raw")
         self._skips_tombstones = config.name == "debezium"
         is_needed = (
-            any(field.text or field.path is not None or field.rest for field in config.fields)
+            any(field.text or field.path is not None or field.joined or field.rest for field in config.fields)
             and not self._is_filled_in
         )
         self._json_rows = JsonRows(config.fields) if is_needed else None

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from strandline.core.files.text_rows import BYTE_ORDER_MARK
 from strandline.core.record_headers import QUERY_MARK, SOURCE_MQTT, unpack_header_values
 from strandline.processing.formats.record_fields import JsonText, in_blocks
 from strandline.processing.formats.text_values import json_of_text
@@ -77,6 +78,7 @@ class SourceFields:
     def _fill_in_one(self, value: JsonText, source: bytes | None) -> JsonText:
         if source is None or not isinstance(value, bytes):
             return value
+        value = value.removeprefix(BYTE_ORDER_MARK)
         start = len(value) - len(value.lstrip(_WHITESPACE))
         if value[start : start + 1] != b"{":
             return value  # no object: the decoder rejects it

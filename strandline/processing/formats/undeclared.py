@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from strandline.core.json_paths import path_text
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.inference.schemas import Path, leaves
-from strandline.processing.formats.json_rows import path_text
 from strandline.processing.formats.record_fields import why_unreadable
 from strandline.processing.formats.record_rows import RecordFormat, json_objects, record_format
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.field_types import NULL, WHOLE_RANGES, decimal_digits, element_of, is_decimal
+from strandline.core.times.time_patterns import micros_of_text
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.decimals import EXACT_OF_DOUBLE, rounded_decimals
-from strandline.processing.pipelines.functions.time_patterns import micros_of_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP = arrow_type("timestamp")

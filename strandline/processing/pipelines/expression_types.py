@@ -19,6 +19,7 @@ from strandline.core.field_types import (
     kind_of,
     members_of,
 )
+from strandline.core.times.time_patterns import micros_of_text
 from strandline.processing.aggregates.contract import require_order, with_article
 from strandline.processing.pipelines.aggregate_nodes import read_call
 from strandline.processing.pipelines.expressions import (
@@ -41,7 +42,6 @@ from strandline.processing.pipelines.functions.array_functions import (
 )
 from strandline.processing.pipelines.functions.signature import COMMON, FIRST, Argument, Function
 from strandline.processing.pipelines.functions.table import CALLS, TABLE
-from strandline.processing.pipelines.functions.time_patterns import micros_of_text
 from strandline.processing.pipelines.functions.written import is_like_pattern
 
 _SIGNED_PRECISION_MAX = 34

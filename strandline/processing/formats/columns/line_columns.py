@@ -42,9 +42,10 @@ class DelimitedColumns:
 
     def __init__(self, fields: Sequence[RecordField], columns: Sequence[str], delimiter: str) -> None:
         named = {field.name: field for field in fields}
-        self._fields = [named[name] for name in columns]
+        self._fields = [named[name] for name in columns if name in named]
         self._delimiter = delimiter.encode()
-        self._can_read = all(map(can_be_read, fields)) and len(self._delimiter) == 1
+        are_fields = len(self._fields) == len(columns)
+        self._can_read = are_fields and all(map(can_be_read, fields)) and len(self._delimiter) == 1
 
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
@@ -52,7 +53,7 @@ class DelimitedColumns:
         """As QuickReader has it."""
         if not self._can_read:
             return None
-        cells = CellWalk(values, b'"\r')
+        cells = CellWalk(values, b'"\r\xef')  # the last one begins a byte order mark
         cells.require_utf8()
         starts = _cut(cells, self._delimiter, len(self._fields))
         if starts is None or self._has_time_texts(cells, starts):

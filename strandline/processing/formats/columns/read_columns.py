@@ -108,7 +108,7 @@ def can_be_read(field: RecordField) -> bool:
 def holds_values(field: RecordField) -> bool:
     """Whether a column can hold the field's values."""
     is_plain = field.type in ("string", "double", "boolean", "timestamp") or field.type in WHOLE_RANGES
-    return is_plain and not field.rest
+    return is_plain and not field.rest and not field.joined and not field.has_parser
 
 
 def is_whole(field: RecordField) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from strandline.core.documents import COLUMNS_MAX
 from strandline.core.field_types import is_nested
 from strandline.core.files.avro_files import AvroFile
-from strandline.core.json_paths import STEPS_MAX
+from strandline.core.json_paths import STEPS_MAX, path_text
 from strandline.core.schemas.avro_schemas import read_avro_schema
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import split_one_value
@@ -27,7 +27,6 @@ from strandline.processing.formats.inference.parquet_sample import declared_type
 from strandline.processing.formats.inference.schemas import NoSampleError, Path, leaves, schema_of, unfitting_note
 from strandline.processing.formats.inference.text_hints import hint_of
 from strandline.processing.formats.influx_lines import InfluxLines
-from strandline.processing.formats.json_rows import path_text
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import Rejection, why_unreadable
 from strandline.processing.formats.record_rows import RowReader, record_format

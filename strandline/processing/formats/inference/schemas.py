@@ -10,10 +10,9 @@ from typing import Any
 from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
 from strandline.core.documents import COLUMNS_MAX
 from strandline.core.errors import StrandlineError
-from strandline.core.json_paths import STEPS_MAX
+from strandline.core.json_paths import STEPS_MAX, path_text
 from strandline.processing.formats.inference.field_types import ProposedType, are_most, type_of
 from strandline.processing.formats.inference.text_hints import hint_of
-from strandline.processing.formats.json_rows import path_text
 from strandline.processing.formats.timestamps import parse_timestamp
 
 Path = tuple[str | int, ...]

@@ -10,10 +10,10 @@ from itertools import product
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.core.times.time_patterns import read_pattern
 from strandline.processing.formats.inference.field_types import FITS_SHARE, is_code, value_of
 from strandline.processing.operators.functions.written_times import read
 from strandline.processing.pipelines.expressions import column_text
-from strandline.processing.pipelines.functions.time_patterns import read_pattern
 
 _TEXTS_MAX = 1_000
 """So many are looked at."""

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.core.times.time_patterns import MONTHS, WEEKDAYS, Pattern, Piece, read_expression
 from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.functions.times import (
     DAY_US,
@@ -23,7 +24,6 @@ from strandline.processing.operators.functions.times import (
     weekdays,
 )
 from strandline.processing.operators.functions.zones import in_years
-from strandline.processing.pipelines.functions.time_patterns import MONTHS, WEEKDAYS, Pattern, Piece, read_expression
 
 _Part = Callable[[Numbers, Numbers], Numbers]
 """(days since 1970, microseconds of the day) -> a number."""

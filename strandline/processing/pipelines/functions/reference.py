@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from strandline.processing.pipelines.functions import time_patterns
+from strandline.core.times import time_patterns
 from strandline.processing.pipelines.functions.array_functions import ELEMENT, OF_ALL
 from strandline.processing.pipelines.functions.signature import FIRST, PLAIN, WHOLE, Argument, Function
 from strandline.processing.pipelines.functions.table import OTHER_NAMES, TABLE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from strandline.core.times.time_patterns import read_pattern, written_pattern
 from strandline.processing.pipelines.functions.signature import Argument, Function
-from strandline.processing.pipelines.functions.time_patterns import read_pattern, written_pattern
 from strandline.processing.pipelines.functions.written import time_unit, zone
 
 _TIMES = "Times"

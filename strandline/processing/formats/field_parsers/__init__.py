@@ -1,0 +1,1 @@
+"""Parsers of fields whose values have a form of their own."""

@@ -1,0 +1,38 @@
+"""JSON texts that few senders spoil in a known way: a byte order mark before the text, and words such as `nan` for a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from strandline.core.files.text_rows import BYTE_ORDER_MARK
+
+_WORD = re.compile(r"-?[A-Za-z]+")
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[A-Za-z]++', re.DOTALL)
+"""A whole string, or a word outside of strings."""
+_JSON_WORDS = (b"true", b"false", b"null")
+
+
+class JsonRepairs:
+    """Repairs texts that can't be read otherwise."""
+
+    def __init__(self, markers: Iterable[str | float]) -> None:
+        """`markers`: of missing values. Those that are words may also be written without quotes."""
+        words = {marker.lower() for marker in markers if isinstance(marker, str) and _WORD.fullmatch(marker)}
+        self._words = {word.encode() for word in words}
+
+    @property
+    def has_words(self) -> bool:
+        """True if words may stand for values without quotes."""
+        return bool(self._words)
+
+    def repaired(self, value: bytes) -> bytes | None:
+        """Return the text with its mistakes corrected. None if nothing is known to be wrong with it."""
+        text = value.removeprefix(BYTE_ORDER_MARK)
+        if self._words:
+            text = _TOKEN.sub(self._of_token, text)
+        return None if text == value else text
+
+    def _of_token(self, token: re.Match[bytes]) -> bytes:
+        word = token[0]
+        return b"null" if word not in _JSON_WORDS and word.lower() in self._words else word
