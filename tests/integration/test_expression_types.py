@@ -15,8 +15,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.evaluation import ColumnExpression
-from strandline.processing.operators.windows import Closing, WindowOperator
+from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression

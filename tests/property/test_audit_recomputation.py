@@ -35,12 +35,12 @@ from strandline.processing.audit.parts import run_parts
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.cascade import Cascade, Chunk
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_chain import RecordChain
 from strandline.processing.operators.record_rows import pack_record_rows, unpack_record_rows, without_repeats
-from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec

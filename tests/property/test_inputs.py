@@ -24,11 +24,11 @@ from strandline.processing.audit.parts import Account, run_parts
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.desk.desk import Desk, DeskResult, Outcome
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.operators.cascade import Cascade, Chunk
-from strandline.processing.operators.windows import Closing
+from strandline.processing.operators.closing import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec

@@ -24,15 +24,15 @@ from strandline.ledger.states import EventTimeRule, SliceRow
 from strandline.log.range_reader import FetchedRecords
 from strandline.processing.audit.recomputation import RecordsPart
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Table
-from strandline.processing.audit.window_query import WindowQuery
+from strandline.processing.audit_queries.stage_query import query_of
+from strandline.processing.audit_queries.table import Table
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.formats.lookups.documents import read_lookup
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Cascade, Chunk
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows
-from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.lookup_shapes import shape_of
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -213,7 +213,7 @@ class World:
         compared = Table(directory / "compared", ROWS_SCHEMA)
         compared.create()
         stage = self.pipeline.stages[0]
-        query = WindowQuery(stage, dict(stage.inputs[0].columns))
+        query = query_of(stage, 0, dict(stage.inputs[0].columns))
         rows = Table(directory / "rows", query.row_schema)
         rows.create()
         rejected: Counter[str] = Counter()

@@ -30,14 +30,14 @@ from strandline.processing.audit.parts import run_parts
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.formats.decoder import NEVER_LATE
 from strandline.processing.operators.cascade import Cascade, Chunk, StageResults
-from strandline.processing.operators.windows import Closing
+from strandline.processing.operators.closing import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec

@@ -25,11 +25,12 @@ from hypothesis import strategies as st
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.kinds.cumulative.operator import CumulativeOperator
 from strandline.processing.operators.cascade import Cascade, Chunk
-from strandline.processing.operators.kinds.cumulative import CumulativeOperator
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_chain import RecordChain
 from strandline.processing.operators.row_steps import RowSteps
-from strandline.processing.operators.windows import Closing, Places, WindowOperator
+from strandline.processing.operators.windows import Places, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import DayShape, SessionShape, WindowShape

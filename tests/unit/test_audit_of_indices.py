@@ -11,7 +11,7 @@ import pytest
 from strandline.processing.audit import index_reader
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts
-from strandline.processing.audit.table import Table
+from strandline.processing.audit_queries.table import Table
 
 URL = "http://e:9200"
 

@@ -30,7 +30,7 @@ from strandline.processing.audit.sinks.places import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
 from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.emission.sinks import sink_writer

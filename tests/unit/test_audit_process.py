@@ -21,7 +21,7 @@ from strandline.processing.audit.parts import Account, Part
 from strandline.processing.audit.plan import AuditPlan
 from strandline.processing.audit.report import AuditReport, Outcome
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Table
+from strandline.processing.audit_queries.table import Table
 
 NOTHING = Totals(0, 0, {}, {})
 REPORT = AuditReport("power", "clean", "", None, None, 1, 9, NOTHING, NOTHING, [], [], [], 0, [], 1.5)

@@ -16,14 +16,15 @@ import pyarrow as pa
 import pytest
 
 from strandline.core.errors import PermanentError
-from strandline.processing.audit.table import Database, Table
-from strandline.processing.audit.window_query import WindowQuery
+from strandline.processing.audit_queries.stage_query import query_of
+from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.cascade import Cascade
-from strandline.processing.operators.windows import Closing, WindowOperator
+from strandline.processing.operators.closing import Closing
+from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
 from strandline.processing.pipelines.row_step import Column
-from strandline.processing.pipelines.stages import RecordPath, Stage, StageInput
+from strandline.processing.pipelines.stages import LEFT, RecordPath, Stage, StageInput
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -44,7 +45,7 @@ def result_of(
     database: Database, directory: Path, kind: str, values: list[Any], **aggregates: tuple[str, str]
 ) -> dict[str, Any]:
     """The result of the one window that holds these values of a column `x`. `aggregates`: name -> (expression, type)."""
-    query = WindowQuery(stage_of(**aggregates), {"x": kind})
+    query = query_of(stage_of(**aggregates), LEFT, {"x": kind})
     table = Table(directory / "rows", query.row_schema)
     table.create()
     with table.writer("some") as rows:
@@ -82,7 +83,7 @@ def test_windows_of_each_kind_are_those_of_the_operators(database: Database, tmp
     stage = Stage("some", kind, ("key",), ("string",), (Column("n", "count(*)", "long"),), (), (records,), 0)
     types = {"key": "string"}
     columns = {"key": pa.array(keys)}
-    query = WindowQuery(stage, types)
+    query = query_of(stage, LEFT, types)
     table = Table(tmp_path / "rows", query.row_schema)
     table.create()
     with table.writer("some") as rows:

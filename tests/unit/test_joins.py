@@ -16,8 +16,8 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
-from strandline.processing.operators.kinds.joins import IntervalJoinOperator
-from strandline.processing.operators.windows import Closing
+from strandline.processing.kinds.join.operator import IntervalJoinOperator
+from strandline.processing.operators.closing import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -147,7 +147,7 @@ def test_a_join_that_holds_more_text_than_an_array_has_room_for_says_what_to_low
     offsets, text = np.array([0, size], np.int32), np.zeros(size, np.uint8)
     column = pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(text))
     columns = {"order": pa.array(["a"]), "kind": column, OFFSET: pa.array([0]), ELEMENT: pa.nulls(1, pa.int32())}
-    rows = operator.rows_of_side(LEFT, 0, np.array([0]), columns)
+    rows = operator.rows_of_records(LEFT, 0, np.array([0]), columns)
     with pytest.raises(
         PermanentError, match=r"steps\[2\]\.join: the rows that it holds in one bucket have more than 2 GiB"
     ):

@@ -21,15 +21,15 @@ from strandline.processing.aggregates.registry import (
     packages_of,
     require_packages,
 )
-from strandline.processing.audit.table import Database, Table
-from strandline.processing.audit.window_query import WindowQuery
+from strandline.processing.audit_queries.stage_query import query_of
+from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.operators.cascade import Cascade
-from strandline.processing.operators.windows import Closing
+from strandline.processing.operators.closing import Closing
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression
 from strandline.processing.pipelines.row_step import Column
-from strandline.processing.pipelines.stages import RecordPath, Stage, StageInput
+from strandline.processing.pipelines.stages import LEFT, RecordPath, Stage, StageInput
 from tests.support.plugins import forget_toys, install_toys
 from tests.unit.test_aggregate_reference import STREAM, document
 
@@ -76,7 +76,7 @@ def test_the_audit_computes_what_the_operators_compute(sql: str, tmp_path: Path)
     stage = Stage(
         "some", WindowShape(60_000, 60_000), ("key",), ("string",), (Column("v", sql, "double"),), (), (read,), 0
     )
-    query = WindowQuery(stage, types)
+    query = query_of(stage, LEFT, types)
     table = Table(tmp_path / "rows", query.row_schema)
     table.create()
     with table.writer("some") as rows:

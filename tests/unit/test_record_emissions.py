@@ -23,8 +23,8 @@ from strandline.processing.emission.result_shapes import document_shape, letter_
 from strandline.processing.emission.stage_emission import RecordEmission
 from strandline.processing.operators import record_rows
 from strandline.processing.operators.cascade import Cascade
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.row_steps import RowSteps
-from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec

@@ -18,7 +18,7 @@ from strandline.processing.desk.case_run import read_cases, run_case
 from strandline.processing.desk.desk import Desk, DeskResult
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
-from strandline.processing.operators.kinds.joins import result_places
+from strandline.processing.kinds.join.operator import result_places
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.graph.branches import plan_branches

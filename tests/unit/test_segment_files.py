@@ -11,10 +11,10 @@ from strandline.core.errors import StrandlineError
 from strandline.processing.emission import segment_files
 from strandline.processing.emission.segment_files import SegmentFiles
 from strandline.processing.kinds.dedupe.step import Dedupe
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe import remembered
 from strandline.processing.operators.dedupe.remembered import Remembered, Seen
 from strandline.processing.operators.dedupe.repeats import RepeatsOperator
-from strandline.processing.operators.windows import Closing
 from strandline.processing.run.snapshots import link_tree
 
 OPERATOR = RepeatsOperator(Dedupe(0, ("id",), 60_000))

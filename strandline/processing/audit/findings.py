@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from strandline.processing.audit.reconciliation import DIFFERENCES, SAMPLE_MAX, Finding, Found, Reconciler, Row
-from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit_queries.table import Database, Table
 
 
 def find(database: Database, compared: Table, reconciler: Reconciler) -> Found:

@@ -39,7 +39,7 @@ from strandline.processing.audit.report import AuditReport, Outcome, letter_scop
 from strandline.processing.audit.sinks.places import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
 from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts, letters_parts, results_parts
-from strandline.processing.audit.table import Database, Table
+from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline, aliases_of
 from strandline.processing.pipelines.stored import load_pipeline

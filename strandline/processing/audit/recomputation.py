@@ -18,25 +18,24 @@ import pyarrow.compute as pc
 from strandline.core.record_headers import REASON_EXPRESSION, REASON_LATE
 from strandline.processing.audit.event_times import LatestTimes
 from strandline.processing.audit.index_reader import EndRange
-from strandline.processing.audit.joins.join_query import JoinQuery
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, OTHER_STORE, RESULT_LETTERS, Row, Side, store_of
-from strandline.processing.audit.records.repeats import PLACE, RepeatsQuery, places_of
+from strandline.processing.audit.records.repeats import RepeatsQuery, places_of, same_place
 from strandline.processing.audit.sinks.rows import computed_row
-from strandline.processing.audit.stored_columns import restored, stored_type
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Database, Table, TableWriter
-from strandline.processing.audit.window_query import WindowQuery
+from strandline.processing.audit_queries.stage_query import PLACE, StageQuery, query_of
+from strandline.processing.audit_queries.stored_columns import restored, stored_type
+from strandline.processing.audit_queries.table import Database, Table, TableWriter
 from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.operators.cascade import each_once, labels_of_results, results_behind_steps
-from strandline.processing.operators.kinds.joins import result_places
 from strandline.processing.operators.row_steps import RowSteps, first_problems
 from strandline.processing.pipelines.graph.branches import plan_branches
 from strandline.processing.pipelines.row_step import RowStep
-from strandline.processing.pipelines.stages import Emit, JoinStage, RecordPath, RecordStage, Stage, StageInput
+from strandline.processing.pipelines.stages import Emit, RecordPath, RecordStage, Stage, StageInput
 from strandline.processing.source.decoding import DecodedChunk, decode_pieces
 from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
@@ -78,7 +77,11 @@ class RecordsPart:
         ends = np.array([piece.offsets.offset_next for piece in self.task.pieces])
         with ExitStack() as tables:
             windows = [
-                (_query_of(stage, side), steps, tables.enter_context(table.writer(f"{self.name}-{side}")))
+                (
+                    query_of(stage, side, dict(stage.inputs[side].columns)),
+                    steps,
+                    tables.enter_context(table.writer(f"{self.name}-{side}")),
+                )
                 for stage, side, steps, table in firsts
             ]
             letters = tables.enter_context(self.compared.writer(self.name))
@@ -131,9 +134,8 @@ class RecordsPart:
                     chosen = stepped.rows[wanted]
                     if query.stage.revise_ms:
                         columns[LATE] = chunk.late_column(chosen)
-                    whole = None if isinstance(query, JoinQuery) else 0
                     places = np.array(accepted, np.int64)[chosen]
-                    stands = places_of(chunk, places, whole) if query.needs_places else ()
+                    stands = places_of(chunk, places, query.whole_element) if query.needs_places else ()
                     rows.append(query.rows(pa.array(event_us[chosen]), columns, stands))
         return account
 
@@ -153,13 +155,6 @@ class RecordsPart:
             if self.has_late_letters or reason != REASON_LATE
         ]
         return batch_of(rows, ROWS_SCHEMA)
-
-
-def _query_of(stage: Stage, side: int) -> WindowQuery | JoinQuery:
-    """Return the query of a stage that reads records in this input."""
-    if isinstance(stage, JoinStage):
-        return JoinQuery(stage, side)
-    return WindowQuery(stage, dict(stage.inputs[side].columns))
 
 
 @dataclass(frozen=True)
@@ -245,7 +240,7 @@ class Recomputation:
         """How many of the span's own records were left out as repeats, once `compute` is done."""
         self._compared = compared
         self._directory = directory
-        self._stages: list[tuple[WindowQuery | JoinQuery, Table]] = []
+        self._stages: list[tuple[StageQuery, Table]] = []
         self._following: dict[int, list[_Following]] = defaultdict(list)
         """The place of a stage -> what is done to its results for those that take them."""
         pipeline = span.pipeline
@@ -256,7 +251,9 @@ class Recomputation:
             for one in following:
                 self._following[one.stage].append(one)
             paths = stage.record_paths
-            query = _query_of(stage, paths[0][0]) if paths else following[0].query
+            query = (
+                query_of(stage, paths[0][0], dict(stage.inputs[paths[0][0]].columns)) if paths else following[0].query
+            )
             table = Table(directory / stage.name, query.row_schema)
             table.create()
             self._stages.append((query, table))
@@ -320,7 +317,7 @@ class Recomputation:
         counts: Counter[str] = Counter()
         for one in self._emissions:
             if one.later is not None and self._repeats is not None:
-                for batch in database.query(self._repeats.without_repeats(one.later)):
+                for batch in database.query(self._repeats.without_repeats(one.later, same_place)):
                     records = one.unpacked(batch)
                     documents.append(one.rows_of(records))
                     counts[one.stage] += records.num_rows
@@ -337,7 +334,7 @@ class Recomputation:
                 (one, tables.enter_context(self._stages[one.at][1].writer(f"results-{at}-{one.side}")))
                 for one in self._following[at]
             ]
-            for given in query.results(database, table, self._without_repeats(query.stage, table)):
+            for given in query.results(database, table, self._without_repeats(query, table)):
                 batch = results_behind_steps(post_steps, given, query.stage) if query.stage.post_steps else given
                 failed = []
                 for one, following in takers:
@@ -353,13 +350,11 @@ class Recomputation:
                 if ends is not None:
                     yield Results(batch.filter(_ends_in(batch, ends)), bad.filter(_ends_in(bad, ends)))
 
-    def _without_repeats(self, stage: Stage, table: Table) -> str | None:
+    def _without_repeats(self, query: StageQuery, table: Table) -> str | None:
         """Of the rows of a stage, those that no `dedupe` leaves out, in a query; None: all of them."""
-        if self._repeats is None or stage.dedupe is None:
+        if self._repeats is None or query.stage.dedupe is None:
             return None
-        if isinstance(stage, JoinStage):
-            return f"({self._repeats.without_joined(table, stage.deduped_sides)})"
-        return f"({self._repeats.without_repeats(table)})"
+        return f"({self._repeats.without_repeats(table, query.same_place)})"
 
     def _rows_of_next(
         self, following: _Following, given: pa.RecordBatch, shown: pa.RecordBatch
@@ -374,14 +369,12 @@ class Recomputation:
         # A window's results belong to its last moment.
         last_us = pc.subtract(pc.multiply(stepped.columns[WINDOW_END], 1000), 1)
         before = self.span.pipeline.stages[following.stage]
-        if isinstance(query, JoinQuery):
-            return query.rows_of_results(last_us, stepped.columns, result_places(before, stepped.columns)), failed
-        places = []
-        if query.needs_places:
+
+        def labels() -> Codes:
             branch = next(one for one in self._branches if following.at in one.stages)
-            labels = np.broadcast_to(labels_of_results(branch, following.at, stepped.columns), len(last_us))
-            places = [pa.array(labels), *(stepped.columns[name] for name in before.identifying)]
-        return query.rows(last_us, stepped.columns, places), failed
+            return np.asarray(labels_of_results(branch, following.at, stepped.columns))
+
+        return query.rows_of_results(before, last_us, stepped.columns, labels), failed
 
     def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:
         """The dead letters that these results must have; a backfill has them for the windows that it shows."""
@@ -429,20 +422,16 @@ class _Following:
     """The place of the stage whose results they are."""
     before_post_steps: bool
     steps: RowSteps
-    query: WindowQuery | JoinQuery
+    query: StageQuery
 
     @staticmethod
     def of(at: int, side: int, given: StageInput, stages: Sequence[Stage]) -> _Following:
         assert given.stage is not None, "the input reads results"
         stage, before = stages[at], stages[given.stage]
         steps = RowSteps(given.steps, before.window_types if given.before_post_steps else before.field_types)
-        query: WindowQuery | JoinQuery
-        if isinstance(stage, JoinStage):
-            query = JoinQuery(stage, side)
-        else:
-            kinds = {**before.window_types, **KEYS_BESIDE}
-            places = [pa.int64(), *(arrow_type(kinds[name]) for name in before.identifying)]
-            query = WindowQuery(stage, steps.types, places)
+        kinds = {**before.window_types, **KEYS_BESIDE}
+        places = [pa.int64(), *(arrow_type(kinds[name]) for name in before.identifying)]
+        query = query_of(stage, side, steps.types, places)
         return _Following(at, side, given.stage, given.before_post_steps, steps, query)
 
 

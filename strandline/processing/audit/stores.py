@@ -32,7 +32,7 @@ from strandline.processing.audit.reconciliation import (
     Side,
     is_of_document,
 )
-from strandline.processing.audit.table import Table
+from strandline.processing.audit_queries.table import Table
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.source.recorded_slices import TASK_ROWS
 from strandline.results.names import generation_of

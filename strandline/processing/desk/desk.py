@@ -29,11 +29,11 @@ from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults, Stepped
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.dedupe.remembered import MemorySegments
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
-from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import earliest_event, open_until
 from strandline.processing.pipelines.stages import RecordStage, Stage

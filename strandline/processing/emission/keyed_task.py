@@ -26,8 +26,8 @@ from strandline.processing.emission.stage_emission import RecordEmission, StageE
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Cascade, Chunk, StageResults, cascade_of
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
-from strandline.processing.operators.windows import Closing
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.source.slice_rows import (
     FACTS,

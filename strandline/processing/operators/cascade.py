@@ -32,19 +32,17 @@ import pyarrow.compute as pc
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes
 from strandline.processing.operators.blobs import pack, unpack
-from strandline.processing.operators.dedupe.candidates import Candidates, RepeatedRecords, flags_in, kept_rows
+from strandline.processing.operators.closing import Closing
+from strandline.processing.operators.dedupe.candidates import Candidates, RepeatedRecords, flags_in
 from strandline.processing.operators.dedupe.remembered import Flags, Remembered, Seen, SegmentStore
 from strandline.processing.operators.dedupe.repeats import RepeatsOperator
 from strandline.processing.operators.keys import encode_keys, virtual_buckets_of, without_times
-from strandline.processing.operators.kinds.counted import CountOperator
-from strandline.processing.operators.kinds.cumulative import CumulativeOperator
-from strandline.processing.operators.kinds.joins import IntervalJoinOperator, LatestJoinOperator, WindowJoinOperator
-from strandline.processing.operators.kinds.sessions import SessionOperator
 from strandline.processing.operators.row_operator import RowProblem
 from strandline.processing.operators.row_steps import RowSteps
-from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
+from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.graph.branches import Branch, entries_of, plan_branches
-from strandline.processing.pipelines.stages import LEFT, JoinStage, RecordStage, Stage, first_dedupe
+from strandline.processing.pipelines.kind_registry import part_of
+from strandline.processing.pipelines.stages import LEFT, RecordStage, Stage, first_dedupe
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _ARGUMENT = "argument_{}"
@@ -143,16 +141,13 @@ class Cascade:
         """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
         `partition`: its label. `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window
-        that takes them. `candidates`: those that came to the `dedupe` before that window, for a join with their places; None:
-        there is none. `side`: where the window is a join, which needs OFFSET and ELEMENT among the columns.
+        that takes them. `candidates`: those that came to the `dedupe` before that window, with their places if its operator
+        needs them; None: there is none. `side`: the input of the window.
         """
         if not self.operators:
             return
         operator, events = self.operators[first], event_us.to_numpy(zero_copy_only=False)
-        if isinstance(operator, IntervalJoinOperator):
-            rows = operator.rows_of_side(side, partition, events, columns)
-        else:
-            rows = operator.rows(partition, events, columns)
+        rows = operator.rows_of_records(side, partition, events, columns)
         if not len(rows.panes) and not candidates:
             return
         for number, (place, entry) in enumerate(self.entries):
@@ -281,20 +276,8 @@ class Cascade:
     ) -> list[Rows]:
         """The rows of each chunk for the window at `first` that are no repeats. `partitions`: of each chunk. `repeats`: the place
         of a chunk -> what came to the `dedupe` in it, and which of it are repeats."""
-        operator = self.operators[first]
-        if not isinstance(operator, IntervalJoinOperator):
-            return [
-                _only(one, kept_rows(*repeats[place], len(one.panes))) if place in repeats else one
-                for place, one in enumerate(rows)
-            ]
-        found: dict[int, list[tuple[int, pa.RecordBatch, Flags]]] = {}
-        for place, of_chunk in repeats.items():
-            found.setdefault(partitions[place], []).append((partitions[place], *of_chunk))
-        repeated = {partition: RepeatedRecords.of(parts) for partition, parts in found.items()}
-        return [
-            _only(one, ~operator.are_repeats(one, repeated[partition])) if partition in repeated else one
-            for one, partition in zip(rows, partitions, strict=True)
-        ]
+        kept = self.operators[first].without_repeats(rows, partitions, repeats)
+        return [_only(one, kept[place]) if place in kept else one for place, one in enumerate(rows)]
 
     def merge(self, stage: int, parts: Sequence[bytes]) -> StageResults:
         """The results of a stage that is split, at this place, from the parts that all buckets have cut for one bucket, in any
@@ -359,10 +342,10 @@ class Cascade:
     def _rows_of(self, branch: Branch, taker: _Taker, columns: dict[str, pa.Array]) -> Rows:
         # A window's results belong to its last microsecond.
         last_us = columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        operator = self.operators[taker.at]
-        if isinstance(operator, IntervalJoinOperator):
-            return operator.rows_of_results(taker.side, self.operators[taker.taken].stage, last_us, columns)
-        return operator.rows(labels_of_results(branch, taker.at, columns), last_us, columns)
+        before = self.operators[taker.taken].stage
+        return self.operators[taker.at].rows_of_results(
+            taker.side, before, lambda: labels_of_results(branch, taker.at, columns), last_us, columns
+        )
 
     def _unpack_state(self, state: bytes | None) -> tuple[list[WindowState], list[Remembered]]:
         """Of each window of each branch, and of each `dedupe` before a branch; that of emissions of records is the last."""
@@ -446,24 +429,10 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
     return virtual_buckets_of(pa.RecordBatch.from_arrays([columns[name] for name in names], names))
 
 
-_OPERATORS: Mapping[str, type[WindowOperator]] = {
-    "windows": WindowOperator,
-    "days": WindowOperator,
-    "cumulative": CumulativeOperator,
-    "cumulative_days": CumulativeOperator,
-    "session": SessionOperator,
-    "count": CountOperator,
-}
-"""Kind of the windows -> operator."""
-
-
 def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
     """`types`: the columns in sight of the stage."""
-    if isinstance(stage, JoinStage):
-        if stage.is_latest:
-            return LatestJoinOperator(stage)
-        return WindowJoinOperator(stage) if stage.in_windows else IntervalJoinOperator(stage)
-    return _OPERATORS[stage.windows.kind](stage, types)
+    operator: WindowOperator = part_of(stage.kind, "operator").operator_of(stage, types)
+    return operator
 
 
 def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage) -> pa.RecordBatch:

@@ -21,8 +21,9 @@ Contracts:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +34,11 @@ from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.operators.aggregates import StageAggregates
 from strandline.processing.operators.blobs import parts_of
+from strandline.processing.operators.closing import Closing
+from strandline.processing.operators.dedupe.candidates import kept_rows
+from strandline.processing.operators.dedupe.remembered import Flags
 from strandline.processing.operators.keys import encode_keys, key_ranks, merge_keys, no_columns
-from strandline.processing.operators.panes import DayPanes, EqualPanes, Panes
-from strandline.processing.pipelines.event_time import DayShape
+from strandline.processing.operators.panes import EqualPanes, Panes
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
@@ -92,26 +95,13 @@ class ClosedWindows:
     """Whether they were final before, and late rows have changed them."""
 
 
-@dataclass(frozen=True)
-class Closing:
-    """Which windows become final in one step: those that end after `after_ms` and at or before `up_to_ms`."""
-
-    after_ms: int | None
-    """None: no lower limit. So it is before the first window closes, and where the state begins empty: in the first batch of a
-    rewind and in each chunk of a backfill. The emission leaves out what an earlier run emitted."""
-    up_to_ms: int | None
-    """None: no window."""
-    emitted_ms: int | None = None
-    """Windows that end at or before it are emitted: new rows of theirs revise them. None: no revision is asked for."""
-    gives_results: bool = True
-    """Not where nobody takes them: what a replay closes may be many times what one step closes later."""
-
-
 class WindowOperator:
     """One window stage. Holds what is fixed; all that changes is passed in and out."""
 
     places: tuple[tuple[str, pa.DataType], ...] = (("pane", pa.int64()), ("key", pa.int64()), ("partition", pa.int32()))
     """The first columns of the state. The partial results follow."""
+    needs_places: ClassVar[bool] = False
+    """True if records need OFFSET and ELEMENT, their places in the log."""
 
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
         """`types`: the columns in sight of the stage's aggregates and `by` fields."""
@@ -123,9 +113,6 @@ class WindowOperator:
         """How long a pane is, but for days that are shorter or longer than others."""
         self._size_panes, self._every_panes = shape.size_ms // self.pane_ms, shape.every_ms // self.pane_ms
         self._panes: Panes = EqualPanes(self.pane_ms, shape.offset_ms)
-        if isinstance(shape, DayShape):
-            # A pane is `every` days then, which is what the counts above say: a pipeline's check lets the size be a multiple.
-            self._panes = DayPanes(shape)
         self.key_schema = pa.schema(
             [(name, arrow_type(kind)) for name, kind in zip(stage.by, stage.by_types, strict=True)]
         )
@@ -149,6 +136,35 @@ class WindowOperator:
         """Nothing is open."""
         keys = pa.RecordBatch.from_pylist([], schema=self.key_schema) if len(self.key_schema) else no_columns(0)
         return WindowState(keys, pa.RecordBatch.from_pylist([], schema=self.state_schema))
+
+    def rows_of_records(self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
+        """Return records of one partition as rows of an input of this stage. `columns` have OFFSET and ELEMENT if the operator
+        needs places."""
+        return self.rows(partition, event_us, columns)
+
+    def rows_of_results(
+        self,
+        side: int,
+        before: Stage,
+        labels: Callable[[], int | Codes],
+        event_us: Codes,
+        columns: dict[str, pa.Array],
+    ) -> Rows:
+        """Return results of the stage `before` as rows of an input of this stage. `columns` have its times and its identifying
+        columns. `labels`: returns the partition of each."""
+        return self.rows(labels(), event_us, columns)
+
+    def without_repeats(
+        self, rows: Sequence[Rows], partitions: Sequence[int], repeats: Mapping[int, tuple[pa.RecordBatch, Flags]]
+    ) -> dict[int, Flags]:
+        """Return index of a chunk -> which of its rows are no duplicates, of the chunks that can have some.
+
+        Args:
+            rows: Rows of each chunk.
+            partitions: Partition of each chunk.
+            repeats: Index of a chunk -> what came to the duplicate filter in it, and which of it are duplicates.
+        """
+        return {at: kept_rows(*found, len(rows[at].panes)) for at, found in repeats.items()}
 
     def rows(self, partition: int | Codes, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
         """Records or results of one partition as rows of this stage: their panes, keys and arguments."""

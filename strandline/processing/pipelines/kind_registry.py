@@ -4,9 +4,10 @@ A kind is a folder of `processing/kinds`, or a package of somebody else with an 
 parts are modules, so a worker doesn't import the model of documents:
 
 * `document`: `Fields`, a `DocumentModel` with the fields that the kind adds to a step of a document;
-* `step`: the checked step, a `RowStep`;
+* `step`: the checked step, a `RowStep` (that of a stage is a `Stage`, with the shape of its windows);
 * `plan`: `check(context, path, value)`, which ends the step in the check of a pipeline;
-* `operator`: `operator_of(step, types)`, a `RowOperator`;
+* `operator`: `operator_of(step, types)`, a `RowOperator`, or a `WindowOperator` of a stage;
+* `audit`, of stages: `query_of(stage, side, types, place_types)`, a `StageQuery`;
 * `words`: `sentence(step)`, for the graph of a pipeline.
 """
 
@@ -16,7 +17,7 @@ import importlib
 from types import ModuleType
 from typing import Literal
 
-Part = Literal["document", "step", "plan", "operator", "words"]
+Part = Literal["document", "step", "plan", "operator", "audit", "words"]
 
 _FOLDER = "strandline.processing.kinds"
 KEYWORDS = {
@@ -29,8 +30,9 @@ KEYWORDS = {
     "dedupe": "dedupe",
     "distinct": "dedupe",
 }
-"""Field of a step in a document -> kind."""
-KINDS = tuple(dict.fromkeys(KEYWORDS.values()))
+"""Field of a step that takes rows one by one -> kind."""
+STAGE_KINDS = ("windows", "days", "cumulative", "cumulative_days", "session", "count", "join")
+ROW_KINDS = tuple(dict.fromkeys(KEYWORDS.values()))
 
 
 def module_of(kind: str, part: Part) -> str:

@@ -180,6 +180,11 @@ class Stage:
     """Field of the step in the document."""
 
     @property
+    def kind(self) -> str:
+        """Name of the kind in the registry."""
+        return self.windows.kind
+
+    @property
     def path(self) -> str:
         """Path of the step in the document, for messages and dead letters."""
         return f"steps[{self.number}].{self.keyword}"
@@ -224,6 +229,11 @@ class Stage:
     def dedupe(self) -> DuplicateFilter | None:
         """What leaves repeats out of the records that it takes, of those of one stream."""
         return duplicate_filter_of(self.steps_before)
+
+    @property
+    def deduped_sides(self) -> list[int]:
+        """Inputs whose records pass a `dedupe`."""
+        return [side for side, path in self.record_paths if duplicate_filter_of(path.steps) is not None]
 
     @property
     def overlaps(self) -> bool:
@@ -308,6 +318,10 @@ class JoinStage(Stage):
     """Maximum number of rows of one side and key within reach of each other that are joined; one more is a dead letter."""
 
     @property
+    def kind(self) -> str:
+        return self.keyword
+
+    @property
     def interval(self) -> JoinShape | None:
         """How close the rows of a pair are. None if they are in one window."""
         return self.windows if isinstance(self.windows, JoinShape) else None
@@ -346,11 +360,6 @@ class JoinStage(Stage):
     def needs_whole_keys(self) -> bool:
         """Who meets whom is told only from all rows of a key."""
         return True
-
-    @property
-    def deduped_sides(self) -> list[int]:
-        """Inputs whose records pass a `dedupe`."""
-        return [side for side, path in self.record_paths if duplicate_filter_of(path.steps) is not None]
 
     @property
     def identifying(self) -> tuple[str, ...]:

@@ -22,7 +22,6 @@ from strandline.processing.operators.dedupe.candidates import Candidates
 from strandline.processing.operators.dedupe.repeats import seen_of
 from strandline.processing.operators.record_chain import RecordsAtStage, RecordsAtWindow, SteppedRecords
 from strandline.processing.operators.record_rows import pack_record_rows
-from strandline.processing.pipelines.stages import JoinStage
 from strandline.processing.slices.sender_faults import TOLERANCE_MS, PartitionFacts, Times, keys_ahead
 from strandline.processing.source.decoding import DecodedChunk, SessionsRead, decode_pieces
 from strandline.processing.source.slice_rows import (
@@ -152,7 +151,8 @@ class SourceTask:
         to the pipeline's `dedupe`, be it on the way to this window or not."""
         columns, rows = at.came.columns, at.came.rows
         stage = self._config.stages[at.window]
-        if isinstance(stage, JoinStage):
+        needs_places = self._cascade.operators[at.window].needs_places
+        if needs_places:
             columns = {**columns, **_places_of(chunk, rows)}
         if stage.revise_ms:
             columns = {**columns, LATE: chunk.late_column(rows)}
@@ -165,11 +165,8 @@ class SourceTask:
             columns = {name: column.filter(is_inside) for name, column in columns.items()}
             rows = rows[is_inside.to_numpy(zero_copy_only=False)]
         here = None
-        if candidates is not None and isinstance(stage, JoinStage):
-            if at.side in stage.deduped_sides[:1]:  # once, be both sides behind it
-                here = _placed(chunk, candidates)
-        elif candidates is not None and stage.dedupe is not None:
-            here = candidates.with_rows(rows)
+        if candidates is not None and at.side in stage.deduped_sides[:1]:  # once, be both sides behind it
+            here = _placed(chunk, candidates) if needs_places else candidates.with_rows(rows)
         return self._cascade.cut(chunk.label, chunk.offsets[0], event_us, columns, at.window, here, at.side)
 
     def _facts_of_sessions(self, sessions: Mapping[tuple[str, int], Sessions], *, is_new: bool) -> SourceFacts:

@@ -11,7 +11,7 @@ import importlib
 
 from pyspark.daemon import manager
 
-from strandline.processing.pipelines.kind_registry import KINDS, module_of
+from strandline.processing.pipelines.kind_registry import ROW_KINDS, STAGE_KINDS, module_of
 from strandline.processing.spark.executor_check import require_expected
 
 MODULE = "strandline.processing.spark.worker_daemon"
@@ -24,7 +24,7 @@ _NEEDED_BY_WORKERS = (
     "strandline.processing.emission.keyed_task",
     "strandline.results.elasticsearch_writer",
     "strandline.ledger.ledger",
-    *(module_of(kind, "operator") for kind in KINDS),
+    *(module_of(kind, "operator") for kind in (*ROW_KINDS, *STAGE_KINDS)),
 )
 
 if __name__ == "__main__":

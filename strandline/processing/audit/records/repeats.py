@@ -3,7 +3,7 @@ code with the operator, no hash and no state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.audit.joins.join_query import PLACE_OF_JOINED
-from strandline.processing.audit.stored_columns import restored, stored_type
-from strandline.processing.audit.table import Database, Table, TableWriter
+from strandline.processing.audit_queries.stage_query import PLACE
+from strandline.processing.audit_queries.stored_columns import restored, stored_type
+from strandline.processing.audit_queries.table import Database, Table, TableWriter
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.row_step import DuplicateFilter, RowStep
 from strandline.processing.source.decoding import DecodedChunk
 
-PLACE = ("place_0", "place_1", "place_2")
-"""Partition, offset, element: where a record stands, as the rows of windows say it."""
 _COUNTED = "is_counted"
 _TIME = "event_us"
 _ELEMENTS_MAX = 2**31
@@ -91,16 +89,14 @@ class RepeatsQuery:
                 count += pc.sum(batch.column(_COUNTED)).as_py() or 0
         return count
 
-    def without_repeats(self, table: Table) -> str:
-        """The query of those rows of a table with the columns of PLACE that are no repeats."""
-        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats USING ({', '.join(PLACE)})"
+    def without_repeats(self, table: Table, same_place: Callable[[str, str], str]) -> str:
+        """The query of those rows of a table that are no repeats. `same_place`: see `StageQuery`."""
+        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats ON {same_place('given', 'repeats')}"
 
-    def without_joined(self, table: Table, sides: Sequence[int]) -> str:
-        """The same of the table of a join: of the rows of these sides."""
-        named = zip(PLACE, PLACE_OF_JOINED, strict=True)
-        same = " AND ".join(f"repeats.{place} = coalesce(given.{name}, 0)" for place, name in named)
-        same += f" AND given.side IN ({', '.join(map(str, sides))})"
-        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats ON {same}"
+
+def same_place(row: str, place: str) -> str:
+    """The SQL condition that a row with the columns of PLACE is the record with a place."""
+    return " AND ".join(f"{place}.{name} = {row}.{name}" for name in PLACE)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from strandline.processing.audit.reconciliation import Row, Side
 from strandline.processing.audit.sinks.places import Place
 from strandline.processing.audit.sinks.rows import day_of, stored_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Table, TableWriter
+from strandline.processing.audit_queries.table import Table, TableWriter
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.pipelines.calendars import DAY_MS
 from strandline.results.sinks.files_writer import WrittenFile, emission_of, manifests_of, open_file, read_manifest

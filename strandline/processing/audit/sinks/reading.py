@@ -9,7 +9,7 @@ from strandline.processing.audit.parts import Part
 from strandline.processing.audit.plan import AuditPlan
 from strandline.processing.audit.sinks.files import files_parts
 from strandline.processing.audit.sinks.places import Place, places_of
-from strandline.processing.audit.table import Table
+from strandline.processing.audit_queries.table import Table
 
 
 def sink_parts(settings: Settings, plan: AuditPlan, compared: Table) -> tuple[list[Part], list[str]]:

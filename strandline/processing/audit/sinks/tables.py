@@ -17,7 +17,7 @@ from strandline.processing.audit.parts import Account
 from strandline.processing.audit.sinks.places import Place
 from strandline.processing.audit.sinks.rows import stored_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit.table import Table
+from strandline.processing.audit_queries.table import Table
 from strandline.processing.operators.blobs import batch_of
 from strandline.results.names import OWN_PREFIX
 from strandline.results.sinks.sql_writer import reading, table_of

@@ -12,12 +12,12 @@ from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import FieldName
 from strandline.core.documents import Path
 from strandline.processing.pipelines.joins.join_spec import JoinSpec
-from strandline.processing.pipelines.kind_registry import KEYWORDS, KINDS, part_of
+from strandline.processing.pipelines.kind_registry import KEYWORDS, ROW_KINDS, part_of
 from strandline.processing.pipelines.model.emissions import EmitSpec
 from strandline.processing.pipelines.model.windows import HAVING, WindowSpec
 
 # A model has the fields of its last base first.
-_FIELDS_OF_KINDS = tuple(part_of(kind, "document").Fields for kind in reversed(KINDS))
+_FIELDS_OF_KINDS = tuple(part_of(kind, "document").Fields for kind in reversed(ROW_KINDS))
 
 
 def _places(value: object) -> object:

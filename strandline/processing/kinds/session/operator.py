@@ -29,8 +29,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.keys import key_ranks, merge_keys
-from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
+from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.stages import Stage
 
@@ -247,3 +248,6 @@ def _differs(values: Codes) -> Flags:
 def _renumbered(groups: pa.RecordBatch, numbers: Codes) -> pa.RecordBatch:
     keys = numbers[groups.column(1).to_numpy(zero_copy_only=False)]
     return groups.set_column(1, groups.schema.field(1), pa.array(keys, pa.int64()))
+
+
+operator_of = SessionOperator

@@ -6,13 +6,10 @@ greatest length) to there. Nothing of a whole window leaves the state before it 
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
-from strandline.processing.operators.panes import DayPanes
 from strandline.processing.operators.windows import WindowOperator
-from strandline.processing.pipelines.event_time import CumulativeDayShape
 
 
 class CumulativeOperator(WindowOperator):
@@ -30,15 +27,12 @@ class CumulativeOperator(WindowOperator):
 
     def _whole(self, panes: Codes) -> tuple[Codes, Codes]:
         """Of the whole windows that hold these panes the first pane, and the first one behind."""
-        shape = self.stage.shape
-        if not isinstance(shape, CumulativeDayShape):
-            first = panes // self._size_panes * self._size_panes
-            return first, first + self._size_panes
-        days = DayPanes(shape.whole)
-        numbers, codes = np.unique(days.of(self._panes.starts_ms(panes) * 1000), return_inverse=True)
-        first, behind = (self._panes.of(days.starts_ms(numbers + more) * 1000) for more in (0, 1))
-        return first[codes], behind[codes]
+        first = panes // self._size_panes * self._size_panes
+        return first, first + self._size_panes
 
     def _open_until_ms(self, groups: pa.RecordBatch) -> int:
         """When the step ends in which the last row is: later windows hold the same."""
         return int(self._panes.starts_ms(groups.column(0).to_numpy()[-1:] + 1)[0])
+
+
+operator_of = CumulativeOperator

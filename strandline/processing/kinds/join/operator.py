@@ -23,7 +23,7 @@ Contracts:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,10 +37,11 @@ from strandline.core.errors import PermanentError
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.operators.arithmetic import valid_in
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.functions.zones import FIRST_US, LAST_US
 from strandline.processing.operators.keys import encode_keys, key_ranks, merge_keys
-from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
+from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, Stage
 from strandline.results.names import ROWS_JOINED
 from strandline.results.records.partition_labels import partition_of, stream_place_of
@@ -71,6 +72,8 @@ _RESULTS_AT_ONCE = 500_000
 class IntervalJoinOperator(WindowOperator):
     """One join within an interval of event time."""
 
+    needs_places = True
+
     def __init__(self, stage: JoinStage) -> None:
         super().__init__(stage, {})
         self.join = stage
@@ -95,15 +98,20 @@ class IntervalJoinOperator(WindowOperator):
             ]
         )
 
-    def rows_of_side(self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
-        """Records of one partition as rows of this side. `columns` have OFFSET and ELEMENT."""
+    def rows_of_records(self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
         stands = [columns[OFFSET], columns[ELEMENT].cast(pa.int32()).fill_null(_WHOLE)]
         if self.join.reads_results:
             stands.append(pa.nulls(len(event_us), pa.string()))
         return self._rows_of(side, partition, event_us, columns, stands)
 
-    def rows_of_results(self, side: int, before: Stage, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
-        """Results of the stage `before` as rows of this side. `columns` have its times and its identifying columns."""
+    def rows_of_results(
+        self,
+        side: int,
+        before: Stage,
+        labels: Callable[[], int | Codes],
+        event_us: Codes,
+        columns: dict[str, pa.Array],
+    ) -> Rows:
         count = len(event_us)
         nowhere = [pa.array(np.zeros(count, np.int64)), pa.array(np.full(count, _WHOLE, np.int32))]
         return self._rows_of(side, 0, event_us, columns, [*nowhere, result_places(before, columns)])
@@ -127,7 +135,20 @@ class IntervalJoinOperator(WindowOperator):
         arguments = [pa.array(np.full(count, side, np.int8)), *stands, *before, *values, *after]
         return Rows(partition, event_us, encoded.codes, encoded.table, arguments)
 
-    def are_repeats(self, rows: Rows, repeated: RepeatedRecords) -> Flags:
+    def without_repeats(
+        self, rows: Sequence[Rows], partitions: Sequence[int], repeats: Mapping[int, tuple[pa.RecordBatch, Flags]]
+    ) -> dict[int, Flags]:
+        found: dict[int, list[tuple[int, pa.RecordBatch, Flags]]] = {}
+        for at, of_chunk in repeats.items():
+            found.setdefault(partitions[at], []).append((partitions[at], *of_chunk))
+        repeated = {partition: RepeatedRecords.of(parts) for partition, parts in found.items()}
+        return {
+            at: ~self._are_repeats(rows[at], repeated[partition])
+            for at, partition in enumerate(partitions)
+            if partition in repeated
+        }
+
+    def _are_repeats(self, rows: Rows, repeated: RepeatedRecords) -> Flags:
         """Which rows of one partition stand behind the `dedupe` on their side, and are repeats for it."""
         side, offset, element = (one.to_numpy(zero_copy_only=False) for one in rows.arguments[:3])
         is_behind: Flags = np.isin(side, self.join.deduped_sides)
@@ -521,3 +542,10 @@ class _Results:
 
     def taken(self, rows: Codes) -> _Results:
         return _Results(*[column[rows] for column in vars(self).values()])
+
+
+def operator_of(stage: JoinStage, types: Mapping[str, str]) -> IntervalJoinOperator:
+    """Return the operator of a join. `types`: not needed, because a join computes no expressions."""
+    if stage.is_latest:
+        return LatestJoinOperator(stage)
+    return WindowJoinOperator(stage) if stage.in_windows else IntervalJoinOperator(stage)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from strandline.processing.audit.stored_columns import restored, stored_type
-from strandline.processing.audit.table import Database, Table
-from strandline.processing.audit.window_query import PLACE_IN_LOG
+from strandline.processing.audit_queries.stage_query import PLACE, PLACE_IN_LOG, StageQuery
+from strandline.processing.audit_queries.stored_columns import restored, stored_type
+from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
+from strandline.processing.columns.codes import Codes
+from strandline.processing.kinds.join.operator import result_places
+from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, Stage
 from strandline.results.names import ROWS_JOINED
 from strandline.results.records.partition_labels import PARTITIONS_MAX
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
@@ -26,11 +28,13 @@ _TOO_MANY = (
 )
 
 
-class JoinQuery:
+class JoinQuery(StageQuery):
     """One join: what is kept of the rows of one side, and all results over the rows of both."""
 
     needs_places = True
-    """`rows` needs to know where rows stand."""
+    whole_element = None
+
+    stage: JoinStage
 
     def __init__(self, stage: JoinStage, side: int = LEFT) -> None:
         """`side`: whose rows `rows` takes."""
@@ -51,15 +55,14 @@ class JoinQuery:
             ]
         )
 
-    def rows(self, event_us: pa.Array, columns: Mapping[str, pa.Array], places: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Records of the side as rows for the query."""
+    def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
         of_results = [pa.nulls(len(event_us), kind) for _, kind in _OF_RESULTS] if self.stage.reads_results else []
         return self._rows(event_us, columns, [*places, *of_results])
 
     def rows_of_results(
-        self, event_us: pa.Array, columns: Mapping[str, pa.Array], results: pa.StringArray
+        self, before: Stage, event_us: pa.Array, columns: dict[str, pa.Array], labels: Callable[[], Codes]
     ) -> pa.RecordBatch:
-        """Results of a stage as rows of the side. `results`: what tells each from all others of its stage."""
+        results = result_places(before, columns)
         nowhere = [pa.nulls(len(event_us), kind) for kind in PLACE_IN_LOG]
         return self._rows(event_us, columns, [*nowhere, results, columns[WINDOW_START]])
 
@@ -74,12 +77,16 @@ class JoinQuery:
         return pa.RecordBatch.from_arrays([event_us, side, *stands, *stored], schema=self.row_schema)
 
     def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:
-        """Every result over the table's rows, in no order: as the operator's. `rows`: those of them that count, in a query."""
         names = [WINDOW_START, WINDOW_END, *self.stage.window_types, ROWS_JOINED, PROBLEM]
         kinds = [pa.int64(), pa.int64(), *self._key_types, *self._value_types, pa.string(), pa.string()]
         for batch in database.query(self.sql(rows or table.sql)):
             columns = [restored(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, names)
+
+    def same_place(self, row: str, place: str) -> str:
+        named = zip(PLACE, PLACE_OF_JOINED, strict=True)
+        same = " AND ".join(f"{place}.{name} = coalesce({row}.{column}, 0)" for name, column in named)
+        return f"{same} AND {row}.side IN ({', '.join(map(str, self.stage.deduped_sides))})"
 
     def sql(self, table: str) -> str:
         """The query.
@@ -179,3 +186,10 @@ class JoinQuery:
             return [f"{row}start_ms", f"{row}{_TIME} // 1000 + 1"]
         start = f"{row}{_TIME} // {size_ms * 1000} * {size_ms}"
         return [start, f"{start} + {size_ms}"]
+
+
+def query_of(
+    stage: JoinStage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+) -> JoinQuery:
+    """Return the query of a join. `types`, `place_types`: not needed, because a join computes no expressions."""
+    return JoinQuery(stage, side)

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
+from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.keys import key_ranks, merge_keys
-from strandline.processing.operators.windows import ClosedWindows, Closing, Rows, WindowOperator, WindowState
+from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.event_time import CountShape
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.names import WINDOW_NUMBER
@@ -202,3 +203,6 @@ class CountOperator(WindowOperator):
 def _of(batch: pa.RecordBatch, at: int) -> Codes:
     values: Codes = batch.column(at).to_numpy(zero_copy_only=False)
     return values
+
+
+operator_of = CountOperator

@@ -1,0 +1,72 @@
+"""The contract of the query with which the audit computes one stage again.
+
+It is a second opinion: it shares no code with the operator of the stage but the expressions, and the hash of what is counted
+approximately. Each kind of stage has its query in its folder (`audit`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from strandline.processing.audit_queries.table import Database, Table
+from strandline.processing.columns.codes import Codes
+from strandline.processing.pipelines.kind_registry import part_of
+from strandline.processing.pipelines.stages import Stage
+
+PLACE_IN_LOG = (pa.int32(), pa.int64(), pa.int32())
+"""Types of the place of a record: partition, offset, element of an exploded record."""
+
+
+class StageQuery(ABC):
+    """What is kept of each row of a stage, and the results over all of them."""
+
+    stage: Stage
+    row_schema: pa.Schema
+    """Columns of the table of rows."""
+    needs_places: bool
+    """True if `rows` needs the places of the rows."""
+    whole_element: int | None = 0
+    """Element in the place of a row that is a whole record."""
+
+    @abstractmethod
+    def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
+        """Return records as rows of the table. `event_us`: event time of each. `places`: see PLACE_IN_LOG; empty unless
+        `needs_places` is true."""
+
+    @abstractmethod
+    def rows_of_results(
+        self, before: Stage, event_us: pa.Array, columns: dict[str, pa.Array], labels: Callable[[], Codes]
+    ) -> pa.RecordBatch:
+        """Return results of the stage `before` as rows of the table. `labels`: returns the partition that each result has in the
+        operator."""
+
+    @abstractmethod
+    def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield all results over the rows of the table, in any order, with the columns of the operator's results. `rows`: a query
+        of the rows that count. None if all count."""
+
+    @abstractmethod
+    def same_place(self, row: str, place: str) -> str:
+        """Return the SQL condition that a row of the table is the record with a place. `row`, `place`: names in the query; the
+        place has the columns of PLACE."""
+
+
+PLACE = ("place_0", "place_1", "place_2")
+"""Columns of a place in tables of places."""
+
+
+def query_of(
+    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+) -> StageQuery:
+    """Return the query of a stage.
+
+    Args:
+        side: Input of the stage whose rows the query takes.
+        types: Columns in sight of the stage's expressions.
+        place_types: Types of the columns in whose order rows stand that have one event time.
+    """
+    query: StageQuery = part_of(stage.kind, "audit").query_of(stage, side, types, place_types)
+    return query

@@ -1,0 +1,121 @@
+"""One window stage as one query of DuckDB. What windows a row is in, each kind of windows says in its folder."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.processing.aggregates.contract import AuditRows, argument_name
+from strandline.processing.audit_queries.stage_query import PLACE, PLACE_IN_LOG, StageQuery
+from strandline.processing.audit_queries.stored_columns import restored, stored_type
+from strandline.processing.audit_queries.table import Database, Table
+from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.columns.codes import Codes
+from strandline.processing.operators.aggregate_calls import AggregateCalls
+from strandline.processing.pipelines.stages import Stage
+from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
+
+TIME = "time_ms"
+"""Column of the event time, in milliseconds."""
+EXACT_TIME = "time_us"
+"""Column of the event time, in microseconds, if windows are numbered by the order of records."""
+
+
+class WindowQuery(StageQuery):
+    """One stage of windows. Derived classes say which windows a row is in."""
+
+    def __init__(
+        self, stage: Stage, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+    ) -> None:
+        """`types`: the columns in sight of the stage's aggregates and `by` fields. `place_types`: of the columns in whose order
+        rows stand that have one event time."""
+        self.stage = stage
+        self._calls = AggregateCalls(stage.name, stage.aggregates, types)
+        self._key_types = [arrow_type(kind) for kind in stage.by_types]
+        self.keys = [f"key_{at}" for at in range(len(stage.by))]
+        self._beside = list(stage.identifying[len(stage.by) :])
+        self._group = ", ".join(["start_ms", "end_ms", *self.keys, *("number" for _ in self._beside)])
+        calls = self._calls.calls
+        self.needs_places = (
+            stage.dedupe is not None or bool(stage.windows.numbering) or any(call.function.is_ordered for call in calls)
+        )
+        self.places = [f"place_{at}" for at in range(len(place_types))] if self.needs_places else []
+        self._computed = list(
+            {column.name: column for call in calls for column in call.function.audit_columns(call)}.values()
+        )
+        """The columns that Python computes from arguments."""
+        order = AuditRows(self._group, tuple(self.places))
+        self._queries = [(call, call.function.audit_query(call, order)) for call in calls]
+        arguments = [(argument_name(at), stored_type(kind)) for at, kind in enumerate(self._calls.argument_types)]
+        keys = [(name, stored_type(kind)) for name, kind in zip(self.keys, self._key_types, strict=True)]
+        computed = [(column.name, column.type) for column in self._computed]
+        places = [(name, stored_type(kind)) for name, kind in zip(self.places, place_types, strict=False)]
+        exact = [(EXACT_TIME, pa.int64())] if stage.windows.numbering else []
+        self.row_schema = pa.schema([(TIME, pa.int64()), *exact, *keys, *arguments, *computed, *places])
+
+    def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
+        arguments = self._calls.evaluate_arguments(columns, event_us)
+        computed = [column.compute(arguments[column.argument]) for column in self._computed]
+        values = [*(columns[name] for name in self.stage.by), *arguments, *computed, *places[: len(self.places)]]
+        time_ms = pc.divide(event_us, 1000)
+        stored = [restored(one, stored_type(one.type)) for one in values]
+        exact = [event_us] if self.stage.windows.numbering else []
+        return pa.RecordBatch.from_arrays([time_ms, *exact, *stored], schema=self.row_schema)
+
+    def rows_of_results(
+        self, before: Stage, event_us: pa.Array, columns: dict[str, pa.Array], labels: Callable[[], Codes]
+    ) -> pa.RecordBatch:
+        places: list[pa.Array] = []
+        if self.needs_places:
+            partitions = pa.array(np.broadcast_to(labels(), len(event_us)))
+            places = [partitions, *(columns[name] for name in before.identifying)]
+        return self.rows(event_us, columns, places)
+
+    def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield WINDOW_START, WINDOW_END, `by` fields, aggregates, PROBLEM."""
+        for batch in database.query(self.sql(rows or table.sql, self.days(database, table))):
+            yield self._finish(batch)
+
+    def same_place(self, row: str, place: str) -> str:
+        return " AND ".join(f"{place}.{name} = {row}.{name}" for name in PLACE)
+
+    def days(self, database: Database, table: Table) -> Sequence[tuple[int, int]]:
+        """Return start and end of each window that can hold a row, if they can't be computed in SQL."""
+        return ()
+
+    @abstractmethod
+    def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
+        """Return a query of the rows with the start and the end of their windows, `start_ms` and `end_ms`: one row for each
+        window that a row is in. `table`: the rows, in SQL. `days`: as `days` returns them."""
+
+    def sql(self, table: str, days: Sequence[tuple[int, int]] = ()) -> str:
+        """The query. `days`: as `days` returns them.
+
+        1. Give each row the start and the end of its window, or one row for each window that it is in.
+        2. Give it what aggregates need of it beside its group: how far it is from the least value, where it stands.
+        3. Group by window and keys.
+        """
+        own = dict.fromkeys(column for _, query in self._queries for column in query.row_columns)
+        row_columns = "".join(f", {column}" for column in own)
+        values = [value for _, query in self._queries for value in query.values]
+        columns = "".join(f", {value} AS value_{at}" for at, value in enumerate(values))
+        rows = f"SELECT *{row_columns} FROM ({self.windows(table, days)})"
+        return f"SELECT {self._group}{columns} FROM ({rows}) GROUP BY {self._group}"
+
+    def _finish(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        starts, ends, *rest = batch.columns
+        beside = rest[len(self.keys) : len(self.keys) + len(self._beside)]
+        keys, values = rest[: len(self.keys)], iter(rest[len(self.keys) + len(beside) :])
+        found = []
+        for call, query in self._queries:
+            computed = call.function.audit_values(call, [next(values) for _ in query.values])
+            found.append(replace(computed, values=restored(computed.values, arrow_type(call.type))))
+        results, problem = self._calls.results(found, batch.num_rows)
+        by_fields = [restored(column, kind) for column, kind in zip(keys, self._key_types, strict=True)]
+        names = [WINDOW_START, WINDOW_END, *self.stage.window_types, *self._beside, PROBLEM]
+        return pa.RecordBatch.from_arrays([starts, ends, *by_fields, *results, *beside, problem], names)

@@ -1,0 +1,36 @@
+"""Windows that count records in the audit's query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG
+from strandline.processing.audit_queries.window_query import EXACT_TIME, TIME, WindowQuery
+from strandline.processing.pipelines.event_time import CountShape
+from strandline.processing.pipelines.stages import Stage
+
+
+class CountQuery(WindowQuery):
+    """As `CountShape` says: number each key's rows in their order, anew in each period of the greatest length."""
+
+    def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
+        shape = self.stage.shape
+        assert isinstance(shape, CountShape), "chosen by the kind of the windows"
+        size = shape.size_ms
+        by = ", ".join([*self.keys, f"{TIME} // {size}"])
+        order = ", ".join([EXACT_TIME, *self.places])
+        nth = f"row_number() OVER (PARTITION BY {by} ORDER BY {order}) - 1"
+        found = f"SELECT *, ({nth}) // {shape.count} AS number FROM {table}"
+        window = f"OVER (PARTITION BY {by}, number)"
+        period_ends = f"({TIME} // {size} + 1) * {size}"
+        ends = f"CASE count(*) {window} WHEN {shape.count} THEN max({TIME}) {window} + 1 ELSE {period_ends} END"
+        return f"SELECT *, min({TIME}) {window} AS start_ms, {ends} AS end_ms FROM ({found})"
+
+
+def query_of(
+    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+) -> WindowQuery:
+    """Return the query of a stage. `side`: always LEFT, because a window has one input."""
+    return CountQuery(stage, types, place_types)

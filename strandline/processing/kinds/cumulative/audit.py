@@ -1,0 +1,31 @@
+"""Cumulative windows in the audit's query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG
+from strandline.processing.audit_queries.window_query import TIME, WindowQuery
+from strandline.processing.pipelines.stages import Stage
+
+
+class CumulativeQuery(WindowQuery):
+    """A row is in each window that began last before it, and ends later."""
+
+    def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
+        shape = self.stage.shape
+        size, step = shape.size_ms, shape.every_ms
+        rest = f"({TIME} + {size - shape.offset_ms % size}) % {size}"
+        ends = f"CAST(range({rest} // {step} + 1, {size // step} + 1) AS BIGINT[])"
+        return (
+            f"SELECT *, {TIME} - {rest} AS start_ms, {TIME} - {rest} + {step} * unnest({ends}) AS end_ms FROM {table}"
+        )
+
+
+def query_of(
+    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+) -> WindowQuery:
+    """Return the query of a stage. `side`: always LEFT, because a window has one input."""
+    return CumulativeQuery(stage, types, place_types)

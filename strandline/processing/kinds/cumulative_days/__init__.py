@@ -1,0 +1,1 @@
+"""Cumulative windows of days of a time zone."""

@@ -1,0 +1,1 @@
+"""Windows of days of a time zone."""

@@ -1,0 +1,53 @@
+"""Windows of days of a time zone in the audit's query, which gets the start and the end of each window from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG
+from strandline.processing.audit_queries.table import Database, Table
+from strandline.processing.audit_queries.window_query import TIME, WindowQuery
+from strandline.processing.pipelines.event_time import CumulativeDayShape, DayShape
+from strandline.processing.pipelines.stages import Stage
+
+
+class DayQuery(WindowQuery):
+    """Windows of days, and cumulative windows that begin with such."""
+
+    def days(self, database: Database, table: Table) -> Sequence[tuple[int, int]]:
+        shape = self.stage.shape
+        whole = shape.whole if isinstance(shape, CumulativeDayShape) else shape
+        assert isinstance(whole, DayShape), "chosen by the kind of the windows"
+        return list(_days(database, table, whole))
+
+    def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
+        known = ", ".join(map(str, days)) or "(0, 0)"
+        found = (
+            f"SELECT * FROM {table} AS rows, (VALUES {known}) AS days(start_ms, last_ms) "
+            f"WHERE {TIME} >= start_ms AND {TIME} < last_ms"
+        )
+        return f"SELECT *, {self._ends()} AS end_ms FROM ({found})"
+
+    def _ends(self) -> str:
+        """The end of each window within a window from `start_ms` to `last_ms` that a row is in."""
+        return "last_ms"
+
+
+def _days(database: Database, table: Table, shape: DayShape) -> Iterator[tuple[int, int]]:
+    """Start and end of each window that may hold a row."""
+    found: set[int] = set()
+    more = shape.size_ms // shape.every_ms
+    for batch in database.query(f"SELECT DISTINCT {TIME} // {shape.every_ms} AS about FROM {table.sql}"):
+        for about in batch.column(0).to_pylist():
+            found.update(range(about - 1 - more, about + 2))
+    for number in sorted(found):
+        yield shape.start_ms(number), shape.end_ms(number)
+
+
+def query_of(
+    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+) -> WindowQuery:
+    """Return the query of a stage. `side`: always LEFT, because a window has one input."""
+    return DayQuery(stage, types, place_types)

@@ -1,0 +1,20 @@
+"""The operator of windows of days: a pane is as many days as lie between the beginnings of two windows, of whatever length."""
+
+from __future__ import annotations
+
+from strandline.processing.operators.panes import DayPanes
+from strandline.processing.operators.windows import WindowOperator
+from strandline.processing.pipelines.event_time import DayShape
+from strandline.processing.pipelines.stages import Stage
+
+
+class DayOperator(WindowOperator):
+    """One stage of windows of days. The check of a pipeline lets the size only be a multiple of the distance."""
+
+    def __init__(self, stage: Stage, types: dict[str, str]) -> None:
+        super().__init__(stage, types)
+        assert isinstance(stage.shape, DayShape), "chosen by the kind of the windows"
+        self._panes = DayPanes(stage.shape)
+
+
+operator_of = DayOperator

@@ -1,0 +1,47 @@
+"""Sessions in the audit's query, by window functions over each key's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG
+from strandline.processing.audit_queries.window_query import TIME, WindowQuery
+from strandline.processing.pipelines.event_time import SessionShape
+from strandline.processing.pipelines.stages import Stage
+
+
+class SessionQuery(WindowQuery):
+    """As `SessionShape` says.
+
+    1. A row the gap or more behind the one before it begins a chain; number each key's chains.
+    2. Find each chain's first cut, and for each row the next cut behind it.
+    3. Rows of one chain with one next cut are a session.
+    """
+
+    def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
+        shape = self.stage.shape
+        assert isinstance(shape, SessionShape), "chosen by the kind of the windows"
+        pane, cut, gap = shape.pane_ms, shape.cut_ms, shape.gap_ms
+        in_order = self._over(order=f"ORDER BY {TIME}")
+        begins = f"CASE WHEN {TIME} - lag({TIME}) {in_order} < {gap} THEN 0 ELSE 1 END"
+        found = f"SELECT *, {begins} AS begins FROM {table}"
+        found = f"SELECT *, sum(begins) {in_order} AS chain FROM ({found})"
+        found = f"SELECT *, min({TIME}) {self._over('chain')} // {pane} * {pane} + {cut} AS first_cut FROM ({found})"
+        next_cut = f"CASE WHEN {TIME} < first_cut THEN first_cut ELSE ({TIME} // {cut} + 1) * {cut} END"
+        found = f"SELECT *, {next_cut} AS cut FROM ({found})"
+        of_session = self._over("chain", "cut")
+        ends = f"least(max({TIME}) {of_session} + {gap}, cut)"
+        return f"SELECT *, min({TIME}) {of_session} AS start_ms, {ends} AS end_ms FROM ({found})"
+
+    def _over(self, *columns: str, order: str = "") -> str:
+        by = ", ".join([*self.keys, *columns])
+        return f"OVER ({f'PARTITION BY {by} ' if by else ''}{order})"
+
+
+def query_of(
+    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+) -> WindowQuery:
+    """Return the query of a stage. `side`: always LEFT, because a window has one input."""
+    return SessionQuery(stage, types, place_types)

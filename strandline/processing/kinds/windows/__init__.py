@@ -1,0 +1,1 @@
+"""Tumbling and sliding windows."""

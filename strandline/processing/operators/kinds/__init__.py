@@ -1,1 +1,0 @@
-"""Operators of windows of other kinds than those that the clock bounds."""
