@@ -19,7 +19,11 @@ ENGINE = ("processing/slices", "processing/source", "processing/emission", "proc
 """What must be known to mend a recovery."""
 OF_KINDS = ("processing/kinds", "processing/operators/kinds", "processing/pipelines/joins")
 """Folders that may ask which kind of step or window something is."""
-BASES = {"RowStep", "Stage", "WindowShape"}
+BASES = {"RowStep", "Projection", "DuplicateFilter", "Stage", "WindowShape"}
+"""Contracts of kinds. The engine may ask for `Projection` and `DuplicateFilter`, which are contracts, too."""
+
+NAMED_BY = (".windows.kind", "stage.kind", "step.kind", ".keyword")
+"""Ends of expressions whose comparison with a name is a test of a kind, too."""
 
 
 class Size(NamedTuple):
@@ -87,6 +91,8 @@ def tests_of_kinds() -> list[str]:
                 asked = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)} & classes
                 if asked:
                     found.append(f"{place}:{node.lineno} {', '.join(sorted(asked))}")
+            elif isinstance(node, ast.Compare) and ast.unparse(node.left).endswith(NAMED_BY):
+                found.append(f"{place}:{node.lineno} {ast.unparse(node)}")
     return found
 
 

@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from strandline.core.times.durations import FOREVER_MS, format_duration, format_place, format_retention
+from strandline.processing.kinds.stage_words import StageInGraph, emits_in_words, step_in_words, words_of
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
-from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
-from strandline.processing.pipelines.kind_registry import part_of
 from strandline.processing.pipelines.model.inputs import StreamInputSpec
 from strandline.processing.pipelines.row_step import RowStep
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, RecordPath, RecordStage, Stage
-from strandline.results.names import open_index
+from strandline.processing.pipelines.stages import LEFT, RecordPath, RecordStage, Stage
 
-TEXT_BYTES = 24
-"""What a text takes in an estimate: twenty characters, and where it begins."""
-LIST_VALUES = 20
-"""How many values a list is taken to have."""
-_MANY_PARTIALS = 100
 _LONG_DEDUPE_MS = 3_600_000
 _MANY_BUCKETS = "as many as the run has shuffle partitions"
 Answer = dict[str, Any]
@@ -41,14 +32,12 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
         told.append(record_stage)
     stages = []
     for number, (stage, operator) in enumerate(zip(pipeline.stages, cascade.operators, strict=True)):
-        if isinstance(stage, JoinStage):
-            stages.append(_join(pipeline, stage, operator, _delay_ms(pipeline)))
-            continue
         window = next(iter(pipeline.taken_by(stage.name)), None)
         source, steps = (window, stage.inputs[LEFT].steps) if window is not None else _behind(stage, told)
         is_split = number in cascade.split_stages
         source = source or _streams_of(pipeline, stage)
-        stages.append(_stage(stage, source, steps, operator, _delay_ms(pipeline), is_split=is_split))
+        here = StageInGraph(pipeline, stage, operator, source, steps, _delay_ms(pipeline), is_split)
+        stages.append(words_of(stage).graph(here))
     branches = [_branch(pipeline, branch, cascade) for branch in cascade.branches]
     alone = [one for one in branches if one["buckets"] == "one"]
     return {
@@ -170,105 +159,10 @@ def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> 
     return {
         "name": stage.name,
         "from": source,
-        "steps_before": [_step(step) for step in steps],
+        "steps_before": [step_in_words(step) for step in steps],
         "fields": stage.field_types,
-        "emits": list(_emits(stage)),
+        "emits": list(emits_in_words(stage)),
     }
-
-
-def _stage(
-    stage: Stage, source: str, steps: Sequence[RowStep], operator: WindowOperator, delay_ms: int, *, is_split: bool
-) -> Answer:
-    """`steps`: those behind `source`, or behind its emission."""
-    panes = -(-(stage.size_ms + delay_ms + stage.revise_ms) // operator.pane_ms) + 1
-    row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
-    return {
-        "name": stage.name,
-        "from": source,
-        "steps_before": [_step(step) for step in steps],
-        "windows": str(stage.shape),
-        "size_ms": stage.size_ms,
-        "every_ms": stage.every_ms,
-        "by": dict(zip(stage.by, stage.by_types, strict=True)),
-        "aggregates": {column.name: column.sql for column in stage.aggregates},
-        "steps_after": [_step(step) for step in stage.post_steps],
-        "emits": list(_emits(stage)),
-        "merged_from_parts": is_split,
-        "join": None,
-        "state": {
-            "pane_ms": operator.pane_ms,
-            "panes_open": panes,
-            "bytes_a_pane_and_key": row_bytes,
-            "bytes_a_key": key_bytes + panes * row_bytes,
-            "partials": [str(kind) for kind in operator.aggregates.partial_types],
-        },
-        "results_after_ms": delay_ms,
-    }
-
-
-def _join(pipeline: CheckedPipeline, stage: JoinStage, operator: WindowOperator, delay_ms: int) -> Answer:
-    """`size_ms`: the longest window of a result."""
-    spec = next(one.join for one in pipeline.spec.steps if one.join is not None and one.join.name == stage.name)
-    row_bytes, key_bytes = _bytes_of(operator.state_schema), _bytes_of(operator.key_schema)
-    sides = {LEFT: ("left", spec.left), RIGHT: ("right", spec.right)}
-    streams = {side: [pipeline.inputs[one.stream].name for one in stage.inputs[side].paths] for side in sides}
-    holds_ms = [stage.size_ms if stage.in_windows else stage.hold_ms(side) for side in (LEFT, RIGHT)]
-    return {
-        "name": stage.name,
-        "from": f"{spec.left}, {spec.right}",
-        "steps_before": [
-            f"{sides[side][0]}: {_step(step)}"
-            + (f" ({pipeline.inputs[path.stream].name})" if len(streams[side]) > 1 else "")
-            for side, path in stage.record_paths
-            for step in path.steps
-        ]
-        + [f"{sides[side][0]}: {_step(step)}" for side, given in stage.result_inputs for step in given.steps],
-        "windows": str(stage.shape),
-        "size_ms": stage.size_ms,
-        "every_ms": stage.every_ms,
-        "by": dict(zip(stage.by, stage.by_types, strict=True)),
-        "aggregates": {},
-        "steps_after": [_step(step) for step in stage.post_steps],
-        "emits": list(_emits(stage)),
-        "merged_from_parts": False,
-        "join": {
-            "type": stage.type,
-            "left": spec.left,
-            "left_streams": streams[LEFT],
-            "right": spec.right,
-            "right_streams": streams[RIGHT],
-            "add": dict(spec.add),
-            "left_is_held_ms": holds_ms[LEFT] + delay_ms,
-            "right_is_held_ms": holds_ms[RIGHT] + delay_ms,
-            "max_rows": stage.max_rows,
-            "latest": stage.is_latest,
-        },
-        "state": {"bytes_a_row": row_bytes, "bytes_a_key": key_bytes, "partials": []},
-        "results_after_ms": delay_ms,
-    }
-
-
-def _emits(stage: RecordStage | Stage) -> Iterator[str]:
-    for emit in stage.emits:
-        yield f"{emit.kind}: {emit.name}"
-        if emit.index.updates_ms is not None:
-            yield f"elasticsearch: {open_index(emit.name)}, each {format_duration(emit.index.updates_ms)} what open windows hold"
-
-
-def _step(step: RowStep) -> str:
-    sentence: str = part_of(step.kind, "words").sentence(step)
-    return sentence
-
-
-def _bytes_of(schema: pa.Schema) -> int:
-    """What a row takes, about."""
-    total = 0
-    for kind in schema.types:
-        try:
-            total += -(-kind.bit_width // 8)
-        except ValueError:  # a text, or a list
-            total += TEXT_BYTES * (LIST_VALUES if pa.types.is_list(kind) else 1)
-    return total
 
 
 def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answer]) -> Iterator[str]:
@@ -286,48 +180,7 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"other windows behind '{name}'"
             )
     for stage, told in zip(pipeline.stages, stages, strict=True):
-        if isinstance(stage, JoinStage) and stage.is_latest:
-            yield (
-                f"'{stage.name}' keeps of each key the latest row on the right until it is "
-                f"{format_duration(stage.before_ms)} old, and rows that wait for the watermark"
-            )
-            continue
-        if isinstance(stage, JoinStage):
-            rows_bytes = told["state"]["bytes_a_row"] * stage.max_rows * 2
-            yield (
-                f"'{stage.name}' keeps each row for as long as a partner can come, up to {rows_bytes:,} bytes of a key "
-                f"(max_rows: {stage.max_rows:,} on each side), and more while rows wait for the watermark; so many on both sides "
-                f"make {stage.max_rows**2:,} results, which are in memory together if they close together"
-            )
-            continue
-        if stage.windows.kind == "count":
-            yield (
-                f"'{stage.name}' keeps each row until event time is {format_duration(_delay_ms(pipeline))} past it, since only "
-                f"then its place is known, and of each key one window until the next multiple of {format_duration(stage.size_ms)}"
-            )
-        if stage.revise_ms:
-            yield (
-                f"late records revise the results of '{stage.name}' for {format_duration(stage.revise_ms)}: for so long it keeps "
-                "what has closed, and a rewind reads back so much further"
-            )
-        if any(kind.startswith("list") for kind in told["state"]["partials"]):
-            yield (
-                f"'{stage.name}' keeps lists of values, which are bounded, but longer than other partial results: up to 80 kB "
-                "for each aggregate, pane, key and partition, or more where texts are counted"
-            )
-        if told["state"]["panes_open"] > _MANY_PARTIALS:
-            many = f"{told['state']['panes_open']:,} partial results"
-            each = f"one for each {format_duration(told['state']['pane_ms'])}"
-            if stage.windows.kind == "session":
-                yield f"'{stage.name}' keeps {many} of a key that never pauses, {each}; a shorter 'max' keeps fewer"
-            else:
-                yield (
-                    f"'{stage.name}' keeps {many} a key, {each}; a longer distance between windows, or a shorter delay, "
-                    "keeps fewer"
-                )
-        if stage.overlaps:
-            times = -(-stage.size_ms // stage.every_ms)
-            yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
+        yield from words_of(stage).hints(stage, told, _delay_ms(pipeline))
     if pipeline.dedupe is not None and pipeline.dedupe.compares_all:
         yield (
             "the distinct remembers every record of the range, each slice writes what it remembers anew, and a start reads the "
@@ -345,7 +198,7 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
             yield f"records wait for what another job emits to {read.name}, as long as that takes"
         elif pipeline.stages and timeout_ms is None and (partitions > 1 or pipeline.has_several_inputs):
             yield f"idle_timeout{of_which} is null: one silent partition holds all windows open"
-    windows = [stage for stage in pipeline.stages if not isinstance(stage, JoinStage)]
+    windows = [stage for stage in pipeline.stages if stage.keyword == "window"]
     if windows and _delay_ms(pipeline) > min(stage.size_ms for stage in windows):
         delay = format_duration(_delay_ms(pipeline))
         yield f"the delay, {delay}, is longer than the shortest window: results come that much later"

@@ -50,6 +50,8 @@ class WindowShape:
     """For so long after its end, in event time, late records revise a window's result; 0: they don't."""
 
     kind: ClassVar[str] = "windows"
+    begin_together: ClassVar[bool] = False
+    """True if several windows begin at one time and end one after the other."""
 
     @property
     def time_zone(self) -> str | None:
@@ -206,6 +208,7 @@ class CumulativeShape(WindowShape):
     at the last multiple of `size_ms`, the greatest length, before."""
 
     kind = "cumulative"
+    begin_together = True
 
     @property
     def grid_ms(self) -> int:

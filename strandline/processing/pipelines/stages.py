@@ -256,6 +256,33 @@ class Stage:
         return (*self.by, *self.windows.numbering)
 
     @property
+    def why_not_revised(self) -> str:
+        """Reason why late records can't revise results, with the remedy. Empty if they can."""
+        if self.windows.needs_whole_keys:
+            return (
+                "with 'late: {revise: ...}' a window is tumbling, sliding or cumulative: of others a late record may move where "
+                "they begin and end; raise the delay instead"
+            )
+        return ""
+
+    @property
+    def why_no_updates(self) -> str:
+        """Reason why open windows can't be shown. Empty if they can."""
+        if any(step.functions for step in self.post_steps):
+            return "shows windows in a thread of its own, where no function of a package is called"
+        return ""
+
+    @property
+    def compared_windows(self) -> object:
+        """What an upgrade compares of the windows, apart from `upgrade_facts`."""
+        return self.windows
+
+    @property
+    def upgrade_facts(self) -> dict[str, object]:
+        """Facts that only this kind of stage has, whose changes an upgrade reports: name in a sentence -> value."""
+        return {}
+
+    @property
     def needs_whole_keys(self) -> bool:
         """Whether a window, or a revision of its result, can be told only from all rows of its key together."""
         return self.windows.needs_whole_keys or self.revise_ms > 0
@@ -320,6 +347,30 @@ class JoinStage(Stage):
     @property
     def kind(self) -> str:
         return self.keyword
+
+    @property
+    def why_not_revised(self) -> str:
+        return "needs a window, and joined rows are final at once; raise the delay instead"
+
+    @property
+    def why_no_updates(self) -> str:
+        return "shows windows that are open, and a join has none: its rows are final at once"
+
+    @property
+    def compared_windows(self) -> object:
+        """Only how long they are. The rest is among `upgrade_facts`."""
+        return self.size_ms, self.every_ms
+
+    @property
+    def upgrade_facts(self) -> dict[str, object]:
+        right = self.inputs[RIGHT]
+        return {
+            "how near rows are": None if self.in_windows and not self.has_same_windows else self.windows,
+            "the type": self.type,
+            "the fields": self.columns,
+            "the steps to the right side": (_identities(right.first_steps), right.before_post_steps),
+            "max_rows": self.max_rows,
+        }
 
     @property
     def interval(self) -> JoinShape | None:

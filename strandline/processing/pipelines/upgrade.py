@@ -14,9 +14,8 @@ from enum import StrEnum
 from strandline.core.described import Described
 from strandline.core.times.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
-from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.row_step import Identity, RowStep
-from strandline.processing.pipelines.stages import LEFT, RIGHT, Emit, JoinStage, RecordStage, Stage, StageInput
+from strandline.processing.pipelines.stages import LEFT, Emit, RecordStage, Stage, StageInput
 from strandline.results.index_settings import IndexSettings
 
 
@@ -150,8 +149,11 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
         if _first_steps(old_stages[name]) == _first_steps(new_stages[name]) and (
             _paths(before, old_stages[name]) != _paths(after, new_stages[name])
         ):
-            kind = "join" if isinstance(new_stages[name], JoinStage) else "window"
-            yield Change(f"the streams of {kind} {name}", Effect.REWIND, "open windows are computed in the new way")
+            yield Change(
+                f"the streams of {new_stages[name].keyword} {name}",
+                Effect.REWIND,
+                "open windows are computed in the new way",
+            )
         taken, now_taken = before.taken_by(name), after.taken_by(name)
         if taken != now_taken:
             yield Change(
@@ -192,14 +194,13 @@ def _steps_to(given: StageInput) -> tuple[list[Identity], bool]:
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
-    if _windows_of(old) != _windows_of(new):
+    if old.compared_windows != new.compared_windows:
         yield Change(
             f"window {old.name} from {old.shape} to {new.shape}",
             Effect.REWIND,
             "the new windows that end after the last emitted one are computed whole; the last old ones overlap them",
         )
-    if isinstance(old, JoinStage) or isinstance(new, JoinStage):
-        yield from _of_join(old, new)
+    yield from _of_facts(old, new)
     if old.by != new.by:
         yield Change(f"the key of window {old.name}", Effect.REWIND, "open windows are computed by the new key")
     if old.aggregates != new.aggregates:
@@ -210,47 +211,16 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
         yield Change(f"the steps behind window {old.name}", Effect.REWIND, "open windows are computed in the new way")
 
 
-def _windows_of(stage: Stage) -> object:
-    """Where its windows begin and end. Of a join only how long they are: the rest of it has changes of its own."""
-    if isinstance(stage, JoinStage):
-        return stage.size_ms, stage.every_ms
-    return stage.windows
-
-
-def _of_join(old: Stage, new: Stage) -> Iterator[Change]:
-    if not (isinstance(old, JoinStage) and isinstance(new, JoinStage)):
-        yield Change(
-            f"{old.name} from {_kind(old)} to {_kind(new)}",
-            Effect.REWIND,
-            "what ends after the last emitted result is computed in the new way",
-        )
+def _of_facts(old: Stage, new: Stage) -> Iterator[Change]:
+    """What only their kind of stage has; or that they are of different kinds."""
+    how = "what ends after the last emitted result is computed in the new way"
+    if old.keyword != new.keyword:
+        yield Change(f"{old.name} from a {old.keyword} to a {new.keyword}", Effect.REWIND, how)
         return
-    for what, was, now in (
-        ("how near rows are", _nearness(old), _nearness(new)),
-        ("the type", old.type, new.type),
-        ("the fields", old.columns, new.columns),
-        (
-            "the steps to the right side",
-            _steps_to(old.inputs[RIGHT]),
-            _steps_to(new.inputs[RIGHT]),
-        ),
-        ("max_rows", old.max_rows, new.max_rows),
-    ):
-        if was != now:
-            yield Change(
-                f"{what} of join {old.name}",
-                Effect.REWIND,
-                "what ends after the last emitted result is computed in the new way",
-            )
-
-
-def _nearness(join: JoinStage) -> WindowShape | None:
-    """The rule for the rows of a pair. None if they are in one tumbling window, whose length `_windows_of` compares."""
-    return None if join.in_windows and not join.has_same_windows else join.windows
-
-
-def _kind(stage: Stage) -> str:
-    return "a join" if isinstance(stage, JoinStage) else "a window"
+    now = new.upgrade_facts
+    for what, was in old.upgrade_facts.items():
+        if was != now[what]:
+            yield Change(f"{what} of {old.keyword} {old.name}", Effect.REWIND, how)
 
 
 def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
@@ -329,7 +299,7 @@ def _is_another(
     was_there = any(stage.name == new.name for stage in before.all_stages)
     if is_left or was_there:
         return True
-    return isinstance(old, Stage) and isinstance(new, Stage) and _windows_of(old) != _windows_of(new)
+    return isinstance(old, Stage) and isinstance(new, Stage) and old.compared_windows != new.compared_windows
 
 
 def _settings_of(stage: Stage | RecordStage, emit: Emit) -> tuple[IndexSettings, int | None, str]:

@@ -10,9 +10,8 @@ from strandline.core.times.durations import format_about, format_duration
 from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, SenderFaults, SliceRow, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
+from strandline.processing.kinds.stage_words import words_of
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.event_time import CountShape, SessionShape
-from strandline.processing.pipelines.stages import JoinStage
 from strandline.services.rest.views import ExplanationView
 
 _NOT_READING = {
@@ -235,17 +234,7 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     newest_ms = max(reached.values())
     closed_ms = min(reached.values()) if checkpoint.closes_ms is None else checkpoint.closes_ms
     first = min(facts.pipeline.first_stages, key=lambda one: one.shape.first_end(closed_ms))
-    end_ms = first.shape.first_end(closed_ms)
-    window = f"the window of stage {first.name} that ends at {_time(end_ms)}"
-    if isinstance(first, JoinStage) and not first.in_windows:
-        end_ms = first.shape.last_open_end(newest_ms)
-        window = f"the last row that join {first.name} holds until a partner can no longer come, at {_time(end_ms)}"
-    elif isinstance(first.windows, SessionShape):
-        end_ms = newest_ms + first.windows.gap_ms
-        window = f"the session of stage {first.name} that ends at {_time(end_ms)} unless records follow"
-    elif isinstance(first.windows, CountShape):
-        end_ms = first.shape.last_end_holding(newest_ms)
-        window = f"the window of stage {first.name} that ends at {_time(end_ms)}, or when it has {first.windows.count:,} records"
+    end_ms, window = words_of(first).closing(first, closed_ms, newest_ms, _time)
     needed_ms = end_ms + rule.delay_ms
     silence = "" if rule.idle_timeout_ms is None else f", or after {format_duration(rule.idle_timeout_ms)} of silence"
     closes = f"it closes when event time reaches {_time(needed_ms)} (its end, and the delay of "

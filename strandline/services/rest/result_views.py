@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from strandline.processing.kinds.stage_words import words_of
 from strandline.processing.pipelines.aggregate_nodes import read_call
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.event_time import CumulativeShape
 from strandline.processing.pipelines.expressions import tree_of
 from strandline.processing.pipelines.row_step import Column
-from strandline.processing.pipelines.stages import Emit, JoinStage, RecordStage, Stage
+from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.charts.lens import Operation
 from strandline.results.charts.saved_objects import RECORDS_SIZE_MS, Measure, ResultView, SavedObject, saved_objects
 
@@ -25,19 +25,12 @@ def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
             by=tuple(zip(stage.by, stage.by_types, strict=True)),
             measures=_measures(stage),
             overlaps=stage.overlaps,
-            windows=_windows_name(stage),
-            begin_together=isinstance(stage.windows.result_windows, CumulativeShape),
+            windows=words_of(stage).results_name(stage),
+            begin_together=stage.windows.result_windows.begin_together,
         )
         for stage in pipeline.stages
         for emit in _aliases(stage)
     ]
-
-
-def _windows_name(stage: Stage) -> str:
-    """What they are called that begin and end with records; empty for windows of one size."""
-    if isinstance(stage, JoinStage) and not stage.in_windows:
-        return "joined rows"
-    return "sessions" if stage.windows.kind == "session" else ""
 
 
 def _aliases(stage: Stage | RecordStage) -> list[Emit]:

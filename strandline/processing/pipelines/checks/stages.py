@@ -176,14 +176,8 @@ def _not_to_its_input(context: CheckContext, path: Path, emits: list[EmitSpec]) 
 def _emits(context: CheckContext, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
     """The rules for a window's results. `places`: the fields, and where each stands in the step."""
     stage = context.stages[-1 if context.output.stage is None else context.output.stage]
-    if isinstance(stage, JoinStage):
-        _no_updates(
-            context, path, emits, "shows windows that are open, and a join has none: its rows are final at once"
-        )
-    elif any(one.functions for one in stage.post_steps):
-        _no_updates(
-            context, path, emits, "shows windows in a thread of its own, where no function of a package is called"
-        )
+    if stage.why_no_updates:
+        _no_updates(context, path, emits, stage.why_no_updates)
     _not_to_its_input(context, path, emits)
     _own_names_free(context, path, emits, [name for name, _ in places])
     _names_fit_tables(context, path, emits, [name for name, _ in places])

@@ -8,7 +8,7 @@ from dataclasses import replace
 from strandline.core.documents import Path
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.row_step import Column
-from strandline.processing.pipelines.stages import JoinStage, RecordStage, Stage
+from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.results.names import REVISION
 from strandline.results.writer import LATE
 
@@ -51,15 +51,8 @@ def revision_problems(
     (stage,) = stages
     number = next(at for at, step in enumerate(pipeline.steps) if step.stage_name is not None)
     path: Path = ("steps", number)
-    if isinstance(stage, JoinStage):
-        yield _REVISE, "needs a window, and joined rows are final at once; raise the delay instead"
-        return
-    if stage.windows.needs_whole_keys:
-        yield (
-            (*path, "window"),
-            "with 'late: {revise: ...}' a window is tumbling, sliding or cumulative: of others a late record may move where they "
-            "begin and end; raise the delay instead",
-        )
+    if stage.why_not_revised:
+        yield (*path, stage.keyword), stage.why_not_revised
     if stage.dedupe is not None:
         yield (
             _REVISE,

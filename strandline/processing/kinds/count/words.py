@@ -1,0 +1,32 @@
+"""Words for windows that count records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from strandline.core.times.durations import format_duration
+from strandline.processing.kinds.stage_words import Answer
+from strandline.processing.kinds.windows.words import WindowWords
+from strandline.processing.pipelines.event_time import CountShape
+from strandline.processing.pipelines.stages import Stage
+
+
+class CountWords(WindowWords):
+    """A window ends when it is full, or with its period."""
+
+    def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
+        yield (
+            f"'{stage.name}' keeps each row until event time is {format_duration(delay_ms)} past it, since only then its place "
+            f"is known, and of each key one window until the next multiple of {format_duration(stage.size_ms)}"
+        )
+        yield from super().hints(stage, told, delay_ms)
+
+    def closing(self, stage: Stage, closed_ms: int, newest_ms: int, time: Callable[[int], str]) -> tuple[int, str]:
+        shape = stage.windows
+        assert isinstance(shape, CountShape), "chosen by the kind of the windows"
+        end_ms = stage.shape.last_end_holding(newest_ms)
+        words = f"the window of stage {stage.name} that ends at {time(end_ms)}, or when it has {shape.count:,} records"
+        return end_ms, words
+
+
+WORDS = CountWords()

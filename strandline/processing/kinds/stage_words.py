@@ -1,0 +1,97 @@
+"""What a kind of stage says of itself: in the graph of a pipeline, in its hints, and in the explanation of a job."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from strandline.core.times.durations import format_duration
+from strandline.processing.operators.windows import WindowOperator
+from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.kind_registry import part_of
+from strandline.processing.pipelines.row_step import RowStep
+from strandline.processing.pipelines.stages import RecordStage, Stage
+from strandline.results.names import open_index
+
+Answer = dict[str, Any]
+"""JSON object."""
+TEXT_BYTES = 24
+"""Estimated size of a text."""
+LIST_VALUES = 20
+"""Estimated number of values of a list."""
+
+
+@dataclass(frozen=True)
+class StageInGraph:
+    """A stage with its surroundings in the graph of its pipeline."""
+
+    pipeline: CheckedPipeline
+    stage: Stage
+    operator: WindowOperator
+    source: str
+    """Names of the streams, of the stage, or of the emission of records that it reads. Of a join, those on its left side."""
+    steps: Sequence[RowStep]
+    """Steps from the source to the stage."""
+    delay_ms: int
+    """Longest delay of the inputs."""
+    is_split: bool
+    """True if its results are merged from parts of several buckets."""
+
+
+class StageWords(ABC):
+    """The words of one kind of stage."""
+
+    @abstractmethod
+    def graph(self, here: StageInGraph) -> Answer:
+        """Return the stage as plain data. The keys are the same for all kinds, except within `join` and `state`."""
+
+    @abstractmethod
+    def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
+        """Yield sentences on what the stage costs, and on what may surprise. `told`: as `graph` returns it."""
+
+    def results_name(self, stage: Stage) -> str:
+        """Return a name for windows that begin and end with records, in titles of charts. Empty for windows of one size."""
+        return ""
+
+    @abstractmethod
+    def closing(self, stage: Stage, closed_ms: int, newest_ms: int, time: Callable[[int], str]) -> tuple[int, str]:
+        """Return the end of the window that closes next, and words for it.
+
+        Args:
+            closed_ms: Event time up to which windows are closed.
+            newest_ms: Event time of the newest record.
+            time: Returns a time as the sentence shows it.
+        """
+
+
+def words_of(stage: Stage) -> StageWords:
+    """Return the words of the kind of a stage."""
+    words: StageWords = part_of(stage.kind, "words").WORDS
+    return words
+
+
+def emits_in_words(stage: RecordStage | Stage) -> Iterator[str]:
+    for emit in stage.emits:
+        yield f"{emit.kind}: {emit.name}"
+        if emit.index.updates_ms is not None:
+            yield f"elasticsearch: {open_index(emit.name)}, each {format_duration(emit.index.updates_ms)} what open windows hold"
+
+
+def step_in_words(step: RowStep) -> str:
+    sentence: str = part_of(step.kind, "words").sentence(step)
+    return sentence
+
+
+def bytes_of(schema: pa.Schema) -> int:
+    """What a row takes, about."""
+    total = 0
+    for kind in schema.types:
+        try:
+            total += -(-kind.bit_width // 8)
+        except ValueError:  # a text, or a list
+            total += TEXT_BYTES * (LIST_VALUES if pa.types.is_list(kind) else 1)
+    return total

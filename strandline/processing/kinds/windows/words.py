@@ -1,0 +1,78 @@
+"""Words for windows. Those of other kinds than tumbling and sliding are derived from these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from strandline.core.times.durations import format_duration
+from strandline.processing.kinds.stage_words import (
+    Answer,
+    StageInGraph,
+    StageWords,
+    bytes_of,
+    emits_in_words,
+    step_in_words,
+)
+from strandline.processing.pipelines.stages import Stage
+
+_MANY_PARTIALS = 100
+
+
+class WindowWords(StageWords):
+    """Words for windows of one size."""
+
+    def graph(self, here: StageInGraph) -> Answer:
+        stage, operator = here.stage, here.operator
+        panes = -(-(stage.size_ms + here.delay_ms + stage.revise_ms) // operator.pane_ms) + 1
+        row_bytes, key_bytes = bytes_of(operator.state_schema), bytes_of(operator.key_schema)
+        return {
+            "name": stage.name,
+            "from": here.source,
+            "steps_before": [step_in_words(step) for step in here.steps],
+            "windows": str(stage.shape),
+            "size_ms": stage.size_ms,
+            "every_ms": stage.every_ms,
+            "by": dict(zip(stage.by, stage.by_types, strict=True)),
+            "aggregates": {column.name: column.sql for column in stage.aggregates},
+            "steps_after": [step_in_words(step) for step in stage.post_steps],
+            "emits": list(emits_in_words(stage)),
+            "merged_from_parts": here.is_split,
+            "join": None,
+            "state": {
+                "pane_ms": operator.pane_ms,
+                "panes_open": panes,
+                "bytes_a_pane_and_key": row_bytes,
+                "bytes_a_key": key_bytes + panes * row_bytes,
+                "partials": [str(kind) for kind in operator.aggregates.partial_types],
+            },
+            "results_after_ms": here.delay_ms,
+        }
+
+    def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
+        if stage.revise_ms:
+            yield (
+                f"late records revise the results of '{stage.name}' for {format_duration(stage.revise_ms)}: for so long it keeps "
+                "what has closed, and a rewind reads back so much further"
+            )
+        if any(kind.startswith("list") for kind in told["state"]["partials"]):
+            yield (
+                f"'{stage.name}' keeps lists of values, which are bounded, but longer than other partial results: up to 80 kB "
+                "for each aggregate, pane, key and partition, or more where texts are counted"
+            )
+        if told["state"]["panes_open"] > _MANY_PARTIALS:
+            many = f"{told['state']['panes_open']:,} partial results"
+            yield self.many_partials(stage, many, f"one for each {format_duration(told['state']['pane_ms'])}")
+        if stage.overlaps:
+            times = -(-stage.size_ms // stage.every_ms)
+            yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
+
+    def many_partials(self, stage: Stage, many: str, each: str) -> str:
+        """Return the hint on many partial results of one key. `many`: how many. `each`: for which time there is one."""
+        return f"'{stage.name}' keeps {many} a key, {each}; a longer distance between windows, or a shorter delay, keeps fewer"
+
+    def closing(self, stage: Stage, closed_ms: int, newest_ms: int, time: Callable[[int], str]) -> tuple[int, str]:
+        end_ms = stage.shape.first_end(closed_ms)
+        return end_ms, f"the window of stage {stage.name} that ends at {time(end_ms)}"
+
+
+WORDS = WindowWords()
