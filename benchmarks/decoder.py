@@ -168,6 +168,70 @@ def format_works() -> dict[str, tuple[dict[str, Any], Lines, list[bytes | None]]
         ),
         "debezium": ({"schema": w1, "format": "debezium"}, packed(change_event), []),
         "sparkplug, ten metrics": sparkplug_work(),
+        **shape_works(w1),
+    }
+
+
+def shape_works(w1: dict[str, Any]) -> dict[str, tuple[dict[str, Any], Lines, list[bytes | None]]]:
+    """Records of ten rows in each shape, and fields whose values have a form of their own."""
+    text = msgspec.json.encode
+    tens = [[reading(at) for at in range(first, first + 10)] for first in range(0, RECORDS, 10)]
+    value = {"ts": w1["ts"], "temp": w1["temp"]}
+    columns = {
+        name: {"type": kind, "from": f"$.h.{name}"} for name, kind in (("device", "string"), ("ts", "timestamp"))
+    }
+    columns["temp"] = {"type": "double", "from": "$.h.temp"}
+    wide = {**w1, "temp": {"type": "double", "from": "$"}}
+    return {
+        "a record is an array": ({"schema": w1, "explode": "$"}, [text(ten) for ten in tens], []),
+        "members with names": (
+            {"schema": w1, "explode": {"members": "$.s", "name": "device"}},
+            [
+                text({"s": {f"d-{at}": {"ts": one["ts"], "temp": one["temp"]} for at, one in enumerate(ten)}})
+                for ten in tens
+            ],
+            [],
+        ),
+        "wide to long": (
+            {"schema": wide, "explode": {"members": "$", "match": "t_(?P<device>.+)"}},
+            [text({"ts": ten[0]["ts"], **{f"t_{at}": one["temp"] for at, one in enumerate(ten)}}) for ten in tens],
+            [],
+        ),
+        "parallel arrays": (
+            {"schema": columns, "explode": {"arrays": "$.h"}},
+            [text({"h": {name: [one[name] for one in ten] for name in ten[0]}}) for ten in tens],
+            [],
+        ),
+        "rows with named columns": (
+            {"schema": w1, "explode": {"columns": "$.c", "rows": "$.r"}},
+            [text({"c": list(ten[0]), "r": [list(one.values()) for one in ten]}) for ten in tens],
+            [],
+        ),
+        "by position": (
+            {
+                "schema": {name: {"type": w1[name], "from": f"$[{at}]"} for at, name in enumerate(("device", "ts"))}
+                | {"temp": {"type": "double", "from": "$[2]"}}
+            },
+            packed(lambda one: text(list(one.values()))),
+            [],
+        ),
+        "missing: [-9999]": (
+            {"schema": {**w1, "temp": {"type": "double", "required": False, "missing": [-9999]}}},
+            packed(text),
+            [],
+        ),
+        "a value of any type": ({"schema": {**w1, "temp": "any"}}, packed(text), []),
+        "a time by a pattern": (
+            {
+                "schema": {
+                    "device": "string",
+                    "temp": value["temp"],
+                    "ts": {"type": "timestamp", "pattern": "d/M/yyyy HH:mm:ss"},
+                }
+            },
+            packed(lambda one: text({**one, "ts": f"{1 + one['ts'] % 28}/11/2023 10:00:{one['ts'] % 60:02}"})),
+            [],
+        ),
     }
 
 

@@ -541,7 +541,7 @@ def test_each_example_is_a_stream_with_a_pipeline_that_fits(path: Path) -> None:
         ({"a": {"type": "long", "from": "a.b"}}, {}, "schema.a.from: 'a.b' is not a path; expected '$', then '.name'"),
         ({"a": {"type": "long", "from": "$"}}, {}, "schema.a.from: is the whole record, which is no value"),
         ({"a": {"type": "long", "from": '$["\\ud800"]'}}, {}, "schema.a.from: '$[\"\\\\ud800\"]' is not a path"),
-        ({"a": {"type": "long", "from": "$[0].ts"}}, {}, "schema.a.from: begins with an index, and a record of format json is"),
+        ({"a": {"type": "long", "from": "$[0].ts"}, "b": "long"}, {}, "begins with an index, and a record of format json is"),
         ({"a": {"type": "string", "text": True}}, {}, "schema.a.text: a string is text anyway"),
         ({"a": {"type": "long", "from": "$.b.c"}}, {"format": "csv"}, "schema.a.from: '$.b.c' is no column; expected '$.NAME'"),
         ({"a": "long"}, {"csv": {"delimiter": ";"}}, "csv: is of 'format: csv', and this is json"),

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from strandline.core.described import docstrings_of
 from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, PathText, Retention, names_alike
+from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, Retention, names_alike
 from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
 from strandline.core.field_types import ANY_TYPE, JSON_TYPE, is_nested
 from strandline.core.json_paths import parse_json_path, path_in_element, path_text
@@ -25,6 +25,7 @@ from strandline.core.streams.formats import (
     RawSpec,
     RecordFormatName,
 )
+from strandline.core.streams.shapes import Explode, ShapeSpec
 
 
 class StreamSpec(DocumentModel):
@@ -52,8 +53,9 @@ class StreamSpec(DocumentModel):
     """Of the format avro: the schema, or that each record names one in the schema registry."""
     protobuf: ProtobufSpec | None = None
     """Of the format protobuf: the message type, or that each record names one in the schema registry."""
-    explode: PathText | None = None
-    """The array in a record, as `$.readings`; each of its elements becomes a row."""
+    explode: Explode | None = None
+    """The array in a record, as `$.readings`, each of whose elements becomes a row; or another shape of a record that is several
+    rows, as `{members: $.sensors, name: sensor}`."""
     fields: dict[FieldName, FieldSpec] = Field(
         alias="schema", min_length=1, max_length=COLUMNS_MAX, json_schema_extra=FIELD_NAMES_SCHEMA
     )
@@ -89,6 +91,37 @@ class StreamSpec(DocumentModel):
             return self.http.event_time
         times = [name for name, field in self.fields.items() if field.type == "timestamp"]
         return times[0] if len(times) == 1 else None
+
+    @property
+    def explode_path(self) -> str | None:
+        """Path of the array whose elements are rows. None if there is none, or if the shape is another one."""
+        if isinstance(self.explode, ShapeSpec):
+            is_path = self.explode.kind == "elements" and self.explode.index is None
+            return self.explode.elements if is_path else None
+        return self.explode
+
+    @property
+    def shape(self) -> ShapeSpec | None:
+        """Shape of records that are several rows. None if `explode_path` says it, or if a record is one row."""
+        is_path = self.explode_path is not None
+        return self.explode if isinstance(self.explode, ShapeSpec) and not is_path else None
+
+    @property
+    def is_of_positions(self) -> bool:
+        """True if a row is an array, of which fields are read by index."""
+        paths = [
+            parse_json_path(path) for field in self.fields.values() for path in field.joined or [field.path or "$.x"]
+        ]
+        return (
+            self.format == "json"
+            and self.explode in (None, "$")
+            and all(isinstance((*one, "")[0], int) for one in paths)
+        )
+
+    @property
+    def framing(self) -> str:
+        """How gateways find the records in a body: the format, or `array` if a record is an array of values."""
+        return "array" if self.is_of_positions else self.format
 
     @property
     def types(self) -> dict[str, str]:
@@ -191,7 +224,7 @@ class StreamSpec(DocumentModel):
         from strandline.core.schemas.avro_schemas import meanings_at, read_avro_schema
 
         schema = read_avro_schema(schema_text)
-        array = None if self.explode is None else parse_json_path(self.explode)
+        array = None if self.explode_path is None else parse_json_path(self.explode_path)
         for name, field in self.fields.items():
             path = (name,) if field.path is None else parse_json_path(field.path)
             try:
@@ -215,6 +248,30 @@ class StreamSpec(DocumentModel):
                 )
             if name in filled:
                 yield ("schema", name), f"{field.type} is no key, and comes from no topic and no header"
+
+    def _is_element(self, path: str) -> bool:
+        """Return True if the path is that of an array or an object whose elements are rows."""
+        containers = self.explode.containers if isinstance(self.explode, ShapeSpec) else []
+        return self.explode == path or parse_json_path(path) in containers
+
+    def _may_begin_with_index(self) -> bool:
+        """Return True if a path may begin with an index: into an element, or into a record that is an array."""
+        return self.is_of_positions or self.explode is not None
+
+    def _contradictions_of_shape(self, shape: ShapeSpec) -> Iterator[tuple[Path, str]]:
+        """Of fields that the shape fills."""
+        if self.format != "json" and self.explode_path is None:
+            yield (
+                ("explode",),
+                f"a shape other than 'elements' is of 'format: json', and this is {self.format}; remove it",
+            )
+        for name, setting in shape.filled.items():
+            if name not in self.fields:
+                yield ("explode", setting), f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"
+            elif self.fields[name].source is not None:
+                yield ("schema", name, "from"), f"'explode' fills the field ('{setting}'); remove 'from'"
+            elif setting == "index" and self.fields[name].type not in ("long", "integer"):
+                yield ("explode", setting), f"'{name}' is a {self.fields[name].type}, and the number of a row is a long"
 
     def _contradictions_of_columns(self) -> Iterator[tuple[Path, str]]:
         """Of the columns of csv: each is a field, or a path of a field names it."""
@@ -249,18 +306,21 @@ class StreamSpec(DocumentModel):
                 ("explode",),
                 f"is of 'format: {' | '.join(FORMATS_WITH_ARRAYS)}', and this is {self.format}; remove it",
             )
+        if isinstance(self.explode, ShapeSpec):
+            yield from self._contradictions_of_shape(self.explode)
         is_bare = self.format in ("value", "raw")
         whole = [name for name, field in self.fields.items() if field.path == "$"]
         for name, field in self.fields.items():
             has_paths = has_objects or self.format == "csv"
             if field.source is not None and not has_paths and not (is_bare and field.path == "$"):
                 yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
-            if field.path == "$" and has_objects:
+            if field.path == "$" and has_objects and not self._is_element("$"):
                 yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"
-            elif field.path is not None and has_objects and self.explode is None and _begins_with_index(field.path):
+            elif field.path is not None and _begins_with_index(field.path) and not self._may_begin_with_index():
                 yield (
                     ("schema", name, "from"),
-                    f"begins with an index, and a record of format {self.format} is an object; begin with a member, as '$.temp'",
+                    f"begins with an index, and a record of format {self.format} is an object; begin with a member, as '$.temp', "
+                    "or read each field by an index if a record is an array",
                 )
         yield from self._contradictions_of_nested()
         rest = [name for name, field in self.fields.items() if field.type == JSON_TYPE]

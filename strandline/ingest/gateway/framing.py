@@ -139,8 +139,8 @@ def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int,
     """Return the records of a body; an empty array has none. Records that are too large are left out and named. A byte order
     mark before a text is no part of a record.
 
-    `record_format`: of the stream. With `value` a body of JSON may also be a bare value, which is one record; with `influx` lines
-    are those of InfluxDB's protocol.
+    `record_format`: the stream's `framing`. With `array`, a body that is an array of values is one record. With `value`, a body
+    of JSON may also be a bare value, which is one record. With `influx`, lines are those of InfluxDB's protocol.
 
     Raises Unframable (no record, or no way to tell them apart), and TooLarge when every record is too large.
     """
@@ -181,6 +181,9 @@ def _split(body: bytes, form: Form, record_format: str) -> list[bytes]:
         if start != b"[":
             raise Unframable("a batch of CloudEvents is a JSON array; send one event as application/cloudevents+json")
         return split_json(body)
+    if record_format == "array" and start == b"[":
+        elements = split_json(body)
+        return elements if elements and all(one[:1] == b"[" for one in elements) else [body]
     return [body] if record_format == "value" and start not in (b"", b"[") else split_json(body)
 
 

@@ -196,7 +196,7 @@ class HttpGateway:
 
         def decompress_and_split() -> Framed:
             plain = body if coding is None else decompress(body, coding, body_bytes_max)
-            return frame(plain, head.form, spec.key, self._resources.record_bytes_max, spec.format)
+            return frame(plain, head.form, spec.key, self._resources.record_bytes_max, spec.framing)
 
         if is_small:
             return decompress_and_split()

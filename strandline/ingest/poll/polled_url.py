@@ -158,7 +158,7 @@ class PolledUrl:
         """Raises TooLarge. What can't be split is one record: the device won't answer so again, and the bytes are kept."""
         spec, record_bytes_max = self.appender.spec, self.appender.record_bytes_max
         try:
-            return frame(body, _FORMS[self.poll.framing], spec.key, record_bytes_max, spec.format)
+            return frame(body, _FORMS[self.poll.framing], spec.key, record_bytes_max, spec.framing)
         except Unframable:
             return frame(body, Form.WHOLE, spec.key, record_bytes_max)
 

@@ -69,7 +69,7 @@ def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
             elif config.name == "csv":
                 records = _rows_of_values(file, config, str(path))
             elif config.name in ("json", "debezium"):
-                records = _of_json(file, str(path))
+                records = _of_json(file, str(path), is_of_positions=config.is_of_positions)
             else:
                 records = _lines(file, str(path))
             yield from _pieces(records)
@@ -109,10 +109,12 @@ def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     return _kept((row for row, _ in rows), LINE_BYTES_MAX, name)
 
 
-def _of_json(file: BinaryIO, name: str) -> Iterator[bytes]:
+def _of_json(file: BinaryIO, name: str, *, is_of_positions: bool = False) -> Iterator[bytes]:
     """Each line; of a file that is one array its elements, and of one that is a single object that: as the HTTP gateway and
-    `stream infer` do."""
+    `stream infer` do. `is_of_positions`: an array of values is one record."""
     records, lines = json_of_one_value(file, name)
+    if is_of_positions and records is not None and not all(one[:1] == b"[" for one in records):
+        records = None
     yield from lines if records is None else records
 
 

@@ -73,7 +73,7 @@ class JsonRows:
     """Makes one row of each record."""
 
     def __init__(self, fields: Sequence[RecordField]) -> None:
-        self._fields = _Fields(fields, ())
+        self._fields = FieldPaths(fields)
 
     def rows(self, values: Sequence[JsonText]) -> list[JsonText]:
         """The row of each record. What is no JSON object stays as it is: the decoder rejects it."""
@@ -95,36 +95,16 @@ class ExplodedRows:
     """Makes a row of each element of an array in the record."""
 
     def __init__(self, fields: Sequence[RecordField], array: JsonPath) -> None:
-        self._fields = _Fields(fields, array)
+        self._fields = FieldPaths(fields, [array])
         self._array = array
         self._name = path_text(array)
         self._paths = [path_in_element(path, array) for path in self._fields.paths]
-        self._read = _FastReader(self._paths) if _can_be_read_fast(self._paths) else lambda _: None
+        self._read = FastReader(self._paths) if can_be_read_fast(self._paths) else lambda _: None
 
     def parts(self, values: Iterable[JsonText]) -> Iterator[Rows]:
         """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows or EXPLODED_BYTES_MAX bytes, but
         for the last."""
-        texts: list[JsonText] = []
-        places: list[int] = []
-        elements: list[int | None] = []
-        size = 0
-        for place, value in enumerate(values):
-            found = self._rows(value)
-            if isinstance(found, list):
-                size += sum(map(len, found))
-                texts += found
-                elements += range(len(found))
-                places += [place] * len(found)
-            else:
-                texts.append(found)
-                elements.append(None)
-                places.append(place)
-            if len(texts) >= ROWS_A_PART or size >= EXPLODED_BYTES_MAX:
-                yield Rows(texts, places, elements)
-                texts, places, elements = [], [], []
-                size = 0
-        if texts:
-            yield Rows(texts, places, elements)
+        return rows_in_parts(map(self._rows, values))
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
         """What returns the record with an array of one element alone, by the element's place."""
@@ -162,10 +142,45 @@ class ExplodedRows:
         return rows
 
 
-class _Fields:
+def rows_in_parts(records: Iterable[list[bytes] | JsonText]) -> Iterator[Rows]:
+    """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows or EXPLODED_BYTES_MAX bytes, but for
+    the last. `records`: of each its rows, or why there are none."""
+    texts: list[JsonText] = []
+    places: list[int] = []
+    elements: list[int | None] = []
+    size = 0
+    for place, found in enumerate(records):
+        if isinstance(found, list):
+            size += sum(map(len, found))
+            texts += found
+            elements += range(len(found))
+            places += [place] * len(found)
+        else:
+            texts.append(found)
+            elements.append(None)
+            places.append(place)
+        if len(texts) >= ROWS_A_PART or size >= EXPLODED_BYTES_MAX:
+            yield Rows(texts, places, elements)
+            texts, places, elements = [], [], []
+            size = 0
+    if texts:
+        yield Rows(texts, places, elements)
+
+
+class FieldPaths:
     """Reads what stands at the paths of the fields, and writes a flat object of it."""
 
-    def __init__(self, fields: Sequence[RecordField], array: JsonPath) -> None:
+    def __init__(
+        self,
+        fields: Sequence[RecordField],
+        containers: Sequence[JsonPath] = (),
+        starts: bytes | None = None,
+        filled: Sequence[str] = (),
+    ) -> None:
+        """`containers`: arrays and objects that are opened. `starts`: the first characters that a record may have; by default
+        that of an array if a path begins with an index, else that of an object. `filled`: fields that no member has."""
+        self._starts = starts or _starts_of(fields)
+        """The first characters that a record may have."""
         self.paths: list[JsonPath] = [(field.name,) if field.path is None else field.path for field in fields]
         self._texts = [(at, field.type) for at, field in enumerate(fields) if field.text]
         joined = [(at, path) for at, field in enumerate(fields) for path in field.joined]
@@ -180,16 +195,22 @@ class _Fields:
         rest_path = None if self._rest is None else (fields[self._rest].name,)
         self._taken = {path[0] for path in self.paths if path and path != rest_path}
         """The members that fields take something of."""
-        self._names = {step for path in (*self.paths, array) for step in path if isinstance(step, str)}
+        of_fields = [path for at, path in enumerate(self.paths) if at >= len(fields) or fields[at].name not in filled]
+        self._names = {step for path in (*of_fields, *containers) for step in path if isinstance(step, str)}
         self._spelled = [_encode(name) for name in sorted(self._names)]
-        ways = {path[: end + 1] for path in self.paths for end, step in enumerate(path) if isinstance(step, str)}
+        ways = {
+            path[: end + 1]
+            for path in (*self.paths, *containers)
+            for end, step in enumerate(path)
+            if isinstance(step, str)
+        }
         places = Counter(way[-1] for way in ways)
         self._places = [(_encode(name), places[name]) for name in sorted(self._names)]
         """In how many places a record that has every field has each name."""
         members: list[Any] = [(f"f{at}", _Value, UNSET) for at in range(len(fields))]
         names = {f"f{at}": field.name for at, field in enumerate(fields)}
         self._flat = msgspec.defstruct("Flat", members, rename=names, gc=False)
-        self._read = _FastReader(self.paths) if _can_be_read_fast(self.paths) else None
+        self._read = FastReader(self.paths) if can_be_read_fast(self.paths) else None
         self._pairs = json.JSONDecoder(object_pairs_hook=self._refuse_repeats, parse_int=str, parse_float=str)
 
     def rows_at_once(self, values: Sequence[JsonText]) -> list[bytes] | None:
@@ -219,13 +240,37 @@ class _Fields:
             values = self._read(value)
             if values is not None:
                 return values
-        if why_unreadable(value) is not None or value.lstrip()[:1] != b"{":
+        if self._starts == b"[" and is_plain and b"{" not in value and all(len(path) == 1 for path in self.paths):
+            try:
+                return _at_positions(value, self.paths)
+            except msgspec.DecodeError:  # no array
+                pass
+        if why_unreadable(value) is not None:
+            return value
+        if (start := value.lstrip()[:1]) not in (self._starts[:1], self._starts[-1:]):
+            if self._starts == b"[":
+                return Rejection(REASON_SCHEMA, f"expected an array, got {shown(value.strip())}")
             return value
         try:
             self._pairs.decode(value.decode())
         except _RepeatedNameError as error:
             return Rejection(REASON_DECODE, f'duplicate key "{error}"')
+        if start == b"[" and all(len(path) == 1 for path in self.paths):
+            return _at_positions(value, self.paths)
         return _resolved(value, self.paths)
+
+    def are_once(self, value: bytes, containers: Sequence[bytes]) -> bool:
+        """Return True if an object has none of the names twice, apart from those within the containers."""
+        outside = value
+        for text in containers:
+            outside = outside.replace(text, b"")
+        if not any(outside.count(name) > places for name, places in self._places):
+            return True
+        try:
+            self._pairs.decode(value.decode())
+        except _RepeatedNameError:
+            return False
+        return True
 
     def with_rest(self, value: bytes, values: list[_Value]) -> list[_Value]:
         """The values, with the object's other members where a field takes them. `value`: an object that was read."""
@@ -296,6 +341,17 @@ def _joined_text(parts: Sequence[_Value]) -> _Value:
     return Raw(_encode(" ".join(texts)))
 
 
+def _starts_of(fields: Sequence[RecordField]) -> bytes:
+    is_array = any(field.path and isinstance(field.path[0], int) for field in fields)
+    return b"[" if is_array else b"{"
+
+
+def _at_positions(value: bytes, paths: Sequence[JsonPath]) -> list[_Value]:
+    """What stands at single indexes of an array."""
+    items = _array_of(value)
+    return [items[step] if isinstance(step, int) and step < len(items) else UNSET for (step,) in paths]
+
+
 def too_large(array: JsonPath) -> Rejection:
     """Why a record is rejected whose rows, or whose dead letters, would take too many bytes."""
     return Rejection(
@@ -308,17 +364,17 @@ class _RepeatedNameError(Exception):
     pass
 
 
-def _can_be_read_fast(paths: Sequence[JsonPath]) -> bool:
+def can_be_read_fast(paths: Sequence[JsonPath]) -> bool:
     """Whether each path begins with a name, and each name on them may be that of a struct's member."""
     return all(path and isinstance(path[0], str) for path in paths) and not any(
         isinstance(step, str) and _NO_MEMBER.search(step) for path in paths for step in path
     )
 
 
-class _FastReader:
+class FastReader:
     """Reads all paths of an object at once, in C; where that fails, or a path leads nowhere, it says None or UNSET.
 
-    Its paths are those that `_can_be_read_fast`. Structs nest as the paths do. A path goes into them as far as it has names, and
+    Its paths are those that `can_be_read_fast`. Structs nest as the paths do. A path goes into them as far as it has names, and
     not into what another path reads whole.
     """
 

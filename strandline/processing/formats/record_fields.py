@@ -281,12 +281,12 @@ class RecordValidator:
         if isinstance(value, Rejection):
             return value
         try:
-            raw_row = self._read_raw(value)
+            text = self._readable(value)
+            raw_row = self._read_raw(text)
         except _RejectedError as error:
             return error.rejection
-        value = self._readable(value)
         names = {field.name for field in self.fields}
-        given = [name for name in top_level_keys(value) if name in names]
+        given = [name for name in top_level_keys(text) if name in names]
         if len(given) != len(set(given)):
             twice = next(name for name in given if given.count(name) > 1)
             return Rejection(REASON_DECODE, f'duplicate key "{twice}"')
@@ -301,9 +301,8 @@ class RecordValidator:
                 return Rejection(REASON_SCHEMA, f"{field.name}: required but missing")
         return self.row_type(**parsed)
 
-    def _read_raw(self, value: bytes | None) -> Any:
+    def _read_raw(self, value: bytes) -> Any:
         """Return the row with every declared field as its bytes. Raises `_RejectedError`."""
-        value = self._readable(value)
         try:
             return self._raw_row.decode(value)
         except msgspec.ValidationError as error:

@@ -26,6 +26,8 @@ from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
+from strandline.processing.formats.shapes.shape import ShapeConfig
+from strandline.processing.formats.shapes.shaped_rows import ShapedColumns, ShapedRows
 from strandline.processing.formats.source_fields import SourceFields
 from strandline.processing.formats.sparkplug.message_rows import MessageRows
 from strandline.processing.formats.sparkplug.messages import MessageReader, letter_of_row, letters_of_metrics
@@ -59,6 +61,10 @@ class RecordFormat:
     delimiter: str = ","
     explode: JsonPath | None = None
     """The array whose elements are rows."""
+    shape: ShapeConfig | None = None
+    """The shape of records that are several rows, if it is another one."""
+    is_of_positions: bool = False
+    """True if a row is an array, of which fields are read by index."""
     is_base64: bool = False
     """Whether raw records are written in base64."""
     schema: str | None = None
@@ -74,6 +80,11 @@ class RecordFormat:
     def uses_registry(self) -> bool:
         """Whether each record names its schema in the schema registry."""
         return self.name in ("avro", "protobuf") and self.schema is None
+
+    @property
+    def explodes(self) -> bool:
+        """True if a record can be several rows."""
+        return self.explode is not None or self.shape is not None
 
     @property
     def keeps_sessions(self) -> bool:
@@ -92,6 +103,8 @@ def record_format(stream: StreamSpec) -> RecordFormat:
         columns=tuple(csv.columns if csv and csv.columns else stream.fields),
         delimiter=csv.delimiter if csv else ",",
         explode=_array_of_rows(stream),
+        shape=_shape(stream),
+        is_of_positions=stream.is_of_positions,
         is_base64=stream.raw is not None and stream.raw.encoding == "base64",
         schema=avro.written_by if avro else protobuf.descriptor if protobuf else None,
         message=protobuf.message if protobuf else None,
@@ -104,7 +117,20 @@ def _array_of_rows(stream: StreamSpec) -> JsonPath | None:
     """The array whose elements are rows, if the stream has one."""
     if stream.format in ("otlp", "prometheus"):
         return POINTS
-    return None if stream.explode is None else parse_json_path(stream.explode)
+    path = stream.explode_path
+    return None if path in (None, "$") else parse_json_path(path)
+
+
+def _shape(stream: StreamSpec) -> ShapeConfig | None:
+    """The shape of the stream's records, if they are several rows and no array within an object."""
+    if stream.explode_path == "$":
+        return ShapeConfig("elements", ((),))
+    spec = stream.shape
+    if spec is None:
+        return None
+    return ShapeConfig(
+        spec.kind, tuple(spec.containers), spec.name, spec.match, spec.shorter == "null", spec.index, tuple(spec.filled)
+    )
 
 
 class FormatReader(Protocol):
@@ -189,12 +215,15 @@ class RowReader:
             and not self._is_filled_in
         )
         self._json_rows = JsonRows(config.fields) if is_needed else None
-        self._exploded = ExplodedRows(config.fields, config.explode) if config.explode is not None else None
-        self._quick_exploded = (
-            ExplodedColumns(config.fields, config.explode, EXPLODED_BYTES_MAX)
-            if config.explode is not None and config.name == "json"
-            else None
-        )
+        self._exploded: ExplodedRows | ShapedRows | None = None
+        self._quick_exploded: ExplodedColumns | ShapedColumns | None = None
+        if config.shape is not None:
+            self._exploded = ShapedRows(config.fields, config.shape)
+            self._quick_exploded = ShapedColumns(config.fields, config.shape, EXPLODED_BYTES_MAX)
+        elif config.explode is not None:
+            self._exploded = ExplodedRows(config.fields, config.explode)
+            if config.name == "json":
+                self._quick_exploded = ExplodedColumns(config.fields, config.explode, EXPLODED_BYTES_MAX)
         self._fields = config.fields
         self._message_rows = (
             MessageRows(config.fields, self._texts_of_metrics, self._source_fields.members_of)
@@ -261,8 +290,8 @@ class RowReader:
 
     def _exploded_parts(
         self,
-        exploded: ExplodedRows,
-        quick: ExplodedColumns,
+        exploded: ExplodedRows | ShapedRows,
+        quick: ExplodedColumns | ShapedColumns,
         values: Sequence[bytes | None],
         sources: Sequence[bytes | None],
     ) -> Iterator[Rows]:
@@ -283,7 +312,7 @@ class RowReader:
         yield from texts(range(len(values)))
 
     def _exploded_texts(
-        self, exploded: ExplodedRows, values: Sequence[bytes | None], sources: Sequence[bytes | None]
+        self, exploded: ExplodedRows | ShapedRows, values: Sequence[bytes | None], sources: Sequence[bytes | None]
     ) -> Iterator[Rows]:
         # One after the other: an object may have as many bytes as all rows of a record.
         objects = chain.from_iterable(

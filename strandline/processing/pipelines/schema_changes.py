@@ -45,7 +45,7 @@ def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
     if old.format != new.format:
         yield f"format from {old.format} to {new.format}: senders don't change all at once; {_ANOTHER}"
     if old.explode != new.explode:
-        yield f"explode from {old.explode} to {new.explode}: the rows of a record would be others; {_ANOTHER}"
+        yield f"explode from {_written(old)} to {_written(new)}: the rows of a record would be others; {_ANOTHER}"
     if old.key != new.key:
         yield f"key from {old.key} to {new.key}: one device's records would lie in two partitions, out of order; {_ANOTHER}"
     levels = [one.mqtt.fields if one.mqtt else {} for one in (old, new)]
@@ -100,6 +100,11 @@ def _of_fields(history: Sequence[StreamSpec], new: StreamSpec) -> Iterator[str]:
             yield f"field {name} {what}, and records in the log may lack it; write {field.type}? for it"
         elif before is not None and before.text and not field.text:
             yield f"field {name} no longer comes as text, and records in the log may hold it so; keep 'text: true'"
+
+
+def _written(stream: StreamSpec) -> object:
+    """The stream's `explode` as a document has it."""
+    return stream.as_document().get("explode", "none")
 
 
 def _path(name: str, field: FieldSpec) -> str:

@@ -30,7 +30,7 @@ def as_declared(field: RecordField, column: Column | None, count: int) -> Marks:
         last = last if field.max is None else min(last, math.floor(field.max))
         within = (first <= values) & (values <= last)
     elif field.type == "timestamp":
-        first, end = number_range(field.time_unit)
+        first, end = number_range("us" if column.in_micros else field.time_unit)
         within = (first <= values) & (values < end)
     else:
         return column.present if field.required else np.ones(count, np.bool_)
@@ -40,6 +40,8 @@ def as_declared(field: RecordField, column: Column | None, count: int) -> Marks:
 def micros_of(field: RecordField, column: Column) -> Micros:
     """The times of a column of timestamps."""
     numbers: Micros = column.values
+    if column.in_micros:
+        return numbers
     return numbers // 1_000 if field.time_unit == "ns" else numbers * (1_000_000 // PER_SECOND[field.time_unit])
 
 

@@ -33,11 +33,13 @@ class Column:
     """Of strings an Arrow array; else numbers or marks in numpy, of a timestamp in the unit of its field."""
     present: Marks
     """Where the record has the field, and it is not null."""
+    in_micros: bool = False
+    """True if the values of a timestamp are microseconds, whatever the unit of its field is."""
 
     def of(self, rows: npt.NDArray[np.int64]) -> Column:
         """The values at these places."""
         values = self.values.take(pa.array(rows)) if isinstance(self.values, pa.Array) else self.values[rows]
-        return Column(values, self.present[rows])
+        return Column(values, self.present[rows], self.in_micros)
 
     def with_rows(self, rows: npt.NDArray[np.int64], other: Column) -> Column:
         """With the values of the other column at these places."""

@@ -58,7 +58,7 @@ class StreamRows:
         self._row_decoder = _decoder(fields, self._names)
         self._key_field: RecordField | None = None
         """What the key of a tombstone says; None: nothing."""
-        if lookup.key == [stream.key] and record_format(stream).explode is None:
+        if lookup.key == [stream.key] and not record_format(stream).explodes:
             self._key_field = next(field for field in fields if field.name == stream.key)
         self._are_tombstones_told = stream.format == "debezium"
 

@@ -1,0 +1,1 @@
+"""Shapes of records that are several rows, other than an array within an object."""
