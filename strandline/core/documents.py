@@ -184,7 +184,7 @@ for _tag, _pattern, _first in (
 
 _YAML_REMEDIES = {
     "found character '\\t' that cannot start any token": "; indent with spaces, YAML takes no tabs",
-    "expected <block end>, but found '<block mapping start>'": "; a line above begins further right or further left: "
+    "expected <block end>, but found '<block mapping start>'": "; a line above begins more to the right or to the left: "
     "what belongs together begins in one column",
     "expected <block end>, but found '-'": "; the '-' of one list stand in one column",
     "mapping values are not allowed here": "; the line is indented too far, or a text with a ': ' needs quotes",

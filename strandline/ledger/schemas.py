@@ -21,7 +21,7 @@ _HASHES_AT_ONCE = 500
 SchemaNumber = tuple[str, int]
 """(kind, number): `avro` or `protobuf`, and the number that records name."""
 _NO_MORE = ("", -1)
-"""Recorded like an unknown number of a slice, if the slice takes no further numbers."""
+"""Recorded like an unknown number of a slice, if the slice takes no more numbers."""
 
 
 class Schemas(Part):
@@ -56,7 +56,7 @@ class Schemas(Part):
     ) -> bool:
         """Record for an open slice whether the registry has this schema; return what counts for the slice from now on.
 
-        The first recorded answer counts, and no later one. After `unknown_max` unknown numbers the slice takes no further
+        The first recorded answer counts, and no later one. After `unknown_max` unknown numbers the slice takes no more
         numbers: those without a recorded answer are unknown. Raises Fenced if the slice isn't open any more.
         """
         scope = {"job": job, "stream": stream}
@@ -95,7 +95,7 @@ class Schemas(Part):
             return False
 
     def unknown_schemas(self, job: str, stream: str, slice_number: int) -> tuple[set[SchemaNumber], bool]:
-        """Return the numbers that are unknown in this open slice, and whether it takes no further ones."""
+        """Return the numbers that are unknown in this open slice, and whether it takes no more."""
         unknown = unknown_schemas.c
         of_slice = (unknown.job == job) & (unknown.stream == stream) & (unknown.slice == slice_number)
         with self._database.reading(f"read the unknown schemas of slice {slice_number}") as connection:

@@ -332,7 +332,7 @@ class EventTimeRule(Described):
     idle_timeout_ms: int | None
     """A partition that has been silent for so long no longer holds the others back. Null: each one does, for ever."""
     max_ahead_ms: int | None = None
-    """A record further in the future of its log time is refused. Null: none is."""
+    """A record more than this ahead of its log time is refused. Null: none is."""
     watermark: WatermarkPolicy = "partitions"
     """`partitions`: by the partition that is furthest behind. `newest`: by the latest event of all. `emissions`: of a stream of
     results, as far as the job that emits to it has closed its windows; by the latest event where that says less."""

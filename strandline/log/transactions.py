@@ -205,7 +205,7 @@ def fence_producer(
 ) -> Producer:
     """Return a producer with this transactional id, after fencing the id's previous holder and aborting its transaction.
 
-    `settings` are further settings of the producer. Raises LogUnavailable.
+    `settings` are other settings of the producer. Raises LogUnavailable.
     """
     refusals = Refusals()
     own: dict[str, Any] = {

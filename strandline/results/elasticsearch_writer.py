@@ -65,7 +65,7 @@ class ElasticsearchWriter:
     deadline_s: float = 120.0
     """How long one bulk's documents are tried before the write gives up with IndexUnavailable."""
     wait_first_s: float = 0.1
-    """Before the first retry; doubles with each further one, with jitter."""
+    """Before the first retry; doubles with each later one, with jitter."""
     wait_max_s: float = 5.0
 
     def __getstate__(self) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
         (
             [LOADED, PER_TURBINE + "    from: per_site\n", PER_SITE.replace("loaded", "per_turbine")],
             [
-                "steps[1].from: 'per_site' stands further down; a step takes from one above it, so that none can wait for "
+                "steps[1].from: 'per_site' stands below; a step takes from one above it, so that none can wait for "
                 "itself. Move 'per_site' up"
             ],
         ),

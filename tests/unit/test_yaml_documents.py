@@ -83,7 +83,7 @@ def test_json_is_read_too() -> None:
         ("stream: a\nb: {c: double?}", "inside {...} or [...], text with a '?' must stand in quotes"),
         ("stream: a\nb: 'x", "farm.yaml:2: is not valid YAML"),
         ("stream: a\n\tb: 1", "; indent with spaces, YAML takes no tabs"),
-        ("stream: a\nb:\n  - c: 1\n    d: 2\n   e: 3", "; a line above begins further right or further left"),
+        ("stream: a\nb:\n  - c: 1\n    d: 2\n   e: 3", "; a line above begins more to the right or to the left"),
         ("stream: a\nb: \0", "farm.yaml:2: is not valid YAML: the character U+0000 is not allowed"),
         ("stream: a\nb: \ud800", "farm.yaml:2: is not valid YAML: the character U+D800 is not allowed"),
         ('stream: a\nb: "\\ud800"', "farm.yaml:2: b: holds half of a surrogate pair"),

@@ -84,7 +84,7 @@ class _Limits(TypedDict, total=False):
     idle_timeout: DurationLike | None
     """After so long a silence a partition no longer holds the others back."""
     max_ahead: DurationLike | None
-    """A record further than this in the future of its arrival is a dead letter."""
+    """A record more than this ahead of its arrival is a dead letter."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class Rows:
         `before`, `after`: how long before or after the row on the left that on the right may be; `within`: both; `tumbling`
         instead: both are in one window of this size; or `same_window`: both are results of one window. `latest`: of the rows on
         the right only the latest that is not later. `kind`: `left` and `full` also give rows without a partner. `add`, and
-        further names: fields of the joined row, `left.FIELD` or `right.FIELD`. `other` may be the name of a step or stream.
+        other names: fields of the joined row, `left.FIELD` or `right.FIELD`. `other` may be the name of a step or stream.
         """
         if isinstance(on, str):
             raise TypeError(f"on={on!r} is one text; write on=[{on!r}]")

@@ -109,7 +109,7 @@ def read_query(cursor: Cursor, depth: int = 0) -> Query:
             )
         cursor.takes_words("by", "name")
         parts.append(_part(cursor, depth))
-    _refuse_further_clauses(cursor)
+    _refuse_other_clauses(cursor)
     if len(parts) == 1 and not (named and parts[0].named):
         return replace(parts[0], named=named) if named else parts[0]
     return Query(named, (Star((), at),), UnionRelation(tuple(parts), at), None, None, None, at)
@@ -280,7 +280,7 @@ def _group_by(cursor: Cursor) -> tuple[Expression, ...] | None:
             return tuple(found)
 
 
-def _refuse_further_clauses(cursor: Cursor) -> None:
+def _refuse_other_clauses(cursor: Cursor) -> None:
     word = cursor.word()
     if word in _REFUSED:
         shown = "order by" if word == "order" else word
@@ -292,7 +292,7 @@ def _refuse_further_clauses(cursor: Cursor) -> None:
 
 
 def _expected_clause(cursor: Cursor, what: str) -> InvalidDocument:
-    _refuse_further_clauses(cursor)
+    _refuse_other_clauses(cursor)
     return cursor.expected(what)
 
 
@@ -302,7 +302,7 @@ def _expected_clause(cursor: Cursor, what: str) -> InvalidDocument:
 def _relation(cursor: Cursor, depth: int) -> Relation:
     at = cursor.here
     if cursor.word() == "lateral":
-        _refuse_further_clauses(cursor)
+        _refuse_other_clauses(cursor)
     if cursor.kind() == TokenType.L_PAREN:
         cursor.take()
         query = read_query(cursor, depth + 1)

@@ -149,7 +149,7 @@ class Cursor:
         return max(0, len(self.sql.text.rstrip()) - 1)
 
     def token(self, ahead: int = 0) -> Token | None:
-        """The next token, or one further ahead; None at the end."""
+        """The next token, or one that many tokens ahead; None at the end."""
         place = self.at + ahead
         return self.sql.tokens[place] if place < len(self.sql.tokens) else None
 

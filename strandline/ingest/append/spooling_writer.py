@@ -83,7 +83,7 @@ class SpoolingWriter:
             task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A crashed task is a bug: reject further records."""
+        """A crashed task is a bug: reject all later records."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failure = repr(error)
             logger.error("the spooling writer failed", action="spooling_failed", error=repr(error), exc_info=error)

@@ -1,6 +1,6 @@
 """Which stream takes what is published to an MQTT topic, and under which key.
 
-Topic filters match as in MQTT 5.0, section 4.7: `+` is one level, `#` is all further levels and their parent, and neither
+Topic filters match as in MQTT 5.0, section 4.7: `+` is one level, `#` is all remaining levels and their parent, and neither
 matches a first level that begins with `$`. A message goes to one stream. Where several filters match, the most specific
 one counts, level by level from the left: a name before `+` before `#`.
 """

@@ -5,7 +5,7 @@
     unknown_key       no valid token has this id
     wrong_signature   the token's holder did not sign it, or not for this stream
     forbidden         the token may not write to the stream
-    stale, early      its counter, a time, is further from this machine's clock than the stream's `max_age`
+    stale, early      its counter, a time, differs from this machine's clock by more than the stream's `max_age`
     replayed          its counter was taken before, or is older than the oldest that is remembered
 
 Each refusal is counted under its word. No sender is answered, and before the signature is proven nothing is kept of a datagram.

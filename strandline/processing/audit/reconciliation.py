@@ -366,7 +366,7 @@ def is_of_document(reason: str, headers: Mapping[str, str]) -> bool:
 
 
 def _by_id(rows: Iterable[Row]) -> Iterator[tuple[list[Row], int]]:
-    """The rows of each id that are kept, and the number of further ones."""
+    """The rows of each id that are kept, and the number of the others."""
     group: list[Row] = []
     unkept = 0
     for row in rows:

@@ -259,7 +259,7 @@ class EventClock:
 
     def _of_one_partition(self, partition: int, events_ms: Times, is_usable: Marks) -> Times:
         """As `watermarks`, of all rows at once: with one partition whose log time is event time, no silence moves the watermark
-        further than the record behind it."""
+        beyond the record behind it."""
         found = np.full(len(events_ms), NEVER_LATE)
         before = self._reached.get(partition)
         known = np.where(is_usable, events_ms, NEVER_LATE)

@@ -195,7 +195,7 @@ class Cascade:
 
         1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever their order here; but for
            rows that are repeats.
-        2. Each further stage takes the results of the one before it, through its steps.
+        2. Each later stage takes the results of the one before it, through its steps.
         3. Where a stage is split, cut what it closes by the bucket that merges it.
 
         Raises StrandlineError where a segment isn't in its store.
@@ -322,7 +322,7 @@ class Cascade:
         self, branch: Branch, takers: Sequence[_Taker], closed: pa.RecordBatch, shown: pa.RecordBatch
     ) -> tuple[list[tuple[int, Rows]], pa.RecordBatch]:
         """One stage's results as rows for each of the stages that take them, as far as these are in the branch; and those that
-        fail on the way to any. A result that is a dead letter has no place in a further window. `shown`: behind the steps before
+        fail on the way to any. A result that is a dead letter has no place in a later window. `shown`: behind the steps before
         the emission."""
         rows: list[tuple[int, Rows]] = []
         failed: list[pa.RecordBatch] = []

@@ -70,12 +70,12 @@ class _Piece:
     """Whether the first of them is a `dedupe`."""
     windows: list[_First] = field(default_factory=list)
     stages: list[RecordStage] = field(default_factory=list)
-    further: list[_Piece] = field(default_factory=list)
+    following: list[_Piece] = field(default_factory=list)
 
 
 class RecordChain:
     """All steps that are done to records, each once: branches share those with which they begin. A record that fails behind an
-    emission was emitted there all the same, and goes no further; one that fails in a branch is taken by the others all the
+    emission was emitted there all the same, and goes no farther; one that fails in a branch is taken by the others all the
     same."""
 
     def __init__(
@@ -130,7 +130,7 @@ class RecordChain:
             found.at_stages.append(RecordsAtStage(stage, kept, places))
         for first in piece.windows:
             found.at_windows.append(RecordsAtWindow(first.window, SteppedRows(stepped.columns, places, []), first.side))
-        for one in piece.further:
+        for one in piece.following:
             self._apply(one, stepped.columns, places, tables, found)
 
 
@@ -146,20 +146,20 @@ def _pieces(
         until = done + steps.index(dedupe)
         steps = steps[: until - done]
     piece = _Piece(RowSteps(steps, types), isinstance(next(iter(steps), None), DuplicateFilter))
-    further: dict[RowStep, list[tuple[tuple[RowStep, ...], RecordStage | _First]]] = {}
+    following: dict[RowStep, list[tuple[tuple[RowStep, ...], RecordStage | _First]]] = {}
     for steps, taker in takers:
         if len(steps) > until:
-            further.setdefault(steps[until], []).append((steps, taker))
+            following.setdefault(steps[until], []).append((steps, taker))
         elif isinstance(taker, _First):
             piece.windows.append(taker)
         else:
             piece.stages.append(taker)
-    piece.further = [_pieces(some, until, piece.steps.types) for some in further.values()]
+    piece.following = [_pieces(some, until, piece.steps.types) for some in following.values()]
     return piece
 
 
 def _has_branches(piece: _Piece) -> bool:
-    return len(piece.further) > 1 or any(map(_has_branches, piece.further))
+    return len(piece.following) > 1 or any(map(_has_branches, piece.following))
 
 
 def _shared(all_steps: Sequence[tuple[RowStep, ...]]) -> int:

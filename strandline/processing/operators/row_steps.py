@@ -54,7 +54,7 @@ class RowSteps:
         return tuple(dict.fromkeys(name for operator in self._operators for name in operator.columns_read))
 
     def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = NO_TABLES) -> SteppedRows:
-        """Apply the steps. A row with a problem goes no further, whatever a later filter would say of it. A filter that lacks
+        """Apply the steps. A row with a problem goes no farther, whatever a later filter would say of it. A filter that lacks
         what it reads leaves the row out, as one that is false."""
         stepped = StepRows(dict(columns), np.arange(rows), tables)
         for operator in self._operators:

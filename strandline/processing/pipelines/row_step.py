@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 Identity = dict[str, Any]
 """JSON object."""
 WHOLE_RANGE_MS = 36_525 * 86_400_000
-"""A hundred years. No two records are further apart: none is from before 1970 or far ahead of its arrival."""
+"""A hundred years. No two records are farther apart: none is from before 1970 or far ahead of its arrival."""
 
 
 class Column(NamedTuple):

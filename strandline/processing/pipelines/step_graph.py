@@ -74,7 +74,7 @@ def _problem(at: int, wanted: str, names: Mapping[str, int], streams: Sequence[s
             return f"'{wanted}' is this step itself; expected a step above it, or {stream_words}"
         if names[wanted] > at:
             return (
-                f"'{wanted}' stands further down; a step takes from one above it, so that none can wait for itself. Move "
+                f"'{wanted}' stands below; a step takes from one above it, so that none can wait for itself. Move "
                 f"'{wanted}' up"
             )
     elif wanted not in streams:

@@ -114,7 +114,7 @@ class Emissions:
             return offset_count({"": firsts}, {"": self._ends_at(emitter, number, firsts, ends)})
 
         def cut_above(floor: int) -> tuple[Vector, int]:
-            # A reader that is further behind than the emitter's oldest checkpoint takes all up to that one in one slice.
+            # A reader that is farther behind than the emitter's oldest checkpoint takes all up to that one in one slice.
             numbers = range(max(1, floor), last.slice + 1)
             fitting = bisect_right(numbers, rows_max, key=rows_up_to)
             number = numbers[fitting - 1 if fitting and rows_up_to(numbers[fitting - 1]) else fitting]

@@ -112,7 +112,7 @@ class KeptSchemas:
         return is_used
 
     def unknown(self, scope: SliceScope) -> tuple[set[SchemaNumber], bool]:
-        """Return the numbers that are unknown in this open slice, and whether it takes no further ones."""
+        """Return the numbers that are unknown in this open slice, and whether it takes no more."""
         with closing(self._open_ledger()) as ledger:
             return ledger.unknown_schemas(scope.job, scope.stream, scope.slice)
 

@@ -4,7 +4,7 @@ A row is (bucket key, kind, partition, sequence, blob):
 
 The partition is its label (`partition_labels`): of the only stream that a pipeline reads, its number.
 
-- `RECORDS`: accepted records of one partition, cut for the bucket; see `operators.cascade.Chunk`. Those of further branches of
+- `RECORDS`: accepted records of one partition, cut for the bucket; see `operators.cascade.Chunk`. Those of other branches of
   the pipeline have kinds of their own: `kind_of_records`.
 - `REJECTED`: rejected records of one partition with their bytes. They go to one bucket a partition.
 - `FACTS`: what a task counted. A copy goes to each bucket.

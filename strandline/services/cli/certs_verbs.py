@@ -24,7 +24,7 @@ def dev(
     directory: Annotated[Path, typer.Option(help="Where the files are put.")] = Path("certs"),
     name: Annotated[
         list[str] | None,
-        typer.Option(help="A further host name or address of the servers; may be given more than once."),
+        typer.Option(help="Another host name or address of the servers; may be given more than once."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

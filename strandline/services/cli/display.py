@@ -19,7 +19,7 @@ _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained
 
 
 def show_time(time_ms: int | None) -> str:
-    """`2026-11-21 10:15:00.250Z`; a dash for none. Event time may have come further than the year 9999."""
+    """`2026-11-21 10:15:00.250Z`; a dash for none. Event time may be beyond the year 9999."""
     if time_ms is None:
         return "-"
     if time_ms > TIME_MS_MAX:

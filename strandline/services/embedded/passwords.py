@@ -3,7 +3,7 @@
 No password appears in an argument, a log, `stack.json` or a response, and each process reads its own file (docs/decisions/0060,
 docs/decisions/0095).
 
-The other files there are for people: what Kafka's tools, curl and further processes of Strandline are given to log in.
+The other files there are for people: what Kafka's tools, curl, and other processes of Strandline are given to log in.
 """
 
 from __future__ import annotations

@@ -300,7 +300,7 @@ def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
             found[path].append(value)
     proposal = Proposal({"stream": name, "format": "debezium"})
     schema = schema_of(found, len(events), proposal.notes, is_text=False, fields_max=COLUMNS_MAX - 2)  # two are added
-    for field_name, spec in schema.items():  # a column that is further in, or has no field's name
+    for field_name, spec in schema.items():  # a column that is nested deeper, or has no field's name
         if isinstance(spec, dict) and "from" in spec:
             schema[field_name] = spec | {"from": f"$.row{spec['from'][1:]}"}
     for field_name, kind, leads in (("op", "string", "$.op"), ("changed", "timestamp", "$.source.ts_ms")):

@@ -253,7 +253,7 @@ _EACH = 0
 
 
 class _Wanted:
-    """What the paths of fields want at one place: the value itself, for a field, and what is further in."""
+    """What the paths of fields want at one place: the value itself, for a field, and what is nested deeper."""
 
     def __init__(self) -> None:
         self.field: RecordField | None = None

@@ -60,7 +60,7 @@ _PLACES = (
 """The first columns of the state; the values of both sides follow, those of the other side null. `partition` is its label, which
 says the stream, too; `element` is -1 where the whole record is the row."""
 _RESULT = ("result", pa.string())
-"""A further column where a side is results of a stage: what tells such a row from others; null of a record."""
+"""An additional column where a side is results of a stage: what tells such a row from others; null of a record."""
 _MATCHED, _BEYOND = 1, 2
 """Marks of settled rows: it has a partner; it is beyond the bound."""
 _WHOLE = -1

@@ -52,7 +52,7 @@ class WindowWords(StageWords):
         if stage.revise_ms:
             yield (
                 f"late records revise the results of '{stage.name}' for {format_duration(stage.revise_ms)}: for so long it keeps "
-                "what has closed, and a rewind reads back so much further"
+                "what has closed, and a rewind reads back so much more"
             )
         if any(kind.startswith("list") for kind in told["state"]["partials"]):
             yield (

@@ -2,7 +2,7 @@
 
 Two records are *the same* when the columns of the step's `by` are equal, they are in one partition, and their event times are
 less than the horizon apart. A record is a *repeat* when one that is the same stands before it in the log. So whether it is
-follows from two records alone: from no slice, no bucket, and from no record further away than the horizon. A record that has no
+follows from two records alone: from no slice, no bucket, and from no record farther away than the horizon. A record that has no
 value in one of the columns is the same as none, and doesn't come here.
 
 Contracts:

@@ -38,7 +38,7 @@ class Argument:
     is_word: bool = False
     """Whether it stands there without quotes, as `HOUR`."""
     is_repeated: bool = False
-    """Whether any number of further ones may follow; of a last argument."""
+    """Whether any number of others may follow; of a last argument."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ TIME_FUNCTIONS = (
     Function(
         "timestampdiff", _TIMES, (_UNIT, Argument("start", "timestamp"), Argument("end", "timestamp")), "long",
         "how many whole units lie between them; negative if the end is before the start",
-        "times further apart than 292,000 years",
+        "times farther apart than 292,000 years",
         examples=((f"timestampdiff(SECOND, timestamp '2026-03-29 01:29:00', {_T})", "75"),),
     ),
     _number_of("unix_seconds", "seconds since 1970, rounded down", "1774747815"),

@@ -61,7 +61,7 @@ class EventTimeSpec(DocumentModel):
     """A partition that is silent this long no longer holds the others back; when all are, event time runs on by itself. Null is
     never."""
     max_ahead: Duration | None = Field(default=300_000, json_schema_extra={"default": "5m"})
-    """A record further than this in the future of its arrival is a dead letter; null is never."""
+    """A record more than this ahead of its arrival is a dead letter; null is never."""
 
     @property
     def source(self) -> EventTimeSource:

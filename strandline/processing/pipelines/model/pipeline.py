@@ -84,7 +84,7 @@ class PipelineSpec(DocumentModel):
         Annotated[Literal["dead_letter", "drop"], Tag(WORD)] | Annotated[LateSpec, Tag(MAPPING)],
         Discriminator(word_or_mapping),
     ] = "dead_letter"
-    """What becomes of a late record: one whose event time is below the watermark. Or `{revise: DURATION}`: one that is no further
+    """What becomes of a late record: one whose event time is below the watermark. Or `{revise: DURATION}`: one that is no farther
     below it revises the results that it belongs to."""
     on_error: Literal["dead_letter", "crash"] = "dead_letter"
     """What becomes of a record that can't be used; crash stops the job at its slice."""

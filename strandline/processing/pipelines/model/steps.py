@@ -63,7 +63,7 @@ class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one c
     emit: Annotated[list[EmitSpec] | None, BeforeValidator(_places)] = Field(default=None, min_length=1)
     """Where results go: beside `window` or behind it those of the window; before the first window one for each record."""
     name: FieldName | None = None
-    """By which further steps may take `from` it. Of an `emit` of records also the stage's name; else that is called like the
+    """By which later steps may take `from` it. Of an `emit` of records also the stage's name; else that is called like the
     first place, with `_` for what no name may hold. A window has its name inside `window`."""
     source: str | Annotated[list[str], Field(min_length=1)] | None = Field(default=None, alias="from")
     """The name of a step above, or of a stream, from which it takes; without it, the step before. A list unites: the records of
