@@ -38,6 +38,9 @@ HEADER_MQTT_REDELIVERED = "mqtt-redelivered"
 HEADER_PROPERTY_PREFIX = "property-"
 """Before the name of each other user property of MQTT 5."""
 
+RECORD_KEY, RECORD_TIMESTAMP = "\0key", "\0timestamp"
+"""Stand for the key and the timestamp of a record among its headers, for fields with metadata. Never written to the log."""
+
 HEADER_JOB = "strandline-job"
 """Of a result in a stream: the job that emitted it."""
 HEADER_STAGE = "strandline-stage"
@@ -87,6 +90,16 @@ DEAD_LETTER_PARTITION = 0
 def dead_letter_topic(job: str) -> str:
     """The dead-letter stream of a job."""
     return f"{job}.dead-letter"
+
+
+def with_record_metadata(headers: Mapping[str, bytes], key: bytes | None, timestamp_ms: int | None) -> dict[str, bytes]:
+    """Return the headers of a record together with its key and its timestamp, as `RECORD_KEY` and `RECORD_TIMESTAMP`."""
+    found = dict(headers)
+    if key is not None:
+        found[RECORD_KEY] = key
+    if timestamp_ms is not None:
+        found[RECORD_TIMESTAMP] = b"%d" % timestamp_ms
+    return found
 
 
 _PACKED_MARK = b"\0"

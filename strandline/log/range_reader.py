@@ -31,7 +31,13 @@ from aiokafka.errors import (
 )
 
 from strandline.core.errors import LogChanged, LogTruncated, LogUnavailable
-from strandline.core.record_headers import HEADER_SOURCE, pack_header_values
+from strandline.core.record_headers import (
+    HEADER_SOURCE,
+    RECORD_KEY,
+    RECORD_TIMESTAMP,
+    pack_header_values,
+    with_record_metadata,
+)
 from strandline.log.brokers import Answer, Asked, Brokers, Place
 from strandline.log.kafka_connection import remedy_of
 from strandline.log.reader import OffsetRange
@@ -351,7 +357,8 @@ def _named(wanted: OffsetRange, batch: RecordBatch) -> Iterator[None]:
 def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], headers_beside: Sequence[str]) -> None:
     chunk.batches.append(batch)
     first_of = [header for header in headers if batch.may_have(header)]
-    beside = [header for header in headers_beside if batch.may_have(header)]
+    of_record = {RECORD_KEY, RECORD_TIMESTAMP}.intersection(headers_beside)
+    beside = [header for header in headers_beside if header in of_record or batch.may_have(header)]
     wanted = first_of or beside
     if wanted and not chunk.header_values:
         chunk.header_values.extend([None] * len(chunk.values))
@@ -374,6 +381,8 @@ def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], h
             chunk.log_times_ms.append(-1 if record.timestamp is None else record.timestamp)
             if has_header_values:
                 found = dict(record.headers)
+                if of_record:
+                    found = with_record_metadata(found, record.key, record.timestamp)
                 value = next((found[header] for header in first_of if header in found), None)
                 named = {header: found[header] or b"" for header in beside if header in found} if beside else {}
                 chunk.header_values.append(pack_header_values(value, named))

@@ -25,6 +25,7 @@ from strandline.core.streams.formats import (
     RawSpec,
     RecordFormatName,
 )
+from strandline.core.streams.metadata import MetadataName
 from strandline.core.streams.shapes import Explode, ShapeSpec
 
 
@@ -60,6 +61,9 @@ class StreamSpec(DocumentModel):
         alias="schema", min_length=1, max_length=COLUMNS_MAX, json_schema_extra=FIELD_NAMES_SCHEMA
     )
     """Field name -> type, or {type, required, min, max, unit}."""
+    metadata: dict[str, MetadataName] = Field(default_factory=dict, max_length=50)
+    """Fields that metadata of a record fill where the record lacks them: name -> what, as `key`, `timestamp`, `sender`, `file`,
+    `topic[-1]`, `header.site`."""
     missing: list[Marker] = Field(default_factory=list, max_length=MISSING_MAX)
     """Values that mean in each field that there is no value, as `["", "n/a", nan]`."""
     key: str | None = None
@@ -132,9 +136,8 @@ class StreamSpec(DocumentModel):
     def decoding_changes(self, other: StreamSpec) -> list[str]:
         """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
-        changes = [
-            name for name in ("format", *_OPTIONS, "explode", "missing") if getattr(self, name) != getattr(other, name)
-        ]
+        parts = ("format", *_OPTIONS, "explode", "missing", "metadata")
+        changes = [name for name in parts if getattr(self, name) != getattr(other, name)]
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
         changes += [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
         own_headers, other_headers = (dict(one.http.headers) if one.http else {} for one in (self, other))
@@ -171,6 +174,16 @@ class StreamSpec(DocumentModel):
         for name in self.mqtt.fields if self.mqtt else ():
             if name not in self.fields:
                 yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+        for name, what in self.metadata.items():
+            if name not in self.fields:
+                yield ("metadata", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
+            elif is_nested(self.fields[name].type) or self.fields[name].type == JSON_TYPE:
+                yield ("metadata", name), f"is a text, and the field is {self.fields[name].type}; declare it as string"
+            elif what == "timestamp" and (self.fields[name].type, self.fields[name].unit) != ("timestamp", "ms"):
+                yield (
+                    ("metadata", name),
+                    "is a number of milliseconds; declare the field as timestamp, without another unit",
+                )
         if self.http is not None:
             yield from self._contradictions_of_http(self.http)
         for number, poll in enumerate(self.poll or ()):

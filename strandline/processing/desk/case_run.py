@@ -12,7 +12,13 @@ from typing import Any
 
 from strandline.core.documents import read_documents, read_values
 from strandline.core.errors import InvalidDocument, PermanentError, Problem, StrandlineError
-from strandline.core.record_headers import REASON_LATE, pack_header_values
+from strandline.core.record_headers import (
+    HEADER_SOURCE,
+    REASON_LATE,
+    SOURCE_MQTT,
+    pack_header_values,
+    with_record_metadata,
+)
 from strandline.core.streams.entrances import record_header
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
@@ -199,14 +205,29 @@ def _records(step: CaseStep, stream: StreamSpec, placement: Placement, directory
         source = source_of_topic(stream, step.topic)
     elif step.query is not None:
         source = b"?" + step.query.removeprefix("?").encode()
-    if step.headers:
-        source = pack_header_values(source, {record_header(name): text.encode() for name, text in step.headers.items()})
+    named = _named(step, source)
+    if named:
+        source = pack_header_values(source, named)
     for values in pieces:
         count = len(values)
         placed = None if step.partition is None else [step.partition] * count
         partitions = placed or placement.of_each(values, step.topic, step.headers)
         times = None if step.at is None else [step.at] * count
         yield DeskRecords(values, partitions, times, () if source is None else [source] * count, stream=stream.stream)
+
+
+def _named(step: CaseStep, source: bytes | None) -> dict[str, bytes]:
+    """The headers of the step's records by name, with their metadata."""
+    headers = step.headers or {}
+    named = {record_header(name): text.encode() for name, text in headers.items()}
+    named |= {name: text.encode() for name, text in headers.items()}
+    came_from = {"file": step.file, "http": step.sender}
+    given = [f"{protocol}:{text}".encode() for protocol, text in came_from.items() if text is not None]
+    given += [source] if source is not None and source.startswith(SOURCE_MQTT) else []
+    if given:
+        named[HEADER_SOURCE] = given[0]
+    key = None if step.key is None else step.key.encode()
+    return with_record_metadata(named, key, step.at)
 
 
 def _letter(letter: DeskLetter) -> dict[str, Any]:

@@ -43,10 +43,16 @@ class CaseStep(DocumentModel):
     """Where they came to. Default: as their key says."""
     topic: str | None = None
     """The MQTT topic that they came from."""
+    key: str | None = None
+    """The Kafka key that they have, for a field with metadata."""
+    file: str | None = None
+    """The name of the file that they came from, for a field with metadata."""
+    sender: str | None = None
+    """The address that they were sent from, for a field with metadata."""
     query: str | None = None
     """The query of the URL that they were sent to."""
     headers: dict[str, str] | None = None
-    """Headers of the HTTP request that brought them."""
+    """Headers of the HTTP request that brought them, or of the records themselves."""
     wait: Duration | None = None
     """So much log time passes, and no record comes."""
     restart: Literal[True] | None = None
@@ -59,7 +65,7 @@ class CaseStep(DocumentModel):
         if len(given) != 1:
             yield (), f"expected exactly one of {', '.join(_KINDS)}" + (f", got {', '.join(given)}" if given else "")
         elif given[0] in ("wait", "restart", "lookups"):
-            for name in ("stream", "at", "partition", "topic", "query", "headers", "base64"):
+            for name in ("stream", "at", "partition", "topic", "query", "headers", "key", "file", "sender", "base64"):
                 if getattr(self, name) is not None:
                     yield (name,), f"is of records, and this step is a '{given[0]}'"
         if self.topic is not None and self.query is not None:

@@ -26,6 +26,7 @@ from strandline.processing.formats.influx_lines import InfluxLines
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
+from strandline.processing.formats.record_metadata import RecordMetadata
 from strandline.processing.formats.shapes.shape import ShapeConfig
 from strandline.processing.formats.shapes.shaped_rows import ShapedColumns, ShapedRows
 from strandline.processing.formats.source_fields import SourceFields
@@ -73,6 +74,8 @@ class RecordFormat:
     """The type of Protobuf's messages; None: any."""
     header_fields: tuple[tuple[str, str], ...] = ()
     """Fields that a header of the record fills: name and header."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    """Fields that metadata of the record fill: name and what, as the stream's document has it."""
     event_time_parameter: str | None = None
     """The field that the query's parameter `event_time` fills."""
 
@@ -109,6 +112,7 @@ def record_format(stream: StreamSpec) -> RecordFormat:
         schema=avro.written_by if avro else protobuf.descriptor if protobuf else None,
         message=protobuf.message if protobuf else None,
         header_fields=tuple(stream.http.record_headers.items()) if stream.http else (),
+        metadata=tuple(stream.metadata.items()),
         event_time_parameter=stream.event_time_parameter,
     )
 
@@ -198,11 +202,13 @@ class RowReader:
 
     def __init__(self, config: RecordFormat, schemas: RegisteredSchemas | None = None) -> None:
         """`schemas`: for a format that uses the registry."""
+        metadata = {name: RecordMetadata(text) for name, text in config.metadata}
         self._source_fields = SourceFields(
             config.topic_levels,
             {field.name: field.type for field in config.fields if not field.rest},
             dict(config.header_fields),
             config.event_time_parameter,
+            metadata,
         )
         self._array_reader = _ARRAY_READERS[config.name](config, schemas) if config.name in _ARRAY_READERS else None
         make_reader = _READERS.get(config.name)
@@ -235,7 +241,7 @@ class RowReader:
         """The record that had a dead letter last, and what returns those of its rows."""
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
-        beside = {header for _, header in config.header_fields}
+        beside = {header for _, header in config.header_fields} | {one.header for one in metadata.values()}
         if config.keeps_sessions:
             self.headers = (HEADER_SOURCE,)
             beside.add(HEADER_REPLAY_OF)

@@ -17,6 +17,7 @@ import msgspec
 from strandline.core.files.text_rows import BYTE_ORDER_MARK
 from strandline.core.record_headers import QUERY_MARK, SOURCE_MQTT, unpack_header_values
 from strandline.processing.formats.record_fields import JsonText, in_blocks
+from strandline.processing.formats.record_metadata import RecordMetadata
 from strandline.processing.formats.text_values import json_of_text
 
 EVENT_TIME_PARAMETER = "event_time"
@@ -39,12 +40,15 @@ class SourceFields:
         types: Mapping[str, str],
         headers: Mapping[str, str] = MappingProxyType({}),
         event_time: str | None = None,
+        metadata: Mapping[str, RecordMetadata] = MappingProxyType({}),
     ) -> None:
         """`levels`: field -> level of the topic, counted from 0. `types`: field -> its declared type, of every field.
-        `headers`: field -> header of the record. `event_time`: the field that the query's parameter of this name fills."""
+        `headers`: field -> header of the record. `event_time`: the field that the query's parameter of this name fills.
+        `metadata`: field -> what of the record fills it."""
         self._levels = dict(levels)
         self._types = dict(types)
         self._headers = dict(headers)
+        self._metadata = dict(metadata)
         self._fields = {EVENT_TIME_PARAMETER: event_time} if event_time is not None else {}
         self._fields |= {name: name for name in types}
         """Parameter of the query -> field; one of the field's own name goes before."""
@@ -114,4 +118,7 @@ class SourceFields:
         for name, header in self._headers.items():
             if header in named:
                 texts.setdefault(name, named[header].decode(errors="replace"))
+        for name, one in self._metadata.items():
+            if name not in texts and (value := one.text_of(named)) is not None:
+                texts[name] = value
         return tuple((_write(name), json_of_text(text, self._types[name])) for name, text in texts.items())

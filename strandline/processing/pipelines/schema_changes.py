@@ -52,6 +52,7 @@ def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
     headers = [one.http.record_headers if one.http else {} for one in (old, new)]
     yield from _of_source("mqtt.fields", "topic", old, new, *levels)
     yield from _of_source("http.headers", "headers", old, new, *headers)
+    yield from _of_source("metadata", "metadata", old, new, old.metadata, new.metadata)
     if old.format == new.format == "csv":
         lines = [(one.csv.delimiter if one.csv else ",", _columns(one)) for one in (old, new)]
         if lines[0] != lines[1]:

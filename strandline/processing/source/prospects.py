@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values
+from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values, with_record_metadata
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE
 from strandline.processing.formats.record_rows import RecordFormat, RowReader
 from strandline.processing.formats.sparkplug.sessions import Sessions
@@ -86,8 +86,11 @@ class Prospects:
     def at(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], moments: Sequence[Moment]
     ) -> list[Prospect]:
-        """As `of_records`, with what is in force for each."""
-        sources = [self._source(one) for one in headers]
+        """As `of_records`, with what is in force for each. `headers`: with the key of each record as `RECORD_KEY`."""
+        sources = [
+            self._source(with_record_metadata(one, None, moment.log_time_ms))
+            for one, moment in zip(headers, moments, strict=True)
+        ]
         log_ms = np.array([one.log_time_ms for one in moments], np.int64)
         marks = [NEVER_LATE if one.watermark_ms is None else one.watermark_ms for one in moments]
         limits = [NEVER_AHEAD if one.max_ahead_ms is None else one.max_ahead_ms for one in moments]

@@ -22,6 +22,7 @@ from strandline.core.record_headers import (
     HEADER_REPLAY_OF,
     HEADER_TAKEN_BY,
     REASON_LATE,
+    with_record_metadata,
 )
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.replays import Replay
@@ -273,15 +274,15 @@ class DeadLetters:
                 f"a later version of job {job} has read the record of dead letter {found.offset} again, and taken it as it was "
                 "sent: put back, it would count twice; nothing was put back. Put it back all the same with --anyway"
             )
-        (prospect,) = self._prospects(pipeline, stream.stream, [payload], [headers])
+        key = key_finder(stream.key)(payload) if stream.key else None
+        partition = None if key is not None else int(found.headers["partition"])
+        key = key if key is not None or original is None else original.key
+        (prospect,) = self._prospects(pipeline, stream.stream, [payload], [with_record_metadata(headers, key, None)])
         if prospect.outcome != ACCEPTED and not anyway:
             raise Conflict(
                 f"the repaired payload would be rejected again ({prospect.outcome}: {prospect.message}); nothing was put back. "
                 "Mend it, or put it back all the same with --anyway"
             )
-        key = key_finder(stream.key)(payload) if stream.key else None
-        partition = None if key is not None else int(found.headers["partition"])
-        key = key if key is not None or original is None else original.key
         replay = Replay(_identity(found), job, found.offset, is_repaired=True)
         record = PutBackRecord(replay, payload, key, partition, headers)
         done = self._put_back(stream.stream, [record], dry_run=dry_run)
@@ -361,7 +362,12 @@ class DeadLetters:
             else:
                 records.setdefault(record.replay.identity, record)
         found = list(records.values())
-        prospects = self._prospects(pipeline, stream, [one.value for one in found], [one.headers for one in found])
+        prospects = self._prospects(
+            pipeline,
+            stream,
+            [one.value for one in found],
+            [with_record_metadata(one.headers, one.key, None) for one in found],
+        )
         return found, prospects
 
     def _counted(
@@ -467,7 +473,7 @@ def _rejected_place(letter: StoredDeadLetter, original: _Original | None) -> Rej
     return RejectedPlace(
         *_place(letter),
         original.value if has_no_bytes and original else letter.value,
-        original.headers if original else {},
+        with_record_metadata(original.headers, original.key, None) if original else {},
         original.log_time_ms if original else letter.log_time_ms,
     )
 

@@ -11,7 +11,7 @@ from strandline.core.errors import Conflict, InvalidSettings, LogChanged, LogTru
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import ROWS_MAX, TooLarge, pack_rows
 from strandline.core.lookups.source import EVERY_MS_MIN, LookupSource
-from strandline.core.record_headers import pack_header_values
+from strandline.core.record_headers import RECORD_TIMESTAMP, pack_header_values, with_record_metadata
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.lookups.sources import SourceBegin, SourceRows
 from strandline.ledger.states import LookupRow, Offsets
@@ -187,7 +187,7 @@ def _packed(text: bytes) -> str:
 
 
 def _logged(partition: int, messages: list[LogMessage], reader: RowReader) -> LoggedRecords:
-    headers = [dict(message.headers() or []) for message in messages]
+    headers = [_headers(message, reader) for message in messages]
     return LoggedRecords(
         partition,
         [offset_of(message) for message in messages],
@@ -195,6 +195,12 @@ def _logged(partition: int, messages: list[LogMessage], reader: RowReader) -> Lo
         [_bytes(message.key()) for message in messages],
         [_source(one, reader) for one in headers],
     )
+
+
+def _headers(message: LogMessage, reader: RowReader) -> dict[str, bytes]:
+    found = {name: _bytes(value) or b"" for name, value in message.headers() or []}
+    has_time = RECORD_TIMESTAMP in reader.headers_beside
+    return with_record_metadata(found, _bytes(message.key()), message.timestamp()[1] if has_time else None)
 
 
 def _source(headers: Mapping[str, object], reader: RowReader) -> bytes | None:
