@@ -14,7 +14,7 @@ import structlog
 from elastic_transport import JsonSerializer, SerializationError, TlsError, TransportError
 from elasticsearch import ApiError, Elasticsearch, UnsupportedProductError
 
-from strandline.core.errors import IndexUnavailable, InvalidSettings, PermanentError
+from strandline.core.errors import IndexUnavailable, InvalidSettings, PermanentError, StrandlineError
 from strandline.core.settings import Settings, secret_files, stamp_of
 from strandline.core.urls import without_credentials
 
@@ -90,6 +90,17 @@ def request_bytes(
     except (TransportError, SerializationError) as error:
         remedy = _TLS_REMEDY if isinstance(error, TlsError) else "check that Elasticsearch runs"
         raise IndexUnavailable(f"{operation}: no answer ({error}); {remedy}") from error
+
+
+def is_writable(url: str, timeout_s: float) -> bool:
+    """Return True if Elasticsearch responds in this time, and results can be written."""
+    try:
+        health: Any = request(url, "GET", "/_cluster/health", timeout_s=timeout_s)
+    except RequestRefused:
+        return True  # it reads requests, and doesn't let every user ask this
+    except StrandlineError:
+        return False
+    return bool(health["status"] != "red")
 
 
 def decode(answer: bytes) -> Any:

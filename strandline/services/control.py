@@ -235,7 +235,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         LookupFollower(ledger, sources, name),
         settings.elasticsearch_url,
         settings.data_dir,
-        partial(store_away, elasticsearch_url=settings.elasticsearch_url, sql_sink_url=settings.sql_sink_url),
+        partial(store_away, settings=settings),
         asks_for_tokens=settings.auth != "none",
         run_limited=limited.run,
         close_limited=limited.close,

@@ -1,4 +1,4 @@
-"""Every sink does what `results/sinks/contract.py` says: the index, files, tables, and one that a package brings."""
+"""Every sink does what `results/sinks/contract.py` says: the index, files, tables, and the sink of a package."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict, Divergence, InvalidSettings, SinkUnavailable
 from strandline.core.settings import Settings
 from strandline.processing.columns.arrow_types import arrow_type
-from strandline.processing.emission import sinks
-from strandline.processing.emission.sinks import SinkRequest, sink_writer
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import request as ask
-from strandline.results.sinks import sql_writer
 from strandline.results.sinks.contract import SinkUnderTest, batch_of, check_sink, record_shape, window_shape
-from strandline.results.sinks.files_writer import FilesWriter, committed_files
-from strandline.results.sinks.sql_writer import SqlWriter, sql_url
-from strandline.results.writer import WINDOW_END, WINDOW_START, StoreWriter
+from strandline.results.sinks.files.writer import FilesWriter, committed_files
+from strandline.results.sinks.registry import sink_writer
+from strandline.results.sinks.sql import writer as sql_writer
+from strandline.results.sinks.sql.writer import SqlWriter, sql_url
+from strandline.results.writer import WINDOW_END, WINDOW_START, CommittedWriter, StoreWriter
 from tests.support.made_indices import writer_with_indices
+from tests.support.plugins import forget_toys, install_toys
 from tests.support.postgresql import new_database
 
 
@@ -97,7 +97,25 @@ class Index:
         return [hit["_id"] for hit in found["hits"]["hits"]]
 
 
-@pytest.fixture(params=["files", "sqlite", "postgresql", "elasticsearch"])
+@dataclass
+class OfPackage:
+    directory: Path
+
+    @property
+    def shape_changes(self) -> dict[str, object]:
+        return {"emit_name": "arrow:results", "is_elsewhere": True}
+
+    def writer(self, shape: DocumentShape) -> StoreWriter:
+        return sink_writer(Settings(), shape, Emit("sink", "arrow:results"))
+
+    def ids(self) -> list[str]:
+        from acme_sink.writer import read_file
+
+        files = (self.directory / "results").glob("*.arrow")
+        return [one for file in files for one in read_file(file).column("strandline_id").to_pylist()]
+
+
+@pytest.fixture(params=["files", "sqlite", "postgresql", "elasticsearch", "package"])
 def sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SinkUnderTest]:
     match request.param:
         case "files":
@@ -111,6 +129,11 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         case "sqlite":
             monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", f"sqlite:///{tmp_path / 'results.sqlite'}")
             yield Table(f"sqlite:///{tmp_path / 'results.sqlite'}")
+        case "package":
+            monkeypatch.setenv("ACME_ARROW_DIRECTORY", str(tmp_path))
+            install_toys(monkeypatch, "acme_sink")
+            yield OfPackage(tmp_path)
+            forget_toys(monkeypatch)
         case _:
             with new_database(request.getfixturevalue("postgresql_url")) as url:
                 monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", url)
@@ -148,6 +171,12 @@ def test_arrays_and_structs_are_written_once(sink: SinkUnderTest) -> None:
     first = writer.write_batches([batch("1.50")], 1, 7)
     assert [one.reason for one in first.refused] == []
     assert first.created == 1
+    if isinstance(sink, OfPackage):
+        assert isinstance(writer, CommittedWriter)
+        writer.commit(7, 1, first.parts)
+        with pytest.raises(Divergence):
+            writer.commit(7, 2, writer.write_batches([batch("2.50")], 2, 7).parts)
+        return
     if isinstance(writer, FilesWriter):
         writer.commit(7, 1, first.parts)
         (file,) = committed_files(writer.path)
@@ -271,28 +300,3 @@ def test_no_password_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sesame" not in repr(writer)
     with pytest.raises(InvalidSettings, match="is not set"):
         sql_url(Settings(sql_sink_url=None))
-
-
-@dataclass(frozen=True)
-class FromAPackage:
-    """A sink that a package brings: only what the request says."""
-
-    request: SinkRequest
-
-
-def test_a_package_brings_a_sink(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass
-    class Found:
-        name: str
-
-        def load(self) -> Any:
-            return FromAPackage
-
-    monkeypatch.setattr(
-        sinks, "entry_points", lambda group, name=None: [Found("paper")] if name in (None, "paper") else []
-    )
-    shape = DocumentShape("paper:pad", "job", "w", 1, (), (("n", "long"),), is_elsewhere=True)
-    writer: Any = sink_writer(Settings(), shape, Emit("sink", "paper:pad", options='{"ruled": true}'))
-    assert writer.request == SinkRequest("pad", {"ruled": True}, shape)
-    with pytest.raises(InvalidSettings, match="brings a sink 'stone'"):
-        sink_writer(Settings(), shape, Emit("sink", "stone:pad"))

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from strandline.results.sinks.files_writer import committed_files
+from strandline.results.sinks.files.writer import committed_files
 from tests.support.audit_lab import AuditLab
 from tests.support.postgresql import new_database
 

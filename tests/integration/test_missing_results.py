@@ -60,7 +60,7 @@ def stored(lab: AuditLab) -> dict[str, dict[str, Any]]:
 
 
 def rows(lab: AuditLab) -> list[tuple[Any, ...]]:
-    from strandline.results.sinks import sql_writer
+    from strandline.results.sinks.sql import writer as sql_writer
 
     with sql_writer.reading(sql_writer.sql_url(lab.settings), "older_tens") as connection:
         found = connection.exec_driver_sql("SELECT strandline_id, n, total FROM older_tens ORDER BY strandline_id")
@@ -80,7 +80,7 @@ def lose_after(lab: AuditLab, emission: int) -> None:
         for hit in hits:
             request(url, "DELETE", f"/{hit['_index']}/_doc/{hit['_id']}", timeout_s=60)
         request(url, "POST", f"/{alias}-*/_refresh", timeout_s=30)
-    from strandline.results.sinks import sql_writer
+    from strandline.results.sinks.sql import writer as sql_writer
 
     with sql_writer.engine_of(sql_writer.sql_url(lab.settings)).begin() as connection:
         connection.exec_driver_sql(f"DELETE FROM older_tens WHERE strandline_emission > {emission}")

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict
 from strandline.processing.audit.index_reader import EndRange, StoredDocument, open_snapshot, read_documents
 from strandline.results.records.record_document import record_document_id
-from strandline.results.sinks.files_writer import committed_files
+from strandline.results.sinks.files.writer import committed_files
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
 

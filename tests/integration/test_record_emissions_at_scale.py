@@ -19,7 +19,7 @@ import pytest
 import sqlalchemy as sa
 
 from strandline.ledger.states import Desired
-from strandline.results.sinks.files_writer import committed_files
+from strandline.results.sinks.files.writer import committed_files
 from tests.integration.test_record_emissions import BASE_MS
 from tests.support.audit_lab import AuditLab
 from tests.support.waiting import wait_until

@@ -1,5 +1,6 @@
-"""Slices of records through source tasks and keyed tasks into files and a table, with runs that die at any moment and begin again
-with other buckets: readers see each record once, with its value. No Spark, no Kafka; `RECORDS=1000000` makes it a long one."""
+"""Slices of records through source tasks and keyed tasks into files, a table, and the sink of a package. Runs die at any moment,
+and begin again with other buckets. Readers see each record once, with its value. No Spark, no Kafka; `RECORDS=1000000` makes it a
+long test."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 import sqlalchemy as sa
@@ -20,7 +22,6 @@ from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
-from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.emission.stage_emission import RecordEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -28,7 +29,9 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.decoding import DecodedChunk, decoder_of, task_config
 from strandline.processing.source.slice_rows import WORK, SliceRowBlob, SliceWork, bucket_keys, encode
 from strandline.processing.source.source_task import SourceTask
-from strandline.results.sinks.files_writer import committed_files
+from strandline.results.sinks.files.writer import committed_files
+from strandline.results.sinks.registry import sink_writer
+from tests.support.plugins import forget_toys, install_toys
 
 RECORDS = int(os.environ.get("RECORDS", "400"))
 SLICES, KILLS, PARTITIONS, CHUNK = 12, 10, 3, 10_000
@@ -45,7 +48,14 @@ def pipeline_of(files: Path) -> CheckedPipeline:
         "steps": [
             {"where": "number % 10 <> 3"},
             {"derive": {"half": "temp / 2"}},
-            {"emit": [{"files": {"path": str(files)}}, {"sql": {"table": "farm"}}], "name": "all"},
+            {
+                "emit": [
+                    {"files": {"path": str(files)}},
+                    {"sql": {"table": "farm"}},
+                    {"sink": {"use": "arrow", "name": "farm"}},
+                ],
+                "name": "all",
+            },
         ],
     }
     return check(PipelineSpec.from_document(document), STREAM)
@@ -137,6 +147,8 @@ def deaths(random: Random, buckets: int, *, is_to_die: bool) -> Iterator[int]:
 @given(st.integers(0, 2**32))
 def test_whoever_dies_and_whenever_each_record_is_there_once(seed: int) -> None:
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        install_toys(patch, "acme_sink")
+        patch.setenv("ACME_ARROW_DIRECTORY", directory)
         job, random = Job(Path(directory)), Random(seed)
         patch.setenv("STRANDLINE_SQL_SINK_URL", job.url)
         patch.setattr("strandline.processing.operators.record_rows._BATCH_BYTES", random.choice([1, 1 << 28]))
@@ -158,3 +170,6 @@ def test_whoever_dies_and_whenever_each_record_is_there_once(seed: int) -> None:
             found = list(connection.execute(sa.text("SELECT number, half FROM farm ORDER BY number")))
         engine.dispose()
         assert [tuple(row) for row in found] == list(zip(numbers, halves, strict=True))
+        arrow = [pa.ipc.open_file(file).read_all() for file in Path(directory, "farm").glob("*.arrow")]
+        assert pa.concat_tables(arrow).sort_by("number")["number"].to_pylist() == numbers
+        forget_toys(patch)

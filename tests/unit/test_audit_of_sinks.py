@@ -23,9 +23,8 @@ from strandline.processing.audit.findings import find
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import AuditPlan, VersionSpan
-from strandline.processing.audit.reconciliation import Found, LetterScope, Reconciler, store_of
+from strandline.processing.audit.reconciliation import Found, LetterScope, Reconciler
 from strandline.processing.audit.report import AuditReport, make_report, store_scopes
-from strandline.processing.audit.sinks import files, tables
 from strandline.processing.audit.sinks.places import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
 from strandline.processing.audit.sinks.rows import computed_row
@@ -33,12 +32,14 @@ from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.emission.result_shapes import document_shape
-from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.document import DocumentShape
-from strandline.results.sinks.files_writer import committed_files
+from strandline.results.sinks.files import reader as files
+from strandline.results.sinks.files.writer import committed_files
+from strandline.results.sinks.registry import sink_of, sink_writer, store_of
+from strandline.results.sinks.sql import reader as tables
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WINDOW_END, WINDOW_START, CommittedWriter
 from tests.support.ledgers import a_slice
 
@@ -53,14 +54,21 @@ STREAM = StreamSpec.from_document(
 
 
 class Lab:
-    """A job of two emissions, of records and of a window, each to files and to a table; and its audit."""
+    """A job of two emissions, of records and of a window, each to files and to a table; and its audit.
 
-    def __init__(self, directory: Path) -> None:
+    `use`: also to this sink of a package."""
+
+    def __init__(self, directory: Path, use: str = "") -> None:
         self.directory = directory
         self.url = f"sqlite:///{directory / 'results.sqlite'}"
         self.settings = Settings(sql_sink_url=self.url)
         emits = {
-            name: [{"files": {"path": str(directory / name)}}, {"sql": {"table": name}}] for name in ("all", "minutes")
+            name: [
+                {"files": {"path": str(directory / name)}},
+                {"sql": {"table": name}},
+                *([{"sink": {"use": use, "name": name}}] if use else []),
+            ]
+            for name in ("all", "minutes")
         }
         aggregate = {"n": "count(*)", "mean": "avg(temp)", "dear": "max(cost)", "tops": "top_n(temp, 2)"}
         window = {"name": "minutes", "tumbling": "1m", "by": ["device"], "aggregate": aggregate}
@@ -86,7 +94,7 @@ class Lab:
                 if isinstance(writer, CommittedWriter):
                     writer.commit(number, 1, report.parts)
                 self.wanted += [
-                    computed_row(store_of(emit.kind, emit.name), one, time_of(number, row), is_good=True)
+                    computed_row(store_of(emit), sink_of(emit), one, time_of(number, row), is_good=True)
                     for row, one in enumerate(shape.documents(batch, 0, 0))
                 ]
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.processing.pipelines.model.emissions import IndexSpec
 from strandline.results.dead_letters.documents import (
     BYTES_MAX,
     DEAD_LETTER_FIELDS,
@@ -18,6 +17,7 @@ from strandline.results.dead_letters.documents import (
     dead_letter_document,
 )
 from strandline.results.names import check_emit_name
+from strandline.results.sinks.elasticsearch.document import IndexSpec
 
 HEADERS = {
     "reason": "schema", "message": "power is missing", "step": "decode", "stream": "turbines", "partition": "2", "offset": "4711",

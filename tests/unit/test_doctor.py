@@ -28,6 +28,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.schema import HEAD
 from strandline.log.admin import KafkaAdmin
 from strandline.results.elasticsearch_client import RequestRefused
+from strandline.results.sinks.registry import installed_sinks
 from strandline.services.cli.commands import app
 from strandline.services.doctor.elasticsearch import check_elasticsearch, free_bytes_needed
 from strandline.services.doctor.finding import Finding, State, examine, ok
@@ -43,7 +44,7 @@ from strandline.services.doctor.machine import (
 )
 from strandline.services.doctor.mqtt_broker import check_mqtt
 from strandline.services.doctor.schema_registry import check_registry
-from strandline.services.doctor.sql_sink import check_sql_sink
+from strandline.services.doctor.sinks import check_sink
 from strandline.services.doctor.sql_sources import check_sql_sources
 from tests.support.ledgers import run_sql
 from tests.support.ports import free_port
@@ -550,11 +551,13 @@ def test_an_mqtt_broker_that_is_not_there_or_misnamed_is_one_finding() -> None:
 
 
 def test_a_sql_sink_is_tried_with_a_table_of_the_doctors_own(tmp_path: Path) -> None:
-    assert list(check_sql_sink(Settings())) == []
+    sql = installed_sinks()["sql"]
+    assert not sql.has_server(Settings())
+    assert list(check_sink(sql, Settings())) == []
     url = f"sqlite:///{tmp_path}/results.sqlite"
-    assert bad(check_sql_sink(Settings(sql_sink_url=url))) == []
+    assert bad(check_sink(sql, Settings(sql_sink_url=url))) == []
     assert run_sql(url, "SELECT name FROM sqlite_master") == []
-    ((state, sentence),) = bad(check_sql_sink(Settings(sql_sink_url=f"sqlite:///{tmp_path}/none/results.sqlite")))
+    ((state, sentence),) = bad(check_sink(sql, Settings(sql_sink_url=f"sqlite:///{tmp_path}/none/results.sqlite")))
     assert state == "wrong" and "can't be reached" in sentence
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from strandline.results import document
 from strandline.results.document import DocumentShape
-from strandline.results.sinks import contract, files_writer, typed_rows
-from strandline.results.sinks.files_writer import (
+from strandline.results.sinks import contract, typed_rows
+from strandline.results.sinks.files import writer as files_writer
+from strandline.results.sinks.files.writer import (
     FilesWriter,
     WrittenFile,
     _Store,

@@ -22,8 +22,8 @@ from strandline.processing.run.handed_slice import require_same_results
 from strandline.processing.run.runner import Runner
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.contract import batch_of
-from strandline.results.sinks.files_writer import FilesWriter
-from strandline.results.sinks.sql_writer import SqlWriter
+from strandline.results.sinks.files.writer import FilesWriter
+from strandline.results.sinks.sql.writer import SqlWriter
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_newer_results import FakeIndex, Written, letter, result
@@ -189,14 +189,14 @@ def test_a_sink_that_cannot_be_queried_may_hold_results_unless_the_version_met_a
     lab.apply(OTHER_RESULTS)
     run = lab.taking_over()
     before = load_pipeline(lab.ledger, "power", 1)
-    emit = replace(before.stages[0].emits[0], kind="a.package", name="x")
+    emit = replace(before.stages[0].emits[0], kind="sink", name="gone:x")
     before = replace(before, stages=(replace(before.stages[0], emits=(emit,)),))
     last = lab.ledger.last_slice("power")
     assert last is not None
     written = [
         list(handed_slice._written(run, before, last, INDEX, is_before_emission=is_so)) for is_so in (False, True)
     ]
-    assert [[one.where for one in some] for some in written] == [["a.package x (perhaps: it can't be queried)"], []]
+    assert [[one.where for one in some] for some in written] == [["sink gone:x (perhaps: it can't be queried)"], []]
 
 
 @pytest.mark.parametrize("error", [Conflict("the table refuses rows"), BadRecord("decode", "no JSON", "steps[0]")])

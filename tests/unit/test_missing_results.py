@@ -22,7 +22,7 @@ from strandline.processing.source.recorded_slices import Replay
 from strandline.results import generations
 from strandline.results.generations import Generation, filter_of, swap_aliases
 from strandline.results.sinks.contract import batch_of
-from strandline.results.sinks.files_writer import FilesWriter
+from strandline.results.sinks.files.writer import FilesWriter
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_generations import Index
 from tests.unit.test_newer_results import Lab, emit_by
@@ -186,7 +186,7 @@ def test_files_and_tables_that_lack_results_are_refused(lab: StoredLab, tmp_path
         lab.run.ledger.commit_checkpoint(a_checkpoint(number, 4, stored=stored, result_offsets=offsets))
         require_results(lab.run, "http://index")
     if is_table:
-        from strandline.results.sinks import sql_writer
+        from strandline.results.sinks.sql import writer as sql_writer
 
         with sql_writer.engine_of(sql_writer.sql_url(settings)).begin() as connection:
             connection.exec_driver_sql("DELETE FROM minutes WHERE strandline_emission = 8")

@@ -15,7 +15,6 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceKind, SliceStatus, WindowRange
 from strandline.log.kafka_status import LogRange
-from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit
 from strandline.processing.pipelines.stored import load_pipeline
@@ -26,8 +25,9 @@ from strandline.processing.slices.rewind import plan_of_job
 from strandline.results import newer_documents
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.contract import batch_of
-from strandline.results.sinks.files_writer import FilesWriter
-from strandline.results.sinks.sql_writer import SqlWriter
+from strandline.results.sinks.files.writer import FilesWriter
+from strandline.results.sinks.registry import sink_writer
+from strandline.results.sinks.sql.writer import SqlWriter
 from strandline.results.writer import StoreWriter
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice

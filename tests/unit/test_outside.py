@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.core.errors import IndexUnavailable
+from strandline.core.settings import Settings
 from strandline.log.admin import KafkaAdmin
-from strandline.processing.pipelines.model.emissions import EmitKind
 from strandline.processing.pipelines.stages import Emit
+from strandline.results import elasticsearch_client
 from strandline.results.elasticsearch_client import RequestRefused
-from strandline.services.supervision import outside
 from strandline.services.supervision.outside import ASK_S, Outside, store_away
 from tests.support.messages import RegistryServer
 
@@ -47,7 +47,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, client: ToldClient, health: str | E
             raise health
         return {"status": health}
 
-    monkeypatch.setattr(outside, "request", request)
+    monkeypatch.setattr(elasticsearch_client, "request", request)
     return Outside(client.admin, "http://nowhere").answers()
 
 
@@ -88,12 +88,12 @@ def test_elasticsearch_answers_unless_it_is_red_or_silent(
 def test_the_store_that_is_away_is_named_where_the_pipeline_emits_to_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(outside, "elasticsearch_answers", lambda _: False)
+    monkeypatch.setattr(elasticsearch_client, "is_writable", lambda *_: False)
     there, away = f"sqlite:///{tmp_path}/results.sqlite", "postgresql+psycopg://user@127.0.0.1:1/results"
 
-    def found(kind: EmitKind, sql_sink_url: str | None) -> str | None:
+    def found(kind: str, sql_sink_url: str | None) -> str | None:
         emits = [SimpleNamespace(emits=(Emit(kind, "minutes"),))]
-        return store_away(SimpleNamespace(all_stages=emits), "http://nowhere", sql_sink_url)  # type: ignore[arg-type]
+        return store_away(SimpleNamespace(all_stages=emits), Settings(sql_sink_url=sql_sink_url))  # type: ignore[arg-type]
 
     assert found("elasticsearch", None) == "Elasticsearch"
     assert found("sql", away) == "the database of STRANDLINE_SQL_SINK_URL"
@@ -102,7 +102,7 @@ def test_the_store_that_is_away_is_named_where_the_pipeline_emits_to_it(
 
 def test_many_who_ask_cost_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was found counts for a short time only."""
-    monkeypatch.setattr(outside, "request", lambda *_, **__: {"status": "green"})
+    monkeypatch.setattr(elasticsearch_client, "request", lambda *_, **__: {"status": "green"})
     client, now_s = ToldClient((1, 1, 1)), [100.0]
     present = Outside(client.admin, "http://nowhere", clock_s=lambda: now_s[0])
     assert [present.answers() for _ in range(10)] == [True] * 10
@@ -126,7 +126,7 @@ def test_a_kafka_that_can_not_be_asked_does_not_answer(monkeypatch: pytest.Monke
 def test_a_schema_registry_that_is_away_is_an_outage_and_one_that_refuses_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outside, "request", lambda *_, **__: {"status": "green"})
+    monkeypatch.setattr(elasticsearch_client, "request", lambda *_, **__: {"status": "green"})
     registry = RegistryServer()
 
     def is_there() -> bool:

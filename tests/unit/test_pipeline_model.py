@@ -25,13 +25,14 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import FUNCTIONS, ExpressionError, parse_expression
-from strandline.processing.pipelines.model.emissions import EmitSpec, IndexSpec
+from strandline.processing.pipelines.model.emissions import EmitSpec
 from strandline.processing.pipelines.model.inputs import EventTimeSpec, InputSpec
 from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec, json_schema
 from strandline.processing.pipelines.model.steps import StepSpec
 from strandline.processing.pipelines.model.windows import WindowSpec
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.index_settings import IndexSettings
+from strandline.results.sinks.elasticsearch.document import IndexSpec
 
 STREAM = """\
 stream: turbines

@@ -13,7 +13,7 @@ from psycopg import errors
 from strandline.core.errors import Conflict, SinkUnavailable
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.contract import batch_of
-from strandline.results.sinks.sql_writer import SqlWriter
+from strandline.results.sinks.sql.writer import SqlWriter
 
 SHAPE = DocumentShape("results", "job", "windows", 1, (("device", "string"),), (("n", "long"),), is_elsewhere=True)
 

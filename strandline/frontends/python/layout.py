@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.frontends.document_text import window_name
+from strandline.results.sinks.registry import SINKS, form_of
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,13 @@ def _window_of(step: Step, steps: Sequence[Step], at_of: Mapping[object, int]) -
 
 
 def _first_place(step: Step) -> str | None:
-    """What the first entry of `emit` calls its place: a text alone, or the name, path or table of the long form; None: there
-    is no entry that says it."""
+    """Return the name of the first entry of `emit`, in its short or its long form. None if there is no such entry."""
     match step.document.get("emit"):
         case [Mapping() as first, *_]:
-            for place in first.values():
-                words = (
-                    [place.get(word) for word in ("name", "path", "table")] if isinstance(place, Mapping) else [place]
-                )
-                return next((word for word in words if isinstance(word, str)), None)
+            for kind, place in first.items():
+                if isinstance(place, Mapping):
+                    place = place.get(form_of(kind).named) if kind in SINKS else None
+                return place if isinstance(place, str) else None
     return None
 
 

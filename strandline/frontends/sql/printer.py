@@ -13,6 +13,7 @@ from strandline.frontends.sql.nodes import EVENT_TIME, stage_name
 from strandline.frontends.sql.queries import CLAUSES, step_functions
 from strandline.frontends.sql.read_back import refuse_other_documents
 from strandline.frontends.sql.translation import LOG_TIME, OPTIONS_OF_EVENT_TIME
+from strandline.results.sinks.registry import form_of
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED_WORDS = frozenset((
@@ -410,5 +411,5 @@ def _place(emit: Mapping[str, Any]) -> str:
     ((kind, place),) = emit.items()
     if isinstance(place, str):
         return f"{kind} {_quoted(place)}"
-    named = {"files": "path", "sql": "table"}.get(kind, "name")
+    named = form_of(kind).named
     return f"{kind} {_quoted(place[named])}{_with(_flat({key: one for key, one in place.items() if key != named}))}"

@@ -32,7 +32,7 @@ from strandline.frontends.sql.statements import (
 )
 from strandline.frontends.sql.tokens import Cursor, SqlText
 from strandline.frontends.sql.values import read_value
-from strandline.processing.pipelines.model.emissions import EMIT_KINDS
+from strandline.results.sinks.registry import SINKS
 
 _EXPECTED = "'create stream NAME (...)', 'create view NAME as select ...' or 'create job NAME as insert into ...'"
 _TYPES = {
@@ -200,7 +200,7 @@ def _job(cursor: Cursor) -> CreateJob:
             raise cursor.sql.error(at, "holds no insert; expected 'insert into elasticsearch 'NAME' select ...'")
     elif cursor.word() in ("select", "with"):
         query = read_query(cursor)
-        inserts.append(Insert((Place("elasticsearch", name, (), at),), None, query, at))
+        inserts.append(Insert((Place(next(iter(SINKS)), name, (), at),), None, query, at))
     else:
         inserts.append(_insert(cursor))
     return CreateJob(name, options, tuple(inserts), at)
@@ -224,8 +224,8 @@ def _insert(cursor: Cursor) -> Insert:
 def _place(cursor: Cursor) -> Place:
     at = cursor.here
     kind = cursor.word()
-    if kind not in EMIT_KINDS:
-        raise cursor.expected(f"where results go: one of {', '.join(EMIT_KINDS)}, and a name in quotes")
+    if kind not in SINKS:
+        raise cursor.expected(f"where results go: one of {', '.join(SINKS)}, and a name in quotes")
     cursor.take()
     if cursor.word() in ("select", "with", "values"):
         raise cursor.expected(f"the name of the place, as {kind} 'NAME'")

@@ -16,6 +16,7 @@ from strandline.frontends.sql.relations import Relations, StepCount
 from strandline.frontends.sql.statements import CreateJob, CreateStream, Insert, Option, Place, Script
 from strandline.frontends.sql.step_order import ordered_steps
 from strandline.frontends.sql.tokens import SqlText
+from strandline.results.sinks.registry import form_of
 
 LOG_TIME = "log_time"
 """Stands in descriptor(...) for the time of arrival."""
@@ -228,18 +229,20 @@ def _stage_name(insert: Insert) -> str:
 
 
 def _emit(sql: SqlText, place: Place) -> tuple[dict[str, Any], int]:
-    """An entry of `emit`. What the long form calls `name`, `path` or `table` is the place's name."""
-    named = {"files": "path", "sql": "table"}.get(place.kind, "name")
+    """An entry of `emit`. The name of the place is one of the fields of the long form, such as `path`."""
+    form = form_of(place.kind)
     options: dict[str, Any] = {}
     for option in place.options:
         _set(sql, options, {}, option.key, option)
-    if place.kind == "stream" and options:
-        raise sql.error(place.options[0].at, "a stream has its options in 'create stream'; remove this")
-    if place.kind == "stream" or (place.kind == "elasticsearch" and not options):
+    if form.options_elsewhere and options:
+        raise sql.error(place.options[0].at, form.options_elsewhere)
+    if form.has_short_form and not options:
         return {place.kind: place.name}, place.at
-    if named in options:
-        raise sql.error(place.at, f"has its {named} in quotes already; remove '{named}' from its 'with (...)'")
-    return {place.kind: {named: place.name, **options}}, place.at
+    if form.named in options:
+        raise sql.error(
+            place.at, f"has its {form.named} in quotes already; remove '{form.named}' from its 'with (...)'"
+        )
+    return {place.kind: {form.named: place.name, **options}}, place.at
 
 
 def _path_of_job_option(sql: SqlText, option: Option) -> Path:

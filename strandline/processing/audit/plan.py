@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import NotFound
 from strandline.ledger.states import CheckpointRow, Offsets, Totals
 from strandline.processing.audit.index_reader import EndRange
-from strandline.processing.audit.reconciliation import OTHER_STORE, store_of
 from strandline.processing.backfill.plan import Backfilled, Load, generations_by_store
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import WindowShape, first_event, last_ends
 from strandline.results.document import format_timestamp
 from strandline.results.generations import Generation, newer_than
+from strandline.results.sinks.registry import sink_of, store_of
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -413,11 +413,11 @@ def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
 def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
     """Stage -> the stores of its results, as the reconciliation names them."""
     return {
-        stage: tuple(store for store in stores if not store.startswith(OTHER_STORE))
-        for stage, stores in stores_of_letters(pipeline).items()
+        stage.name: tuple(store_of(emit) for emit in stage.emits if sink_of(emit).is_compared)
+        for stage in pipeline.all_stages
     }
 
 
 def stores_of_letters(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
     """Stage -> its stores, and the places whose results are not compared but may be refused."""
-    return {stage.name: tuple(store_of(one.kind, one.name) for one in stage.emits) for stage in pipeline.all_stages}
+    return {stage.name: tuple(store_of(emit) for emit in stage.emits) for stage in pipeline.all_stages}

@@ -34,7 +34,7 @@ from strandline.processing.audit.parts import Account, Part, run_parts
 from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of_letters, streams_of
 from strandline.processing.audit.progress import Progress, keep_stdout, tell
 from strandline.processing.audit.recomputation import Recomputation
-from strandline.processing.audit.reconciliation import EVER_MS, Found, Reconciler, store_of
+from strandline.processing.audit.reconciliation import EVER_MS, Found, Reconciler
 from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
 from strandline.processing.audit.sinks.places import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
@@ -47,6 +47,7 @@ from strandline.processing.slices.continuity import require_same_topic
 from strandline.processing.source.decoding import decoding_of
 from strandline.processing.source.recorded_slices import LogTask, recorded_tasks
 from strandline.processing.spark.scratch import scratch_directory
+from strandline.results.sinks.registry import stream_store
 
 log = structlog.get_logger()
 
@@ -97,7 +98,7 @@ class Audit:
                     compared = Table(directory / "compared", ROWS_SCHEMA)
                     compared.create()
                     removed = self._read_stores(plan, snapshots, held, letters_end, compared)
-                    removed |= {store_of("stream", name): EVER_MS for name in deleted}
+                    removed |= {stream_store(name): EVER_MS for name in deleted}
                     last = self._ledger.last_slice(self._job)
                     assert last is not None, "a committed slice is there, so there is a last one"
                     reconciler = Reconciler(store_scopes(plan, last, removed), letter_scope(plan, last))

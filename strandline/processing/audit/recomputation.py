@@ -20,7 +20,7 @@ from strandline.processing.audit.event_times import LatestTimes
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
-from strandline.processing.audit.reconciliation import DEAD_LETTERS, OTHER_STORE, RESULT_LETTERS, Row, Side, store_of
+from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETTERS, Row, Side
 from strandline.processing.audit.records.repeats import RepeatsQuery, places_of, same_place
 from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
@@ -41,6 +41,7 @@ from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.source_config import DecodingConfig
 from strandline.results.document import DocumentShape
 from strandline.results.names import KEYS_BESIDE
+from strandline.results.sinks.registry import sink_of, sink_of_store, store_of
 from strandline.results.writer import ELEMENT, EVENT_US, LATE, OFFSET, PARTITION, PROBLEM, WINDOW_END
 
 
@@ -205,8 +206,9 @@ class RecordsToCompare:
         """The rows to compare of these records."""
         times_ms = pc.divide(batch.column(EVENT_US), 1000).to_pylist()
         rows = [
-            computed_row(store, one, time_ms, is_good=True)
+            computed_row(store, sink, one, time_ms, is_good=True)
             for store, shape in self.shapes
+            for sink in [sink_of_store(store)]
             for one, time_ms in zip(shape.documents(batch, 0, 0), times_ms, strict=True)
             if self.asked.holds(time_ms)
         ]
@@ -309,7 +311,12 @@ class Recomputation:
                     counts[stage.name] += inside.rows.num_rows
                     documents.append(self._result_letters(stage, inside.without_value))
                     for emit, store, shape in shapes:
-                        documents.append(_documents(store, shape, self._without_replaced(emit, inside.rows)))
+                        shown = (
+                            self._without_replaced(emit.name, inside.rows)
+                            if sink_of(emit).has_generations
+                            else inside.rows
+                        )
+                        documents.append(_documents(store, shape, shown))
         return of_records + Counter({name: counts[name] for name in self.span.windows if name in counts})
 
     def _compare_records(self, database: Database, documents: TableWriter) -> Counter[str]:
@@ -380,9 +387,7 @@ class Recomputation:
         """The dead letters that these results must have; a backfill has them for the windows that it shows."""
         span = self.span
         shape = letter_shape(span.pipeline, stage, span.version, span.generation, is_backfill=span.is_backfill)
-        results = self._without_replaced(
-            Emit("stream" if shape.is_stream else "elasticsearch", shape.emit_name), results
-        )
+        results = results if shape.is_stream else self._without_replaced(shape.emit_name, results)
         documents = shape.documents(results.drop_columns([PROBLEM]), 0, 0)
         identities = [f"{one.index or ''}/{one.id}" for one in documents]
         store, reason = RESULT_LETTERS + stage.name, REASON_EXPRESSION.encode()
@@ -399,13 +404,13 @@ class Recomputation:
         return [
             (emit, store, document_shape(span.pipeline, stage, emit, span.version, span.generation, is_backfill=again))
             for emit in stage.emits
-            for store in [store_of(emit.kind, emit.name)]
-            if emit.kind == "elasticsearch" or (not again and not store.startswith(OTHER_STORE))
+            for store in [store_of(emit)]
+            if sink_of(emit).has_generations or (not again and sink_of(emit).is_compared)
         ]
 
-    def _without_replaced(self, emit: Emit, results: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_replaced(self, alias: str, results: pa.RecordBatch) -> pa.RecordBatch:
         """Without the windows that a later generation replaced."""
-        for newer in self.span.replaced.get(emit.name, ()) if emit.kind == "elasticsearch" else ():
+        for newer in self.span.replaced.get(alias, ()):
             results = results.filter(pc.invert(_ends_in(results, EndRange(newer.after_ms, newer.up_to_ms))))
         return results
 
@@ -464,5 +469,6 @@ def _documents(store: str, shape: DocumentShape, results: pa.RecordBatch) -> pa.
         results.column(PROBLEM).is_null().to_pylist(),
         strict=True,
     )
-    rows = [computed_row(store, one, end_ms, is_good=is_good) for one, end_ms, is_good in columns]
+    sink = sink_of_store(store)
+    rows = [computed_row(store, sink, one, end_ms, is_good=is_good) for one, end_ms, is_good in columns]
     return batch_of(rows, ROWS_SCHEMA)

@@ -20,26 +20,12 @@ from strandline.processing.audit.index_reader import EndRange
 from strandline.results.comparison import differences_beyond_rounding
 from strandline.results.generations import Generation, generation_shown
 from strandline.results.names import generation_of
+from strandline.results.sinks.registry import sink_of_store
 
 DEAD_LETTERS = "(dead letters)"
 """The store of dead letters; no alias can have this name."""
 RESULT_LETTERS = "letters:"
 """Before the name of a stage: the store of the dead letters of its results for which an expression has no value."""
-STREAM_STORE = "stream:"
-"""Before the name of a stream of results, where it is a store; no alias has a colon."""
-FILES_STORE = "files:"
-"""Before the path of files."""
-TABLE_STORE = "table:"
-"""Before the name of a table."""
-OTHER_STORE = "other:"
-"""Before the name of a place whose results are not compared: a sink that a package brings."""
-_STORES = {
-    "elasticsearch": "",
-    "stream": STREAM_STORE,
-    "files": FILES_STORE,
-    "sql": TABLE_STORE,
-    "sink": OTHER_STORE,
-}
 EVER_MS = 1 << 62
 """Later than any time."""
 _ROWS_OF_AN_ID_MAX = 20
@@ -321,7 +307,7 @@ class Reconciler:
         if held[0].body == computed.body:
             return Kind.SAME, ""
         stored = json.loads(held[0].body or b"{}")
-        found = differences_beyond_rounding(stored, json.loads(computed.body), _words(computed.store))
+        found = differences_beyond_rounding(stored, json.loads(computed.body), sink_of_store(computed.store).container)
         return (Kind.DIFFERENT, "; ".join(found[:_DIFFERENCES_SHOWN_MAX])) if found else (Kind.SAME, "")
 
     def _compare_letter(self, group: list[Row], unkept: int) -> Finding:
@@ -346,11 +332,6 @@ class Reconciler:
         elif kind is Kind.EXTRA:
             detail = f"a dead letter ({reason}) that names no record of this job"
         return Finding(kind, DEAD_LETTERS, reason, 1, group[0].id, "", None, detail)
-
-
-def store_of(kind: str, name: str) -> str:
-    """The store of an emission to a place of this kind and name."""
-    return _STORES[kind] + name
 
 
 def _lost(file: Row, scope: StoreScope) -> Finding:
@@ -379,12 +360,6 @@ def _by_id(rows: Iterable[Row]) -> Iterator[tuple[list[Row], int]]:
             unkept += 1
     if group:
         yield group, unkept
-
-
-def _words(store: str) -> str:
-    """What a result of this store stands in."""
-    words = {FILES_STORE: "the file", TABLE_STORE: "the table"}
-    return next((word for prefix, word in words.items() if store.startswith(prefix)), "the index")
 
 
 def _places(rows: list[Row]) -> str:

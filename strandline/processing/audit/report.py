@@ -17,11 +17,8 @@ from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
     DIFFERENCES,
     EVER_MS,
-    FILES_STORE,
-    OTHER_STORE,
     RESULT_LETTERS,
     SAMPLE_MAX,
-    TABLE_STORE,
     Counts,
     Finding,
     Found,
@@ -32,6 +29,7 @@ from strandline.processing.audit.reconciliation import (
     StoreScope,
 )
 from strandline.results.document import format_timestamp
+from strandline.results.sinks.registry import sink_of_store
 
 Outcome = Literal["clean", "differences", "incomplete"]
 
@@ -123,7 +121,7 @@ def store_scopes(
                     {**known, **{name: plan.stores.get(name, ()) for name in shown}},
                     plan.generation,
                     is_revised,
-                    plan.slice_whole if store.startswith((FILES_STORE, TABLE_STORE)) else 1,
+                    plan.slice_whole if sink_of_store(store).keeps_other_results else 1,
                     removed.get(store),
                     tuple(ranges),
                 )
@@ -169,7 +167,7 @@ def make_report(
     revised = {scope.stage for scope in reconciler.stores.values() if scope.is_revised}
     results = {stage: count for stage, count in totals.results.items() if plan.is_whole and stage not in revised}
     # Nor is what a sink of a package refused, whose results are not compared.
-    has_others = any(store.startswith(OTHER_STORE) for one in plan.spans for store in _all_stores(one))
+    has_others = any(not sink_of_store(store).is_compared for one in plan.spans for store in _all_stores(one))
     refused = None if refused is None or revised or has_others else refused
     ledger = Totals(totals.records, totals.accepted, rejected, results, refused)
     computed = replace(computed, refused=None if refused is None else _refused(reconciler, found.counts))

@@ -1,5 +1,5 @@
 """What an audit compares the recomputed results with: documents of the index, dead letters, streams of results (and in `sinks`
-files and tables). All is read in parts of a bounded size.
+the results in other sinks). All is read in parts of a bounded size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from strandline.processing.audit.parts import Account
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
     RESULT_LETTERS,
-    STREAM_STORE,
     Row,
     Side,
     is_of_document,
@@ -36,6 +35,7 @@ from strandline.processing.audit_queries.table import Table
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.source.recorded_slices import TASK_ROWS
 from strandline.results.names import generation_of
+from strandline.results.sinks.registry import stream_store
 
 ROWS_SCHEMA = pa.schema(
     [
@@ -140,11 +140,16 @@ def results_parts(
     compared: Table,
 ) -> list[MessagesPart]:
     """The job's results in streams. `streams`: name -> (first offsets, end offsets), by partition."""
-    rows_of = partial(_rows_of_result, job=job, asked=asked)
     return [
         part
         for name, bounds in sorted(streams.items())
-        for part in _messages_parts(bootstrap, name, bounds, rows_of, compared)
+        for part in _messages_parts(
+            bootstrap,
+            name,
+            bounds,
+            partial(_rows_of_result, store=stream_store(name), job=job, asked=asked),
+            compared,
+        )
     ]
 
 
@@ -171,13 +176,13 @@ def _rows_of_letter(message: LogMessage, stores: Mapping[str, tuple[str, ...]]) 
         yield Row(DEAD_LETTERS, _text(message.key()), Side.STORED, "", None, None, reason.encode())
 
 
-def _rows_of_result(message: LogMessage, job: str, asked: EndRange) -> Iterator[Row]:
+def _rows_of_result(message: LogMessage, store: str, job: str, asked: EndRange) -> Iterator[Row]:
     headers, stream, document = _headers(message), str(message.topic()), _document(message)
     end_ms, emission = window_end_and_emission(document)
     # Another job may have emitted to the stream before.
     if headers.get(HEADER_JOB, job) == job and asked.holds(end_ms):
         identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
-        yield Row(STREAM_STORE + stream, identity, Side.STORED, stream, end_ms, emission, encode_result(document))
+        yield Row(store, identity, Side.STORED, stream, end_ms, emission, encode_result(document))
 
 
 def _headers(message: LogMessage) -> dict[str, str]:

@@ -33,6 +33,7 @@ from strandline.processing.source.source_task import SourceTask
 from strandline.processing.source.spark_source import RowSource
 from strandline.results.document import DocumentShape
 from strandline.results.index_settings import IndexSettings
+from strandline.results.sinks.registry import sink_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +44,7 @@ def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list
     return [
         (document_shape(pipeline, stage, emit, row.version, row.generation, is_backfill=True), emit.index)
         for emit in stage.emits
-        if emit.kind == "elasticsearch"
+        if sink_of(emit).has_generations
     ]
 
 

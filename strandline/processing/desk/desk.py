@@ -45,6 +45,7 @@ from strandline.processing.source.source_task import SourceTask
 from strandline.results.document import Document, DocumentShape
 from strandline.results.open_windows.documents import OPEN_WINDOWS_MAX, OpenShape
 from strandline.results.records.partition_labels import label_of
+from strandline.results.sinks.registry import sink_of
 from strandline.results.writer import PROBLEM, WINDOW_END, Refused
 
 VERSION = EPOCH = 1
@@ -455,7 +456,7 @@ class _Emission:
 
     def __init__(self, pipeline: CheckedPipeline, stage: Stage | RecordStage) -> None:
         self.stage = stage.name
-        places = sorted(stage.emits, key=lambda emit: emit.kind != "elasticsearch")
+        places = sorted(stage.emits, key=lambda emit: not sink_of(emit).has_generations)
         self._shape: DocumentShape | None = document_shape(pipeline, stage, places[0], VERSION) if places else None
         """As in the first index that the stage emits to, else as in the first of its other places."""
         self._letter_shape = letter_shape(pipeline, stage, VERSION)

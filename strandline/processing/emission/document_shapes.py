@@ -12,10 +12,10 @@ from strandline.ledger.database import without_secrets
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.result_stream_writer import ResultStream
-from strandline.processing.emission.sinks import sink_writer
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import RecordStage, Stage
+from strandline.results.sinks.registry import sink_writer
 from strandline.results.writer import StoreWriter
 
 

@@ -11,6 +11,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.document import Document, DocumentShape
 from strandline.results.records.record_document import RecordShape
+from strandline.results.sinks.registry import sink_of
 from strandline.results.writer import PROBLEM, Refused
 
 
@@ -24,10 +25,11 @@ def letter_shape(
 ) -> DocumentShape:
     """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
     may emit to nothing; a backfill emits to indices only."""
-    kinds = ("elasticsearch",) if is_backfill else ("elasticsearch", "stream")
-    places = [emit for emit in stage.emits if emit.kind in kinds]
-    place = (*places, Emit("stream", stage.name))[0]
-    return document_shape(pipeline, stage, place, version, generation, is_backfill=is_backfill)
+    sinks = [(emit, sink_of(emit)) for emit in stage.emits]
+    places = [emit for emit, sink in sinks if sink.has_generations or (sink.is_stream and not is_backfill)]
+    if places:
+        return document_shape(pipeline, stage, places[0], version, generation, is_backfill=is_backfill)
+    return _shape(pipeline, stage, version, generation, is_backfill, emit_name=stage.name, is_stream=True)
 
 
 def document_shape(
@@ -41,13 +43,24 @@ def document_shape(
 ) -> DocumentShape:
     """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
     guarantee: every attempt computes the same."""
+    sink = sink_of(emit)
+    place = {"emit_name": emit.name, "is_stream": sink.is_stream, "is_elsewhere": sink.is_elsewhere}
+    return _shape(pipeline, stage, version, generation, is_backfill, **place)
+
+
+def _shape(
+    pipeline: CheckedPipeline,
+    stage: Stage | RecordStage,
+    version: int,
+    generation: int,
+    is_backfill: bool,
+    **place: Any,
+) -> DocumentShape:
     common: dict[str, Any] = {
-        "emit_name": emit.name,
+        **place,
         "job": pipeline.job,
         "stage": stage.name,
         "version": version,
-        "is_stream": emit.kind == "stream",
-        "is_elsewhere": emit.kind not in ("elasticsearch", "stream"),
         "is_once": is_backfill or pipeline.spec.guarantee == "exactly_once",
         "generation": generation,
         "is_shown": not is_backfill,

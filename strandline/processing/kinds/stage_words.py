@@ -78,7 +78,7 @@ def emits_in_words(stage: RecordStage | Stage) -> Iterator[str]:
     for emit in stage.emits:
         yield f"{emit.kind}: {emit.name}"
         if emit.index.updates_ms is not None:
-            yield f"elasticsearch: {open_index(emit.name)}, each {format_duration(emit.index.updates_ms)} what open windows hold"
+            yield f"{emit.kind}: {open_index(emit.name)}, each {format_duration(emit.index.updates_ms)} what open windows hold"
 
 
 def step_in_words(step: RowStep) -> str:

@@ -45,6 +45,7 @@ from strandline.processing.source.source_config import DecodingConfig, Piece, St
 from strandline.processing.source.stream_formats import StreamFormats
 from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.names import EVENT_TIME_FIELD, OWN_PREFIX
+from strandline.results.sinks.registry import sink_of
 
 _MOMENT = pa.timestamp("us", tz="UTC")
 _TIMEOUT_S = 30.0
@@ -365,17 +366,16 @@ def _results(asked: Request, ledger: Ledger, index: LogIndex, *, schema_only: bo
     assert asked.job is not None
     pipeline = load_pipeline(ledger, asked.job, ledger.job(asked.job).version)
     stage = _stage(asked, pipeline)
-    by_kind = {emit.kind: emit.name for emit in reversed(stage.emits)}
-    kinds = [kind for kind in ("stream", "elasticsearch") if kind in by_kind]
-    store = asked.store or next(iter(kinds), None)
-    if store is None or store not in by_kind:
+    readable = [emit for emit in stage.emits if not sink_of(emit).is_elsewhere and asked.store in (None, emit.kind)]
+    emit = min(readable, key=lambda one: not sink_of(one).is_stream, default=None)
+    if emit is None:
         emitted = ", ".join(f"{emit.kind}: {emit.name}" for emit in stage.emits) or "nothing"
         raise InvalidSettings(
-            f"stage {stage.name} of job {asked.job} emits to no {store or 'stream and to no index'} (it has {emitted})"
+            f"stage {stage.name} of job {asked.job} emits to no {asked.store or 'stream and to no index'} (it has {emitted})"
         )
-    if store == "stream":
-        return _of_stream(asked, by_kind["stream"], ledger, index, schema_only=schema_only)
-    return _of_index(asked, by_kind["elasticsearch"], stage, ledger, schema_only=schema_only)
+    if sink_of(emit).is_stream:
+        return _of_stream(asked, emit.name, ledger, index, schema_only=schema_only)
+    return _of_index(asked, emit.name, stage, ledger, schema_only=schema_only)
 
 
 def _stage(asked: Request, pipeline: CheckedPipeline) -> Stage | RecordStage:

@@ -23,6 +23,7 @@ from strandline.processing.pipelines.event_time import (
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.row_step import WHOLE_RANGE_MS, DuplicateFilter, Identity
 from strandline.processing.pipelines.stages import RecordPath, RecordStage, Stage, first_dedupe
+from strandline.results.sinks.registry import sink_of
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,6 @@ class CheckedPipeline:
 def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
     """Stage -> the aliases that it emits to."""
     return {
-        stage.name: tuple(emit.name for emit in stage.emits if emit.kind == "elasticsearch")
+        stage.name: tuple(emit.name for emit in stage.emits if sink_of(emit).has_generations)
         for stage in pipeline.all_stages
     }

@@ -15,6 +15,7 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.pipelines.stored import spec_of_version
 from strandline.results.names import EVENT_TIME_FIELD, WINDOW_FIELDS
+from strandline.results.sinks.registry import sink_of
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
@@ -23,8 +24,8 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 def emissions_to_streams(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
     """(stage, stream) of each emission to a stream."""
     for stage, emit in pipeline.emissions():
-        if emit.stream is not None:
-            yield stage, emit.stream
+        if sink_of(emit).is_stream:
+            yield stage, emit.name
 
 
 def streams_of_windows(pipeline: PipelineSpec) -> Iterator[str]:

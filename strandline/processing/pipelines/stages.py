@@ -15,17 +15,17 @@ from strandline.processing.pipelines.event_time import RECORDS, JoinShape, SameW
 from strandline.processing.pipelines.row_step import Column, DuplicateFilter, Identity, RowStep, duplicate_filter_of
 from strandline.results.index_settings import IndexSettings
 from strandline.results.names import ROWS_JOINED
+from strandline.results.sinks.registry import sink_of
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
     from strandline.processing.pipelines.joins.join_spec import JoinType
-    from strandline.processing.pipelines.model.emissions import EmitKind
 
 
 @dataclass(frozen=True)
 class Emit:
     """A sink of a stage. Two sinks are the same if kind and name are equal."""
 
-    kind: EmitKind
+    kind: str
     name: str
     index: IndexSettings = field(default=IndexSettings(), compare=False)
     """Settings of the indices, if the sink is an index."""
@@ -447,7 +447,7 @@ def _identities(parts: Iterable[RowStep | RecordPath | StageInput]) -> list[Iden
 
 
 def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:
-    return tuple(emit.name for emit in emits if emit.kind == "stream")
+    return tuple(emit.name for emit in emits if sink_of(emit).is_stream)
 
 
 def first_dedupe(stages: Iterable[RecordStage | Stage]) -> DuplicateFilter | None:

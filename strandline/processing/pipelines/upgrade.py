@@ -17,6 +17,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedInput, Check
 from strandline.processing.pipelines.row_step import Identity, RowStep
 from strandline.processing.pipelines.stages import LEFT, Emit, RecordStage, Stage, StageInput
 from strandline.results.index_settings import IndexSettings
+from strandline.results.sinks.registry import sink_of
 
 
 class Effect(StrEnum):
@@ -229,7 +230,7 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
     new_places = {emit: stage for stage in after.all_stages for emit in stage.emits}
     for emit in old_places.keys() - new_places.keys():
         reason = "what is there stays"
-        if emit.kind == "stream":
+        if sink_of(emit).is_stream:
             reason += ", and jobs that read it still read it by whole emissions, up to the last one"
         yield Change(f"no more results to {emit.kind} {emit.name}", Effect.SAFE, reason)
     for emit in new_places.keys() - old_places.keys():
@@ -278,7 +279,7 @@ def _of_place(
             Effect.SAFE,
             "its package is told them from the next slice on",
         )
-    if emit.kind == "stream":
+    if sink_of(emit).is_stream:
         yield from _of_stream(emit.name, old, new)
 
 

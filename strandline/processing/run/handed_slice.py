@@ -23,9 +23,7 @@ from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.run.newer_results import emissions_from
 from strandline.results.newer_documents import newer_document
-
-_QUERIED = frozenset({"elasticsearch", "stream", "files", "sql"})
-"""Kinds of sinks that can be queried for results of a slice. A sink of a package can't."""
+from strandline.results.sinks.registry import sink_of
 
 
 @dataclass(frozen=True)
@@ -80,17 +78,18 @@ def _written(
     result_offsets = checkpoint.result_offsets if checkpoint else {}
     for stage in before.all_stages:
         for emit in stage.emits:
-            where = f"{emit.kind} {emit.name}"
-            if emit.kind not in _QUERIED:
-                if not is_before_emission:
-                    yield Written(f"{where} (perhaps: it can't be queried)", stage.name, emit)
-            elif emit.kind == "elasticsearch":
-                if index_url is not None and _has_documents(run, emit, last, index_url):
-                    yield Written(where, stage.name, emit)
-            elif emit.kind == "stream":
-                if _has_records(run, emit.name, result_offsets.get(emit.name, {}), last):
-                    yield Written(where, stage.name, emit)
-            elif any(number >= last.number for number, _ in emissions_from(run, stage.name, emit, last.number)):
+            where, sink = f"{emit.kind} {emit.name}", sink_of(emit)
+            if sink.has_generations:
+                has_results = index_url is not None and _has_documents(run, emit, last, index_url)
+            elif sink.is_stream:
+                has_results = _has_records(run, emit.name, result_offsets.get(emit.name, {}), last)
+            else:
+                emissions = emissions_from(run, stage.name, emit, last.number)
+                if emissions is None:
+                    has_results, where = not is_before_emission, f"{where} (perhaps: it can't be queried)"
+                else:
+                    has_results = any(number >= last.number for number, _ in emissions)
+            if has_results:
                 yield Written(where, stage.name, emit)
     topic = dead_letter_topic(run.job)
     since = checkpoint.dead_letter_offsets if checkpoint else {}

@@ -9,7 +9,6 @@ The records of a stream of results are compared by offsets (`lost_results.py`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
@@ -21,6 +20,7 @@ from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.slices.rewind import RewindPlan, restore_plan_of_job
 from strandline.results.names import index_stem
 from strandline.results.newer_documents import count_emission_range, count_emissions
+from strandline.results.sinks.registry import sink_of, sink_of_stored
 
 log = structlog.get_logger()
 
@@ -29,8 +29,6 @@ EMITTING_SLICES = 20
 STORES_MAX = 8
 """Maximum number of stores that a start compares, those with the newest slices first. Records can be in the indices of many
 months."""
-_MERGED_KINDS = frozenset({"elasticsearch", "stream", "sql"})
-"""Stores that accept the results of several slices as one emission."""
 
 Expected = Mapping[str, Mapping[int, int]]
 """Store -> slice -> number of its results."""
@@ -97,8 +95,8 @@ def plan_restore(run: JobRun, index_url: str | None) -> RewindPlan | None:
         run.ledger.end_restore(run.job, run.epoch)
         log.info("no results are missing", job=run.job, epoch=run.epoch)
         return None
-    kinds = {emit.kind for stage in run.pipeline.all_stages for emit in stage.emits}
-    plan = restore_plan_of_job(run.ledger, run.pipeline, first, merges=kinds <= _MERGED_KINDS)
+    merges = all(sink_of(emit).merges_slices for stage in run.pipeline.all_stages for emit in stage.emits)
+    plan = restore_plan_of_job(run.ledger, run.pipeline, first, merges=merges)
     versions = run.ledger.slice_versions(run.job, first, plan.slice_committed) - {run.version}
     if versions:
         run.ledger.end_restore(run.job, run.epoch)
@@ -117,14 +115,14 @@ def _found_from(run: JobRun, index_url: str | None, store: str, slices: Mapping[
 
     A run that restored results may have written those of several slices under the number of the last one.
     """
-    kind, _, name = store.partition(" ")
-    if kind == "index" and index_url is not None:
+    sink, name = sink_of_stored(store)
+    if sink.has_generations and index_url is not None:
         last = None if run.pipeline.spec.revise_ms else max(slices)
         return count_emission_range(index_url, name, run.job, first, last)
     found = _found(run, index_url, store, first)
     if found is None:
         return None
-    if kind == "files":  # a manifest is complete
+    if sink.counts_slices:
         return sum(count for number, count in slices.items() if number in found)
     return sum(found.values())
 
@@ -132,29 +130,18 @@ def _found_from(run: JobRun, index_url: str | None, store: str, slices: Mapping[
 def _found(run: JobRun, index_url: str | None, store: str, first: int) -> Mapping[int, int] | None:
     """Return emission -> number of results in the store, from emission `first` on. None if the store can't be compared: it was
     deleted, or the job doesn't emit to it any more."""
-    kind, _, name = store.partition(" ")
-    # Sinks are imported here, because each import takes half a second.
-    if kind == "index" and index_url is not None:
-        return count_emissions(index_url, name, run.job, first)
-    if kind == "table" and run.settings.sql_sink_url is not None:
-        from strandline.results.sinks import sql_writer
-
-        return sql_writer.count_emissions(sql_writer.sql_url(run.settings), name, run.job, first)
-    if kind == "files":
-        from strandline.results.sinks import files_writer
-
-        stage, _, path = name.partition(" ")
-        numbers = map(files_writer.emission_of, files_writer.newest_manifests(path, run.job, stage, first))
-        return Counter(number for number in numbers if number is not None and number >= first)
-    return None
+    sink, name = sink_of_stored(store)
+    if not sink.has_generations:
+        return sink.counts(run.settings, run.job, name, first)
+    return None if index_url is None else count_emissions(index_url, name, run.job, first)
 
 
 def _first_missing(run: JobRun, index_url: str | None, store: str, slices: Mapping[int, int]) -> int | None:
     """Return the first of these slices of which the store lacks a result."""
     found = _found(run, index_url, store, min(slices))
-    kind, _, name = store.partition(" ")
+    sink, name = sink_of_stored(store)
     if found is None:
-        if kind != "index" or name not in newest_indices(run):
+        if not sink.has_generations or name not in newest_indices(run):
             return None  # it was deleted, by hand or by a lifecycle policy
         run.ledger.forget_indices(run.job, [name])  # the run makes it again
         found = {}
@@ -164,7 +151,7 @@ def _first_missing(run: JobRun, index_url: str | None, store: str, slices: Mappi
         if newest and found[newest] >= slices.get(newest, 0) and newest >= max(slices):
             return None
         return min((number for number in slices if number >= newest), default=None)
-    if kind == "files":
+    if sink.counts_slices:
         return min((number for number in slices if number not in found), default=None)
     return min((number for number, count in slices.items() if found.get(number, 0) < count), default=None)
 

@@ -8,7 +8,7 @@ interrupted slice is not such a case: the ledger contains it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strandline.core.errors import LedgerBehind
@@ -26,6 +26,7 @@ from strandline.processing.pipelines.checked_pipeline import aliases_of
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.newer_documents import newer_document, unknown_generation
+from strandline.results.sinks.registry import sink_and_name
 
 LAST_SLICES = 20
 """Number of the last slices whose results are compared with the ledger."""
@@ -76,8 +77,8 @@ def require_newest_ledger(run: JobRun, index_url: str | None) -> None:
     """Raise LedgerBehind if a store contains results or dead letters of the job that the ledger can't know: of a later run, of a
     later slice, of a slice that was planned differently, or of a record that no slice contains.
 
-    Looks at the streams of results, the dead letters, files and tables, and the index at `index_url` (None: results go
-    elsewhere). The sink of a package can't be queried. Raises LogUnavailable, SinkUnavailable, IndexUnavailable.
+    Looks at the streams of results, the dead letters, other sinks that can be queried, and the index at `index_url` (None:
+    results go elsewhere). Raises LogUnavailable, SinkUnavailable, IndexUnavailable.
     """
     known = KnownSlices.of(run)
     found = (
@@ -126,30 +127,21 @@ def _is_of_record(message: LogMessage) -> bool:
 
 
 def _newer_row(run: JobRun, known: KnownSlices) -> str | None:
-    """Evidence in files and tables. They don't contain the run."""
+    """Evidence in sinks that are neither indices nor streams. They don't contain the run."""
     first = min(known.digests, default=1)
     for stage in run.pipeline.all_stages:
         for emit in stage.emits:
-            for emission, digest in emissions_from(run, stage.name, emit, first):
+            for emission, digest in emissions_from(run, stage.name, emit, first) or ():
                 if newer := known.contradiction(emission, digest):
                     return f"{emit.kind} {emit.name} contains {newer}"
     return None
 
 
-def emissions_from(run: JobRun, stage: str, emit: Emit, first: int) -> list[tuple[int, str]]:
-    """Return (emission, digest of its slice) of the last emissions, from `first` on, that are in files or in a table."""
-    # Imported here, because each import takes half a second.
-    if emit.kind == "files":
-        from strandline.results.sinks import files_writer
-
-        manifests = files_writer.newest_manifests(emit.name, run.job, stage)
-        newest = [files_writer.read_manifest(emit.name, one) for one in manifests[-1:]]
-        return [(one.emission, one.slice_digest) for one in newest]
-    if emit.kind == "sql":
-        from strandline.results.sinks import sql_writer
-
-        return sql_writer.emissions_from(sql_writer.sql_url(run.settings), emit.name, run.job, first)
-    return []
+def emissions_from(run: JobRun, stage: str, emit: Emit, first: int) -> Sequence[tuple[int, str]] | None:
+    """Return (emission, digest of its slice) of the last emissions, from `first` on. None if the sink can't be queried here: it
+    is an index, a stream, or the sink of a package that doesn't support it. Raises SinkUnavailable."""
+    sink, name = sink_and_name(emit)
+    return sink.emissions_from(run.settings, run.job, stage, name, first)
 
 
 def _newer_document(run: JobRun, known: KnownSlices, index_url: str) -> str | None:

@@ -7,13 +7,14 @@ from functools import partial
 
 from strandline.core.settings import Settings
 from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+from strandline.results.sinks.registry import installed_sinks
 from strandline.services.doctor.elasticsearch import check_elasticsearch
 from strandline.services.doctor.finding import Check
 from strandline.services.doctor.kafka import check_kafka
 from strandline.services.doctor.ledger import check_ledger
 from strandline.services.doctor.mqtt_broker import check_mqtt
 from strandline.services.doctor.schema_registry import check_registry
-from strandline.services.doctor.sql_sink import check_sql_sink
+from strandline.services.doctor.sinks import check_sink
 from strandline.services.doctor.sql_sources import check_sql_sources
 
 DEADLINE_S = 60.0
@@ -31,8 +32,9 @@ def server_checks(settings: Settings, mqtt: MqttBridgeSettings | None) -> Mappin
         checks["mqtt"] = partial(check_mqtt, mqtt)
     if settings.schema_registry_url is not None:
         checks["registry"] = partial(check_registry, settings)
-    if settings.sql_sink_url is not None:
-        checks["sql"] = partial(check_sql_sink, settings)
+    for name, sink in installed_sinks().items():
+        if sink.has_server(settings):
+            checks[name] = partial(check_sink, sink, settings)
     if settings.sql_sources:
         checks["sql sources"] = partial(check_sql_sources, settings)
     return checks

@@ -36,6 +36,7 @@ from strandline.processing.pipelines.result_streams import (
 )
 from strandline.processing.pipelines.stored import spec_of_version
 from strandline.results.mapping import build_mapping, ensure_index_template
+from strandline.results.sinks.registry import sink_of
 from strandline.services.rest.applying.job_changes import JobChanges
 from strandline.services.rest.applying.judged import Judged
 from strandline.services.rest.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
@@ -170,7 +171,7 @@ def _fit_streams(
     """Check that the streams that a pipeline emits to can hold its results; add unregistered ones to `streams`."""
     for stage in pipeline.all_stages:
         for position, emit in enumerate(stage.emits):
-            if emit.kind != "stream" or emit.name in broken:
+            if not sink_of(emit).is_stream or emit.name in broken:
                 continue
             if emit.name not in streams and emit.name not in registered:
                 streams[emit.name] = stream_of_results(pipeline, stage, emit.name)
@@ -414,7 +415,7 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generati
     IndexUnavailable."""
     for stage in pipeline.all_stages:
         for emit in stage.emits:
-            if emit.kind == "elasticsearch":
+            if sink_of(emit).has_generations:
                 # The mapping is the same for every version of the job.
                 mapping = build_mapping(document_shape(pipeline, stage, emit, 1))
                 ensure_index_template(elasticsearch_url, emit.name, mapping, generation=generation, settings=emit.index)

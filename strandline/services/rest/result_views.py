@@ -12,6 +12,7 @@ from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stages import Emit, RecordStage, Stage
 from strandline.results.charts.lens import Operation
 from strandline.results.charts.saved_objects import RECORDS_SIZE_MS, Measure, ResultView, SavedObject, saved_objects
+from strandline.results.sinks.registry import sink_of
 
 
 def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
@@ -34,7 +35,7 @@ def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
 
 
 def _aliases(stage: Stage | RecordStage) -> list[Emit]:
-    return [emit for emit in stage.emits if emit.kind == "elasticsearch"]
+    return [emit for emit in stage.emits if sink_of(emit).has_generations]
 
 
 def _measures(stage: Stage) -> tuple[Measure, ...]:

@@ -34,6 +34,7 @@ from strandline.results.elasticsearch_client import RequestRefused, request
 from strandline.results.generations import hide_older, newest_generation
 from strandline.results.mapping import template_path
 from strandline.results.names import dead_letter_index, generation_of
+from strandline.results.sinks.registry import sink_of
 
 log = structlog.get_logger()
 
@@ -81,9 +82,7 @@ class JobLives:
                 "its readers would count twice. Apply the pipeline under another name, with other names of its streams; or take "
                 "the stream out of the pipeline first, for good: after the reset the job can't emit to it again"
             )
-        if places := sorted(
-            {f"{emit.kind} {emit.name}" for _, emit in spec.emissions() if emit.kind not in ("elasticsearch", "stream")}
-        ):
+        if places := sorted({f"{emit.kind} {emit.name}" for _, emit in spec.emissions() if sink_of(emit).is_elsewhere}):
             raise Conflict(
                 f"job {job} emits to {', '.join(places)}, where results have no generations: a reset would meet those that are "
                 "there. Apply the pipeline under another name, with other places; or take the place out of the pipeline first, "
@@ -309,4 +308,4 @@ def _started(job: str, verb: str) -> Conflict:
 
 
 def _aliases(spec: PipelineSpec) -> list[str]:
-    return sorted({emit.name for step in spec.steps for emit in step.emit or [] if emit.elasticsearch})
+    return sorted({emit.name for step in spec.steps for emit in step.emit or [] if sink_of(emit).has_generations})

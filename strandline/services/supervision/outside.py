@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import httpx
-import sqlalchemy as sa
 
-from strandline.core.errors import LogUnavailable, StrandlineError
+from strandline.core.errors import LogUnavailable
 from strandline.core.network.http_limits import bounded_stream
+from strandline.core.settings import Settings
 from strandline.log.admin import KafkaAdmin
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.results.elasticsearch_client import is_writable
+from strandline.results.sinks.registry import sink_of
 from strandline.services.trust import certificates_for
 
 ASK_S = 5.0
@@ -49,7 +49,7 @@ class Outside:
             if self._asked_s is None or self._clock_s() - self._asked_s >= ASK_S:
                 self._answered = (
                     self._does_kafka_answer()
-                    and elasticsearch_answers(self._elasticsearch_url)
+                    and is_writable(self._elasticsearch_url, TIMEOUT_S)
                     and self._does_registry_answer()
                 )
                 self._asked_s = self._clock_s()
@@ -78,32 +78,8 @@ class Outside:
             return False
 
 
-def elasticsearch_answers(url: str) -> bool:
-    """Whether Elasticsearch answers within TIMEOUT_S, and can be written to."""
-    try:
-        health: Any = request(url, "GET", "/_cluster/health", timeout_s=TIMEOUT_S)
-    except RequestRefused:
-        return True  # it reads requests, and doesn't let everybody ask this
-    except StrandlineError:
-        return False
-    return bool(health["status"] != "red")
-
-
-def store_away(pipeline: CheckedPipeline, elasticsearch_url: str, sql_sink_url: str | None) -> str | None:
-    """The store that the pipeline emits to and that does not answer, in words; None where all do. Kafka, files and the sinks of
-    packages are not asked."""
-    kinds = {emit.kind for stage in pipeline.all_stages for emit in stage.emits}
-    if "elasticsearch" in kinds and not elasticsearch_answers(elasticsearch_url):
-        return "Elasticsearch"
-    if "sql" in kinds and sql_sink_url is not None and not _database_answers(sql_sink_url):
-        return "the database of STRANDLINE_SQL_SINK_URL"
-    return None
-
-
-def _database_answers(url: str) -> bool:
-    wait = {"timeout" if url.startswith("sqlite") else "connect_timeout": int(TIMEOUT_S)}
-    try:
-        with sa.create_engine(url, poolclass=sa.NullPool, connect_args=wait).connect():
-            return True
-    except (sa.exc.SQLAlchemyError, ImportError):
-        return False
+def store_away(pipeline: CheckedPipeline, settings: Settings) -> str | None:
+    """Return a name for a server that the pipeline emits to and that doesn't respond. None if all respond. Kafka, files, and most
+    sinks of packages aren't asked."""
+    sinks = dict.fromkeys(sink_of(emit) for stage in pipeline.all_stages for emit in stage.emits)
+    return next((name for sink in sinks if (name := sink.away(settings, TIMEOUT_S)) is not None), None)

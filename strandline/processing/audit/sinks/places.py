@@ -7,21 +7,23 @@ from dataclasses import dataclass, replace
 
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan
-from strandline.processing.audit.reconciliation import EVER_MS, store_of
+from strandline.processing.audit.reconciliation import EVER_MS
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.pipelines.calendars import DAY_MS
+from strandline.results.sinks.registry import sink_and_name, store_of
+from strandline.results.sinks.sink import Sink
 from strandline.results.sinks.typed_rows import own_columns
 
 
 @dataclass(frozen=True)
 class Place:
-    """Files below one path, or a table, of one job's results. Travels pickled."""
+    """Results of one job in a sink that is neither an index nor a stream."""
 
-    kind: str
-    """`files` or `sql`."""
+    store: str
+    """Name in reports."""
+    sink: Sink
     name: str
-    """The path or the table's name."""
-    job: str
+    """Name of the emission in the sink, for example a path."""
     stages: tuple[str, ...]
     """Whose results are there: of several versions they may be several."""
     types: Mapping[str, str]
@@ -35,13 +37,9 @@ class Place:
     emission_first: int
     """Manifests of earlier slices need not be read. A row of a table may stay as an earlier life of the name has left it."""
 
-    @property
-    def store(self) -> str:
-        return store_of(self.kind, self.name)
-
 
 def places_of(plan: AuditPlan) -> list[Place]:
-    """The files and tables to which an audited slice has emitted."""
+    """Return the sinks, other than indices and streams, to which an audited slice emitted."""
     found: dict[str, Place] = {}
     for span in plan.spans:
         if span.is_backfill:
@@ -49,14 +47,15 @@ def places_of(plan: AuditPlan) -> list[Place]:
         records = {stage.name for stage in span.pipeline.record_stages}
         for stage in span.pipeline.all_stages:
             for emit in stage.emits:
-                if emit.kind not in ("files", "sql"):
+                sink, name = sink_and_name(emit)
+                if not (sink.is_elsewhere and sink.is_compared):
                     continue
                 shape = document_shape(span.pipeline, stage, emit, span.version)
                 scope = plan.scope.get(stage.name)
                 one = Place(
-                    kind=emit.kind,
-                    name=emit.name,
-                    job=plan.job,
+                    store=store_of(emit),
+                    sink=sink,
+                    name=name,
                     stages=(stage.name,),
                     types={**own_columns(shape), **dict(shape.fields)},
                     fields=tuple(name for name, _ in shape.fields),

@@ -1,35 +1,81 @@
-"""The parts in which an audit reads the files and tables of a plan."""
+"""The parts in which an audit reads the results in sinks that are neither indices nor streams."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strandline.core.settings import Settings
-from strandline.processing.audit.parts import Part
+from strandline.processing.audit.index_reader import EndRange
+from strandline.processing.audit.parts import Account, Part
 from strandline.processing.audit.plan import AuditPlan
-from strandline.processing.audit.sinks.files import files_parts
+from strandline.processing.audit.reconciliation import Row, Side
 from strandline.processing.audit.sinks.places import Place, places_of
+from strandline.processing.audit.sinks.rows import stored_row
+from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit_queries.table import Table
+from strandline.processing.operators.blobs import batch_of
+from strandline.processing.pipelines.calendars import DAY_MS
+from strandline.results.sinks.sink import StoredFile, StoredPart, StoredRequest
+
+
+@dataclass(frozen=True)
+class SinkPart:
+    """A part of the results in a sink."""
+
+    name: str
+    """Name of its rows in `compared`."""
+    store: str
+    fields: tuple[str, ...]
+    asked: EndRange
+    part: StoredPart
+    compared: Table
+
+    @property
+    def rows(self) -> int:
+        return self.part.rows
+
+    def run(self) -> Account:
+        account = Account()
+        with self.compared.writer(self.name) as rows:
+            for found in self.part.read():
+                if isinstance(found, StoredFile):
+                    if found.day is not None:
+                        account.standing[self.store, found.day] += found.is_there
+                    if found.problem:
+                        rows.append(batch_of([self._lost(found)], ROWS_SCHEMA))
+                    continue
+                stored = (stored_row(self.store, found.position, row, self.fields) for row in found.rows)
+                rows.append(batch_of([row for row in stored if self.asked.holds(row.end_ms)], ROWS_SCHEMA))
+        return account
+
+    def _lost(self, file: StoredFile) -> Row:
+        time_ms = None if file.day is None else file.day * DAY_MS
+        return Row(self.store, file.path, Side.LOST, file.path, time_ms, None, file.problem.encode())
 
 
 def sink_parts(settings: Settings, plan: AuditPlan, compared: Table) -> tuple[list[Part], list[str]]:
-    """The parts, and the stores that hold nothing. Raises SinkUnavailable, InvalidSettings, Conflict."""
+    """Return the parts, and the stores that don't exist. Raises SinkUnavailable, InvalidSettings, Conflict."""
     parts: list[Part] = []
     absent: list[str] = []
     for place in places_of(plan):
-        found = _parts_of(settings, place, compared)
-        if found is None:
+        stored = place.sink.stored(settings, _request(plan.job, place))
+        if stored is None:
             absent.append(place.store)
-        else:
-            parts += found
+        for part in stored or ():
+            name = f"sink-{len(parts)}"
+            parts.append(SinkPart(name, place.store, place.fields, place.asked, part, compared))
     return parts, absent
 
 
-def _parts_of(settings: Settings, place: Place, compared: Table) -> Sequence[Part] | None:
-    if place.kind == "files":
-        return files_parts(place, compared)
-    # Imported where it is used: it takes half a second.
-    from strandline.processing.audit.sinks.tables import table_parts
-    from strandline.results.sinks.sql_writer import sql_url
-
-    return table_parts(sql_url(settings), place, compared)
+def _request(job: str, place: Place) -> StoredRequest:
+    after_ms = [known for known in (place.asked.after_ms, place.after_ms) if known is not None]
+    return StoredRequest(
+        name=place.name,
+        job=job,
+        stages=place.stages,
+        types=place.types,
+        after_ms=max(after_ms, default=None),
+        up_to_ms=place.asked.up_to_ms,
+        is_unbounded=place.asked == EndRange(),
+        emission_first=place.emission_first,
+    )

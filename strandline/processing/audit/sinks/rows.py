@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from strandline.processing.audit.index_reader import encode_result
-from strandline.processing.audit.reconciliation import FILES_STORE, TABLE_STORE, Row, Side
-from strandline.processing.pipelines.calendars import DAY_MS
+from strandline.processing.audit.reconciliation import Row, Side
 from strandline.results.document import Document, format_timestamp
 from strandline.results.names import OWN_PREFIX
+from strandline.results.sinks.sink import Sink
 from strandline.results.sinks.typed_rows import ID, TIME
 from strandline.results.writer import Refused
 
@@ -27,16 +27,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ORIGIN = ("job", "stage", "stream", "partition", "offset", "element")
 
 
-def computed_row(store: str, one: Document | Refused, time_ms: int, *, is_good: bool) -> Row:
-    """What the store must hold of one result. `is_good`: whether it can have a document."""
+def computed_row(store: str, sink: Sink, one: Document | Refused, time_ms: int, *, is_good: bool) -> Row:
+    """Return what the store must contain of one result. `sink`: that of the store. `is_good`: True if it can have a document."""
     if not is_good:
         return Row(store, one.id, Side.UNUSABLE, "", time_ms, None, None)
     if not isinstance(one, Document):
         return Row(store, one.id, Side.COMPUTED, "", time_ms, None, None)
     document = msgspec.json.decode(one.source)
-    if not store.startswith((FILES_STORE, TABLE_STORE)):
+    if not sink.is_elsewhere:
         return Row(store, one.id, Side.COMPUTED, one.index, time_ms, None, encode_result(document))
-    place = day_directory(time_ms) if store.startswith(FILES_STORE) else one.index
+    place = sink.position(one.index, time_ms)
     return Row(store, one.id, Side.COMPUTED, place, time_ms, None, encode_result(_without_nulls(document)))
 
 
@@ -53,19 +53,6 @@ def stored_row(store: str, place: str, row: Mapping[str, Any], fields: Collectio
     end_ms = _microseconds(time) // 1000 if isinstance(time, datetime) else None
     body = encode_result(_without_nulls(document))
     return Row(store, str(row.get(ID) or ""), Side.STORED, place, end_ms, emission, body)
-
-
-def day_directory(time_ms: int) -> str:
-    """The directory of a time's files."""
-    return f"day={date(1970, 1, 1) + timedelta(days=time_ms // DAY_MS)}"
-
-
-def day_of(file: str) -> int | None:
-    """The day, since 1970, whose directory a file lies in; None where that can't be read."""
-    try:
-        return (date.fromisoformat(file.partition("/")[0].removeprefix("day=")) - date(1970, 1, 1)).days
-    except ValueError:
-        return None
 
 
 def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:

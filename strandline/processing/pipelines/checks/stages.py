@@ -15,12 +15,12 @@ from strandline.processing.pipelines.model.emissions import EmitSpec
 from strandline.processing.pipelines.model.steps import StepSpec
 from strandline.processing.pipelines.model.windows import WindowSpec
 from strandline.processing.pipelines.stages import LEFT, RIGHT, Emit, JoinStage, RecordStage, Stage
-from strandline.results.names import COLUMN_NAME_LENGTH_MAX, OWN_PREFIX, WINDOW_FIELDS
+from strandline.results.sinks.sink import EmittedFields
 
 
 def check_emission(context: CheckContext, path: Path, step: StepSpec) -> None:
     """An `emit` in a step of its own: behind a window of what that gives, before the first one of records."""
-    emits = tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in step.emit or [])
+    emits = _sinks(step.emit or [])
     fields = tuple((name, kind) for name, kind in context.columns.items() if kind is not None)
     for name in context.columns:
         if name.startswith("_"):
@@ -32,17 +32,14 @@ def check_emission(context: CheckContext, path: Path, step: StepSpec) -> None:
             context.emitted(name)
         paths = context.output.record_paths()
         context.record_stages.append(RecordStage(step.record_stage_name, fields, emits, paths, step_number(path)))
-        _no_updates(context, path, step.emit or [], "shows windows that are open, and records are emitted as they come")
-        _not_to_its_input(context, path, step.emit or [])
-        for position, emit in enumerate(step.emit or []):
-            if emit.sink is not None and any(one.stream for one in paths):
-                context.add(
-                    (*path, "emit", position, "sink"),
-                    "a sink that a package brings is told of a record's partition and offset, not of its stream, so it takes "
-                    "records of a pipeline's first stream only; emit results of windows, or to another kind of place",
-                )
-        _own_names_free(context, path, step.emit or [], context.columns)
-        _names_fit_tables(context, path, step.emit or [], context.columns)
+        emitted = EmittedFields(
+            fields=tuple((name, ()) for name in context.columns),
+            has_windows=False,
+            inputs=frozenset(context.pipeline.streams),
+            has_several_streams=any(one.stream for one in paths),
+            no_updates="shows windows that are open, and records are emitted as they come",
+        )
+        _check_sinks(context, path, step.emit or [], emitted)
         return
     window = context.stages[context.output.stage]
     if step.name is not None:
@@ -78,7 +75,7 @@ def check_window(context: CheckContext, path: Path, window: WindowSpec, emits: l
             by=tuple(window.by),
             by_types=tuple(kind or "" for kind in by_types.values()),
             aggregates=columns,
-            emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
+            emits=_sinks(emits),
             inputs=(given,),
             number=step_number(path),
             packages=tuple(packages_called(column.sql for column in columns).items()),
@@ -120,7 +117,7 @@ def check_join(
             by=tuple(join.on),
             by_types=tuple(kind or "" for kind in by_types.values()),
             aggregates=(),
-            emits=tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits),
+            emits=_sinks(emits),
             inputs=inputs,
             number=step_number(path),
             streams_joined=tuple(context.pipeline.streams),
@@ -135,60 +132,28 @@ def check_join(
     _emits(context, path, emits, places)
 
 
-def _own_names_free(context: CheckContext, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
-    """Files and tables hold the platform's own columns beside the fields."""
-    if any(emit.files or emit.sql for emit in emits):
-        for name in names:
-            if name.lower().startswith(OWN_PREFIX):
-                context.add(
-                    (*path, "emit"), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it"
-                )
+def _sinks(emits: Iterable[EmitSpec]) -> tuple[Emit, ...]:
+    return tuple(Emit(emit.kind, emit.name, emit.index_settings, emit.options) for emit in emits)
 
 
-def _names_fit_tables(context: CheckContext, path: Path, emits: list[EmitSpec], names: Iterable[str]) -> None:
-    """PostgreSQL cuts longer names, and two could become one."""
-    for position, emit in enumerate(emits):
-        for name in names if emit.sql is not None else ():
-            if len(name) > COLUMN_NAME_LENGTH_MAX:
-                context.add(
-                    (*path, "emit", position, "sql"),
-                    f"'{name}' has {len(name)} characters, and the name of a table's column at most {COLUMN_NAME_LENGTH_MAX}; "
-                    "give it a shorter name, with 'derive' and 'drop' if it is a field of the stream",
-                )
-
-
-def _no_updates(context: CheckContext, path: Path, emits: list[EmitSpec], why: str) -> None:
-    """These places can't show open windows."""
-    for position, emit in enumerate(emits):
-        if emit.index_settings.updates_ms is not None:
-            context.add((*path, "emit", position, "elasticsearch", "updates"), f"{why}; remove it")
-
-
-def _not_to_its_input(context: CheckContext, path: Path, emits: list[EmitSpec]) -> None:
-    for position, emit in enumerate(emits):
-        if emit.stream is not None and emit.stream in context.pipeline.streams:
-            context.add(
-                (*path, "emit", position, "stream"),
-                f"'{emit.stream}' is what this pipeline reads; it would read its own results. Choose another name",
-            )
+def _check_sinks(context: CheckContext, path: Path, emits: list[EmitSpec], emitted: EmittedFields) -> None:
+    """Report the problems that the sinks have with these fields. Several sinks can report the same one."""
+    found = [problem for position, emit in enumerate(emits) for problem in emit.problems(emitted, ("emit", position))]
+    for place, message in dict.fromkeys(found):
+        context.add((*path, *place), message)
 
 
 def _emits(context: CheckContext, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
-    """The rules for a window's results. `places`: the fields, and where each stands in the step."""
+    """Check the sinks of a window's results. `places`: the fields, and the path of each in the step."""
     stage = context.stages[-1 if context.output.stage is None else context.output.stage]
-    if stage.why_no_updates:
-        _no_updates(context, path, emits, stage.why_no_updates)
-    _not_to_its_input(context, path, emits)
-    _own_names_free(context, path, emits, [name for name, _ in places])
-    _names_fit_tables(context, path, emits, [name for name, _ in places])
-    if not any(emit.stream is not None for emit in emits):
-        return
-    for name, inner in places:
-        if name.lower() in WINDOW_FIELDS:
-            context.add(
-                (*path, *inner),
-                f"'{name}' is what the window's times are called in a stream of results; choose another name",
-            )
+    emitted = EmittedFields(
+        fields=tuple(places),
+        has_windows=True,
+        inputs=frozenset(context.pipeline.streams),
+        has_several_streams=False,
+        no_updates=stage.why_no_updates,
+    )
+    _check_sinks(context, path, emits, emitted)
 
 
 def _windows_of(join: JoinSpec, same_windows: WindowShape | None) -> WindowShape:

@@ -10,6 +10,7 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.results.names import REVISION
+from strandline.results.sinks.registry import sink_of
 from strandline.results.writer import LATE
 
 _REVISE: Path = ("late", "revise")
@@ -65,7 +66,7 @@ def revision_problems(
             "write 'emit' beside 'window', and filter or derive where results are read",
         )
     for position, emit in enumerate(pipeline.steps[number].emit or []):
-        if emit.elasticsearch is None:
+        if not sink_of(emit).has_generations:
             yield (
                 (*path, "emit", position, emit.kind),
                 "can't take a result back that a late record revises; with 'late: {revise: ...}' emit to elasticsearch only, and "

@@ -1,194 +1,72 @@
-"""The places where results go."""
+"""The sinks of a step: an entry of `emit` has one field for each sink of `results/sinks/registry.py`."""
 
 from __future__ import annotations
 
-import json
-import re
+import inspect
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import ConfigDict, Field, create_model
 
 from strandline.core.document_model import DocumentModel
-from strandline.core.document_values import Duration, FieldName, Name, check_name
 from strandline.core.documents import Path
-from strandline.core.times.durations import format_duration
-from strandline.results.index_settings import REPLICAS_DEFAULT, IndexSettings
-from strandline.results.names import check_emit_name
-
-REPLICAS_MAX = 100
-REFRESH_INTERVAL_MS_MIN = 100
-"""More often costs more than the writing itself."""
-UPDATES_MS_MIN = 5_000
-"""More often would be much writing for what is only in passing."""
+from strandline.results.index_settings import IndexSettings
+from strandline.results.sinks.registry import SINKS, form_of
+from strandline.results.sinks.sink import EmittedFields
 
 
-def _replicas(value: object) -> object:
-    if isinstance(value, str) and (found := re.fullmatch(r"(\d{1,3})-(\d{1,3}|all)", value)):
-        if found[2] == "all" or int(found[1]) <= int(found[2]):
-            return value
-    elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= REPLICAS_MAX:
-        return value
-    raise ValueError(
-        f"{value!r} is no number of replicas; write one from 0 to {REPLICAS_MAX}, or bounds within which it follows the number "
-        f"of nodes, as 0-1 or 0-all"
-    )
-
-
-def _policy_name(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(r"[^\s,_\x00-\x1f][^\s,\x00-\x1f]{0,254}", value):
-        return value
-    raise ValueError(
-        f"{value!r} is not the name of a lifecycle policy: a text without spaces and commas, not '_' first"
-    )
-
-
-class IndexSpec(DocumentModel):
-    """An emission to Elasticsearch. `turbine-minute` is short for `{name: turbine-minute}`."""
-
-    name: Name
-    """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end."""
-    shards: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Of each index."""
-    replicas: Annotated[int | str, BeforeValidator(_replicas)] = REPLICAS_DEFAULT
-    """Of each shard: a number, or bounds within which it follows the number of nodes, as 0-1 or 0-all."""
-    refresh_interval: Duration | None = None
-    """How long a result may take until searches find it; null leaves it to Elasticsearch."""
-    lifecycle: Annotated[str, BeforeValidator(_policy_name)] | None = None
-    """A policy of Elasticsearch's index lifecycle management, which must exist there."""
-    updates: Duration | None = None
-    """Of windows: how often those that are still open are shown, in the index `NAME.open`; null is never."""
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        long_form = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(core_schema, handler))
-        return {"anyOf": [long_form["properties"]["name"], long_form]}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_short_form(cls, value: object) -> object:
-        if isinstance(value, dict | cls):
-            return value
-        return {"name": check_name(value)}  # type: ignore[arg-type]
-
-    @model_serializer(mode="wrap")
-    def _in_short_form(self, handler: SerializerFunctionWrapHandler) -> object:
-        long_form = handler(self)
-        return self.name if self == IndexSpec(name=self.name) else long_form
-
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if self.refresh_interval is not None and self.refresh_interval < REFRESH_INTERVAL_MS_MIN:
-            yield ("refresh_interval",), f"expected at least {format_duration(REFRESH_INTERVAL_MS_MIN)}"
-        if self.updates is not None and self.updates < UPDATES_MS_MIN:
-            yield (
-                ("updates",),
-                f"expected at least {format_duration(UPDATES_MS_MIN)}: each writes what has changed meanwhile",
-            )
-        try:
-            check_emit_name(self.name)
-        except ValueError as error:
-            yield (), str(error)
-
-    @property
-    def settings(self) -> IndexSettings:
-        """For the indices."""
-        return IndexSettings(self.shards, self.replicas, self.refresh_interval, self.lifecycle, self.updates)
-
-
-class FilesSpec(DocumentModel):
-    """An emission to files by day, which count by a manifest."""
-
-    path: str
-    """An absolute directory that all who write share, or a URI (`s3://`, `gs://`, `hdfs://`)."""
-    format: Literal["parquet"] = "parquet"
-    """How they are written."""
-
-    def contradictions(self) -> Iterator[tuple[Path, str]]:
-        scheme, _, rest = self.path.partition("://")
-        if not (self.path.startswith("/") or (rest and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme))):
-            yield ("path",), "expected an absolute directory, or a URI as s3://bucket/results"
-        elif rest and ("@" in rest.partition("/")[0] or "?" in rest):
-            yield ("path",), "may hold no credentials or settings, which come from the environment of the processes"
-
-
-class SqlSpec(DocumentModel):
-    """An emission to a table. The database is that of `STRANDLINE_SQL_SINK_URL`."""
-
-    table: Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-    """Its name, which may begin with the schema and a dot."""
-
-
-class SinkSpec(DocumentModel):
-    """An emission to a sink that a package brings: an entry point of the group `strandline.sinks`."""
-
-    use: FieldName
-    """The entry point's name."""
-    name: Name
-    """The place there."""
-    options: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    """What the sink makes of it. No secrets."""
-
-
-EmitKind = Literal["elasticsearch", "stream", "files", "sql", "sink"]
-EMIT_KINDS: tuple[EmitKind, ...] = ("elasticsearch", "stream", "files", "sql", "sink")
-
-
-class EmitSpec(DocumentModel):
+class _Emission(DocumentModel):
     """One place where a window's results go."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {"kafka": "a topic of results is a stream: {stream: NAME}"}
 
-    elasticsearch: IndexSpec | None = None
-    """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end. A name, or {name, shards, replicas,
-    refresh_interval, lifecycle, updates}."""
-    stream: Name | None = None
-    """A stream, which other jobs may read; one JSON document a result."""
-    files: FilesSpec | None = None
-    """Parquet files by day: {path, format}."""
-    sql: SqlSpec | None = None
-    """A table of a SQL database: {table}."""
-    sink: SinkSpec | None = None
-    """A sink that a package brings: {use, name, options}."""
-
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if sum(getattr(self, kind) is not None for kind in EMIT_KINDS) != 1:
-            yield (), f"expected exactly one of: {', '.join(EMIT_KINDS)}"
-        if self.stream is not None and self.stream.endswith(".dead-letter"):
-            yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
+        given = [kind for kind in SINKS if getattr(self, kind) is not None]
+        if len(given) != 1:
+            yield (), f"expected exactly one of: {', '.join(SINKS)}"
+        for kind in given:
+            for path, message in form_of(kind).problems_of_document(getattr(self, kind)):
+                yield (kind, *path), message
 
     @property
-    def kind(self) -> EmitKind:
-        """Which sink."""
-        return next((kind for kind in EMIT_KINDS if getattr(self, kind) is not None), "elasticsearch")
+    def kind(self) -> str:
+        """Name of the field, which is the kind of sink."""
+        return next((kind for kind in SINKS if getattr(self, kind) is not None), next(iter(SINKS)))
+
+    @property
+    def value(self) -> Any:
+        """Value of the field."""
+        return getattr(self, self.kind)
 
     @property
     def name(self) -> str:
-        """The sink's name for the results."""
-        if self.files is not None:
-            return self.files.path
-        if self.sql is not None:
-            return self.sql.table
-        if self.sink is not None:
-            return f"{self.sink.use}:{self.sink.name}"
-        return self.elasticsearch.name if self.elasticsearch is not None else self.stream or ""
+        """Name of the emission in its sink."""
+        return form_of(self.kind).place(self.value)
 
     @property
     def options(self) -> str:
-        """Of a sink that a package brings, as JSON."""
-        return json.dumps(self.sink.options, sort_keys=True) if self.sink is not None else ""
+        """Options of a sink of a package, as JSON."""
+        return form_of(self.kind).options(self.value)
 
     @property
     def index_settings(self) -> IndexSettings:
-        """Of the indices; those of a stream are never asked for."""
-        return self.elasticsearch.settings if self.elasticsearch is not None else IndexSettings()
+        """Settings of the indices. Those of other sinks aren't used."""
+        return form_of(self.kind).index_settings(self.value)
+
+    def problems(self, emitted: EmittedFields, path: Path) -> Iterator[tuple[Path, str]]:
+        """Yield problems of the emission, each with its path in the step. `path`: path of this entry."""
+        return form_of(self.kind).problems(self.value, emitted, (*path, self.kind))
+
+
+if TYPE_CHECKING:
+
+    class EmitSpec(_Emission):
+        """One entry of `emit`."""
+
+else:
+    _FIELDS = {
+        kind: (form_of(kind).document() | None, Field(None, description=inspect.cleandoc(form_of(kind).description)))
+        for kind in SINKS
+    }
+    EmitSpec = create_model("EmitSpec", __base__=_Emission, __module__=__name__, __doc__=_Emission.__doc__, **_FIELDS)

@@ -20,6 +20,7 @@ from strandline.processing.pipelines.model.inputs import EventTimeSpec, InputSpe
 from strandline.processing.pipelines.model.steps import StepSpec
 from strandline.processing.pipelines.step_graph import STREAM, graph_problems, sources
 from strandline.results.records.partition_labels import INPUTS_MAX
+from strandline.results.sinks.registry import sink_of
 
 
 class CheckpointSpec(DocumentModel):
@@ -186,7 +187,9 @@ class PipelineSpec(DocumentModel):
     def emits_records_to(self, stream: str) -> bool:
         """Whether it emits records to this stream, not results of windows."""
         windows = {step.stage_name for step in self.steps}
-        return any(emit.stream == stream and stage not in windows for stage, emit in self.emissions())
+        return any(
+            sink_of(emit).is_stream and emit.name == stream and stage not in windows for stage, emit in self.emissions()
+        )
 
     def reading_results(self, emitted: Container[str]) -> Self:
         """The pipeline with the defaults for streams of results, which are `emitted`, where the document doesn't say: `watermark:

@@ -15,6 +15,7 @@ from strandline.processing.pipelines.result_streams import emissions_to_streams
 from strandline.processing.pipelines.stored import load_pipeline, spec_of_version
 from strandline.processing.pipelines.upgrade import forbidden_at_places
 from strandline.results.names import emit_of_open_index, generation_of, open_index
+from strandline.results.sinks.registry import form_of
 from strandline.services.rest.applying.registered import find_job, find_stream
 
 KindAndName = tuple[str, str]
@@ -74,7 +75,7 @@ class PlaceChanges:
         """What an earlier life of a job left under an alias would be counted together with the results of another job. (A job of
         the same name writes a generation of its own, and the alias shows that alone.) Elsewhere, that holds for its own results,
         too."""
-        for alias in sorted(name for kind, name in new if kind == "elasticsearch"):
+        for alias in sorted(name for kind, name in new if form_of(kind).has_generations):
             for store in self._stores():
                 if store.job != job and _is_of_earlier_life(store, alias):
                     raise Conflict(_told_of_left(alias, store, job))
@@ -108,13 +109,13 @@ class PlaceChanges:
         """Where results have no generations, a job would emit those of an earlier life a second time. `new`: places that no
         version of the present life had. `documents`: of the versions of earlier lives."""
         for kind, name in sorted(new & _ever_emitted(documents)):
-            if kind not in ("elasticsearch", "stream"):
+            if form_of(kind).is_elsewhere:
                 raise Conflict(
                     f"{kind} {name} may hold results of an earlier life of job {job}, before it was reset or deleted, and "
                     "results have no generations there: the new ones would stand beside them. Apply the pipeline under another "
                     "name, or with another place"
                 )
-            if kind == "stream" and find_stream(self._ledger, name) is not None:
+            if form_of(kind).is_stream and find_stream(self._ledger, name) is not None:
                 raise Conflict(
                     f"stream {name} holds results of an earlier life of job {job}, before it was reset or deleted, and the job "
                     f"would emit the same once more; delete the stream first (strandline stream delete {name}), or choose "
@@ -126,7 +127,7 @@ def places_of(pipeline: PipelineSpec) -> Iterator[tuple[str, KindAndName]]:
     """(stage, (kind, name)) of each emission that writes to an index or a stream, and of the index of its open windows."""
     for stage, emit in pipeline.emissions():
         yield stage, (emit.kind, emit.name)
-        if emit.elasticsearch is not None and emit.elasticsearch.updates is not None:
+        if emit.index_settings.updates_ms is not None:
             yield stage, (emit.kind, open_index(emit.name))
 
 

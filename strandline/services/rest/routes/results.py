@@ -13,6 +13,7 @@ from strandline.ledger.states import JobRow
 from strandline.results.charts.lens import Field
 from strandline.results.charts.saved_objects import Measure, ResultView, operation_of
 from strandline.results.charts.series import SeriesQuery, read_series
+from strandline.results.sinks.registry import sink_of
 from strandline.services.rest.dependencies import Control
 from strandline.services.rest.job_status import present_pipeline
 from strandline.services.rest.result_records import result_records
@@ -72,7 +73,7 @@ def show_result_records(control: Control, alias: str, document: str) -> ResultRe
 
 def _view(ledger: Ledger, alias: str) -> tuple[JobRow, ResultView]:
     for job in ledger.jobs():
-        if any((place.kind, place.name) == ("elasticsearch", alias) for place in ledger.places(job.name)):
+        if any(place.name == alias and sink_of(place).has_generations for place in ledger.places(job.name)):
             views = result_views(present_pipeline(ledger, job))
             found = next((view for view in views if view.alias == alias), None)
             if found is not None:

@@ -317,6 +317,16 @@ def reading(url: str, table_name: str) -> Iterator[sa.Connection]:
         ) from error
 
 
+def responds(url: str, timeout_s: float) -> bool:
+    """Return True if the database accepts a connection in this time."""
+    wait = {"timeout" if url.startswith("sqlite") else "connect_timeout": int(timeout_s)}
+    try:
+        with sa.create_engine(url, poolclass=sa.NullPool, connect_args=wait).connect():
+            return True
+    except (sa.exc.SQLAlchemyError, ImportError):
+        return False
+
+
 def _with_password(shown: str) -> str:
     own = Settings().sql_sink_url
     if own is None or without_secrets(own) != shown:

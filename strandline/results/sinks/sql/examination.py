@@ -1,4 +1,4 @@
-"""The database of `emit: [{sql: ...}]`, where one is set: whether it answers, and whether a table can be made there."""
+"""The database of `emit: [{sql: ...}]`: whether it answers, and whether a table can be made there."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
-from strandline.core.settings import Settings
 from strandline.core.sql_connections import LIBPQ_TIMEOUTS
 from strandline.ledger.database import CONNECT_TIMEOUT_S, without_secrets
-from strandline.services.doctor.finding import Finding, ok, wrong
-
-SUBJECT = "SQL sink"
+from strandline.results.sinks.sink import SinkFinding
 
 
-def check_sql_sink(settings: Settings) -> Iterator[Finding]:
-    """The finding. Raises InvalidSettings for a URL that can't be one."""
-    url = settings.sql_sink_url
-    if url is None:
-        return
+def examine_database(url: str) -> Iterator[SinkFinding]:
+    """Yield the finding. Raises InvalidSettings for a URL that can't be one."""
     shown = without_secrets(url)
     is_postgresql = url.startswith("postgresql")
     timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, **LIBPQ_TIMEOUTS} if is_postgresql else {}
@@ -37,8 +31,8 @@ def check_sql_sink(settings: Settings) -> Iterator[Finding]:
         remedy = (
             "look at STRANDLINE_SQL_SINK_URL; its user needs CREATE on the schema, or rights on tables that are there"
         )
-        yield wrong(SUBJECT, f"the database {shown} can't {doing}: {reason}", remedy)
+        yield SinkFinding(f"the database {shown} can't {doing}: {reason}", remedy)
         return
     finally:
         engine.dispose()
-    yield ok(SUBJECT, f"a table can be made and written at {shown}")
+    yield SinkFinding(f"a table can be made and written at {shown}")

@@ -16,7 +16,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import msgspec
@@ -31,6 +31,8 @@ from strandline.results.sinks.typed_rows import TIME, TypedRows, typed_rows
 from strandline.results.writer import WriteReport
 
 MANIFESTS = "_manifests"
+DAY_MS = 86_400_000
+ORIGIN_DAY = date(1970, 1, 1)
 _SLICES_A_DIRECTORY = 1_000
 _DIGEST_MODULUS = 1 << 128
 _ROWS_AT_ONCE = 5_000
@@ -102,7 +104,7 @@ class FilesWriter:
             for day in sorted(tables):
                 table, digest = pa.Table.from_batches(tables[day]), _sum(digests[day])
                 name = f"{self.shape.job}.{self.shape.stage}.{emission}-{_short(digest, table.num_rows)}.parquet"
-                place = f"day={day.isoformat()}/{name}"
+                place = f"{_directory(day)}/{name}"
                 store.write(place, _parquet(table))
                 report.parts.append(msgspec.json.encode(WrittenFile(place, table.num_rows, digest)).decode())
                 report.created += table.num_rows
@@ -143,6 +145,15 @@ def _by_day(rows: TypedRows) -> Iterator[tuple[date, TypedRows]]:
             yield day, rows
         else:
             yield day, TypedRows(rows.table.take(pa.array(places)), rows.documents.taken(places), [])
+
+
+def day_directory(time_ms: int) -> str:
+    """Return the directory of the files with results of this time."""
+    return _directory(ORIGIN_DAY + timedelta(days=time_ms // DAY_MS))
+
+
+def _directory(day: date) -> str:
+    return f"day={day.isoformat()}"
 
 
 def committed_files(path: str, job: str | None = None, stage: str | None = None) -> Iterator[str]:

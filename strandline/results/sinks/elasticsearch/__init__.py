@@ -1,0 +1,1 @@
+"""Elasticsearch: monthly indices behind an alias."""

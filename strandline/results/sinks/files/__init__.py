@@ -1,0 +1,1 @@
+"""Parquet files by day, which count by a manifest."""

@@ -1,0 +1,1 @@
+"""The form of sinks that packages provide."""

@@ -1,0 +1,38 @@
+"""The form in which a document names a sink of a package. The package's own `Sink` answers for the emission (`registry`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from strandline.core.documents import Path
+from strandline.results.sinks.sink import EmittedFields, Sink
+
+
+class PackageSink(Sink):
+    description = "A sink that a package brings: {use, name, options}."
+    store_prefix = "other:"
+    stored_word = "sink"
+
+    def document(self) -> Any:
+        from strandline.results.sinks.package.document import SinkSpec
+
+        return SinkSpec
+
+    def place(self, value: Any) -> str:
+        return f"{value.use}:{value.name}"
+
+    def options(self, value: Any) -> str:
+        return json.dumps(value.options, sort_keys=True)
+
+    def problems(self, value: Any, emitted: EmittedFields, path: Path) -> Iterator[tuple[Path, str]]:
+        if emitted.has_several_streams:
+            yield (
+                path,
+                "a sink that a package brings is told of a record's partition and offset, not of its stream, so it takes "
+                "records of a pipeline's first stream only; emit results of windows, or to another kind of place",
+            )
+
+
+SINK = PackageSink()

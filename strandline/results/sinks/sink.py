@@ -1,0 +1,245 @@
+"""The contract of a sink. Documents, checks, runs, the audit, and the front ends use a sink only by it.
+
+Each sink has a folder in this package, and its `sink.py` contains one instance. The table of the sinks is in `registry`.
+A package provides an instance as an entry point of the group `strandline.sinks`. No code outside the folder of a sink tests which
+sink it has.
+
+Every worker imports this module and the modules with the instances. Therefore they import their writers, and pydantic, inside the
+methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from strandline.core.documents import Path
+from strandline.results.index_settings import INDEX_SETTINGS_DEFAULT, IndexSettings
+from strandline.results.names import OWN_PREFIX
+
+if TYPE_CHECKING:
+    from strandline.core.settings import Settings
+    from strandline.results.document import DocumentShape
+    from strandline.results.writer import StoreWriter
+
+
+@dataclass(frozen=True)
+class SinkRequest:
+    """Request for a writer of one emission."""
+
+    name: str
+    """Name in the document, for example a path or a table. Without the name of the sink, if a package provides it."""
+    options: dict[str, str | int | float | bool]
+    """Options in the document of a sink of a package."""
+    shape: DocumentShape
+    """Makes ids and documents from rows."""
+    settings: Settings
+    """Settings of the process. They contain passwords, so a writer must not keep them: it is pickled."""
+
+
+@dataclass(frozen=True)
+class EmittedFields:
+    """Fields and inputs of an emission, for the checks of a document."""
+
+    fields: tuple[tuple[str, Path], ...]
+    """Name of each field that the document of the step names, and its path in the step."""
+    has_windows: bool
+    """True for results of windows and joins, False for records."""
+    inputs: frozenset[str]
+    """Streams that the pipeline reads."""
+    has_several_streams: bool
+    """True if records of another stream than the first one of the pipeline are emitted."""
+    no_updates: str = ""
+    """Reason why open windows can't be shown. Empty if they can."""
+
+
+@dataclass(frozen=True)
+class StoredRequest:
+    """Request for the results that a sink contains, for an audit."""
+
+    name: str
+    """Name of the emission, as in `SinkRequest`."""
+    job: str
+    stages: tuple[str, ...]
+    """Stages that emit to the sink. Several versions of a job can have different names for one stage."""
+    types: Mapping[str, str]
+    """Column -> type, as in the schema of a stream. Contains the columns of all versions."""
+    after_ms: int | None
+    """Exclusive lower bound of the time of a result (`typed_rows.TIME`). None if there is no bound."""
+    up_to_ms: int | None
+    """Inclusive upper bound. None if there is no bound."""
+    is_unbounded: bool
+    """True if rows without a time must be returned too."""
+    emission_first: int
+    """Emissions before this one needn't be returned."""
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows of a sink."""
+
+    position: str
+    """Container of the rows: what `Sink.position` returns for them, and perhaps a slash and more, for example a file."""
+    rows: Sequence[Mapping[str, Any]]
+    """Column -> value, with the columns of `typed_rows`."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file that was read, or that should be there. Not for sinks without files."""
+
+    path: str
+    day: int | None
+    """Days since 1970 of the results in it. None if unknown. Files are removed by whole days."""
+    is_there: bool
+    problem: str = ""
+    """Reason why the results can't be read. Empty if they were read."""
+
+
+class StoredPart(Protocol):
+    """Part of the results in a sink, of a bounded size. Pickles."""
+
+    @property
+    def rows(self) -> int:
+        """Approximate number of rows."""
+
+    def read(self) -> Iterator[StoredRows | StoredFile]:
+        """Yield the rows and files. Raises SinkUnavailable."""
+
+
+class SinkFinding(NamedTuple):
+    """Finding of `strandline doctor` about the server of a sink."""
+
+    sentence: str
+    remedy: str = ""
+    """Empty if the sink can be written."""
+
+
+class Sink:
+    """One kind of sink. Without state.
+
+    The attributes before `is_stream`, and the methods up to `problems`, describe the field of `emit`. All sinks of packages have
+    the field `sink`, so Strandline doesn't use these attributes and methods of a package.
+    """
+
+    description = ""
+    """Description of the field."""
+    named = "name"
+    """Field of the long form that contains the name."""
+    has_short_form = False
+    """True if the document can contain only the name: `{elasticsearch: NAME}`."""
+    options_elsewhere = ""
+    """Message for options in SQL, if the sink has none there."""
+    store_prefix = ""
+    """Prefix of the name in reports of an audit. Empty if the name alone is unique."""
+    stored_word = ""
+    """First word of the names in `WriteReport.stored`. Empty if a later start can't count the results."""
+
+    is_stream = False
+    """True if results are records of a stream of the log. The engine writes them itself, in transactions. False in packages."""
+    has_generations = False
+    """True if a backfill and a reset can write results next to existing ones, and switch to them by an alias. False in
+    packages."""
+    merges_slices = False
+    """True if the results of several slices can be written as one emission."""
+
+    container = "the sink"
+    """Words for the container of one result, in differences that an audit reports."""
+    is_compared = False
+    """True if the audit compares the results. Then `stored` must be implemented."""
+    keeps_other_results = False
+    """True if results of earlier slices than the compared ones can be in the sink, which the audit must ignore."""
+    counts_slices = False
+    """True if a slice is complete when the sink contains any of its results."""
+
+    subject = ""
+    """Subject of the findings of `examine`."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if results are neither documents of an index nor records of a stream."""
+        return not (self.is_stream or self.has_generations)
+
+    def document(self) -> Any:
+        """Return the type of the field of `emit`: a model, or an annotated string."""
+        raise NotImplementedError
+
+    def place(self, value: Any) -> str:
+        """Return the name of the emission. `value`: field of the document."""
+        return value if isinstance(value, str) else str(getattr(value, self.named))
+
+    def index_settings(self, value: Any) -> IndexSettings:
+        """Return the settings of the indices."""
+        return INDEX_SETTINGS_DEFAULT
+
+    def options(self, value: Any) -> str:
+        """Return the options for the writer, as JSON. Empty if there are none."""
+        return ""
+
+    def problems_of_document(self, value: Any) -> Iterator[tuple[Path, str]]:
+        """Yield problems of the field alone, each with its path in the field. Models report their own."""
+        return iter(())
+
+    def problems(self, value: Any, emitted: EmittedFields, path: Path) -> Iterator[tuple[Path, str]]:
+        """Yield problems of the emission, each with its path in the step and the remedy.
+
+        Args: value: Field of the document. path: Path of the field in the step.
+        """
+        return iter(())
+
+    def writer(self, request: SinkRequest) -> StoreWriter:
+        """Return the writer of one emission, in the driver. Raises InvalidSettings."""
+        raise NotImplementedError
+
+    def emissions_from(
+        self, settings: Settings, job: str, stage: str, name: str, first: int
+    ) -> Sequence[tuple[int, str]] | None:
+        """Return (emission, digest of its slice) of the last emissions in the sink, from emission `first` on.
+
+        None if the sink can't be queried. Then a slice can be taken over by another version only if nothing was emitted.
+        Raises SinkUnavailable, InvalidSettings.
+        """
+        return None
+
+    def counts(self, settings: Settings, job: str, stored: str, first: int) -> Mapping[int, int] | None:
+        """Return emission -> number of results in the sink, from emission `first` on.
+
+        None if they can't be counted, or if the sink was deleted. Raises SinkUnavailable.
+        Args: stored: Name in `WriteReport.stored`, without its first word. The writer of a package names its results there
+            `sink USE:NAME`, with its own name `USE`; `stored` is `NAME`.
+        """
+        return None
+
+    def stored(self, settings: Settings, request: StoredRequest) -> Sequence[StoredPart] | None:
+        """Return the parts in which an audit reads the results. None if the sink doesn't exist.
+
+        Raises SinkUnavailable, InvalidSettings, and Conflict if the results can't be read as those of a job.
+        """
+        raise NotImplementedError
+
+    def position(self, index: str, time_ms: int) -> str:
+        """Return the container of a computed result, for an audit. See `StoredRows.position`.
+
+        Args: index: Name of the emission in the document, `USE:NAME` for the sink of a package. time_ms: Time of the result.
+        """
+        return index
+
+    def away(self, settings: Settings, timeout_s: float) -> str | None:
+        """Return a name for the server of the sink if the server doesn't respond. None if it responds, or if there is none."""
+        return None
+
+    def has_server(self, settings: Settings) -> bool:
+        """Return True if the settings name a server that only this sink uses."""
+        return False
+
+    def examine(self, settings: Settings) -> Iterator[SinkFinding]:
+        """Yield the findings about this server. Write to it only under a name of the doctor's own. Raises InvalidSettings."""
+        return iter(())
+
+
+def own_names_problems(emitted: EmittedFields) -> Iterator[tuple[Path, str]]:
+    """Yield the problems of a sink whose rows have Strandline's columns next to the fields."""
+    for name, _ in emitted.fields:
+        if name.lower().startswith(OWN_PREFIX):
+            yield ("emit",), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it"

@@ -1,0 +1,15 @@
+"""Servers that only a sink uses, each examined by the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.core.settings import Settings
+from strandline.results.sinks.sink import Sink
+from strandline.services.doctor.finding import Finding, ok, wrong
+
+
+def check_sink(sink: Sink, settings: Settings) -> Iterator[Finding]:
+    """Yield the findings. Raises InvalidSettings."""
+    for sentence, remedy in sink.examine(settings):
+        yield wrong(sink.subject, sentence, remedy) if remedy else ok(sink.subject, sentence)

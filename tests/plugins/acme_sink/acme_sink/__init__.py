@@ -1,0 +1,1 @@
+"""A sink: Arrow files, one for each slice, in the directory of `ACME_ARROW_DIRECTORY`."""
