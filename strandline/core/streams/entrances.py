@@ -69,6 +69,11 @@ class HttpSpec(DocumentModel):
 
     headers: dict[str, str] = Field(default_factory=dict, max_length=50)
     """Fields taken from a header where a record lacks them: name -> header, as `ce-source` or `x-device`."""
+    accept: list[Literal["form", "query", "untyped"]] = Field(default_factory=list, max_length=3)
+    """Requests that are accepted in addition: a `form` (application/x-www-form-urlencoded), a GET or an empty POST with a
+    `query`, and a body without a content type (`untyped`)."""
+    answer: str | None = Field(default=None, max_length=1_000)
+    """Body of the response after all records of a request were confirmed, as `success`; by default their number in JSON."""
     event_time: str | None = None
     """The timestamp that the query's parameter `event_time` fills; by default the schema's only one."""
 

@@ -198,6 +198,12 @@ class StreamSpec(DocumentModel):
                 yield ("poll", number, "url"), "stands there twice; each answer would be two records"
 
     def _contradictions_of_http(self, http: HttpSpec) -> Iterator[tuple[Path, str]]:
+        for number, accepted in enumerate(http.accept):
+            if accepted != "untyped" and self.format != "json":
+                yield (
+                    ("http", "accept", number),
+                    f"a {accepted} becomes a JSON object, and the stream's format is {self.format}; use 'format: json'",
+                )
         for name in http.headers:
             if name not in self.fields:
                 yield ("http", "headers", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"

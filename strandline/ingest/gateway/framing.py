@@ -112,6 +112,12 @@ class Form(Enum):
     """One CloudEvent in JSON, with its attributes."""
     EVENTS = "events"
     """An array of them."""
+    FORM = "form"
+    """Parameters of a form, or what a sender declares as one."""
+    QUERY = "query"
+    """No body; the record is the query of the URL."""
+    UNTYPED = "untyped"
+    """A body without a content type."""
 
 
 FORM_OF_CONTENT_TYPE = {
@@ -132,6 +138,7 @@ FORM_OF_CONTENT_TYPE = {
     "application/octet-stream": Form.WHOLE,
     "application/cloudevents+json": Form.EVENT,
     "application/cloudevents-batch+json": Form.EVENTS,
+    "application/x-www-form-urlencoded": Form.FORM,
 }
 
 

@@ -31,6 +31,9 @@ class Dialect(ABC):
     dropped_after: ClassVar[tuple[int, ...]] = ()
     """Temporary statuses after which these clients drop what they sent. They get 503 instead."""
 
+    methods: ClassVar[tuple[bytes, ...]] = (b"POST",)
+    """Methods of requests that append records."""
+
     @abstractmethod
     def body_form(self, request: Request) -> BodyForm:
         """Return the arrangement of the body. Raises Refusal if no stream accepts such a request."""

@@ -55,6 +55,7 @@ from strandline.ingest.http.dialect import Target
 from strandline.ingest.http.record_head import RecordHead, read_record_head
 from strandline.ingest.http.records_api import PATH_AFTER, PATH_BEFORE
 from strandline.ingest.http.request_headers import headers_named_by, with_key_of
+from strandline.ingest.http.simple_senders import has_query_as_record, own_answer, plain_form
 from strandline.ingest.http.targets import target_of
 
 logger = structlog.get_logger()
@@ -120,7 +121,7 @@ class HttpGateway:
         if target is None:
             return await self._pages.answer(request)
         try:
-            framed = await self._append(target, request)
+            framed, spec = await self._append(target, request)
         except Refusal as error:
             refusal = error
         except Exception as error:  # the edge: one request must not take the others with it
@@ -130,7 +131,8 @@ class HttpGateway:
                     "request failed", action="request_failed", stream=target.stream, error=repr(error), exc_info=error
                 )
         else:
-            answer = target.dialect.accepted(request, framed)
+            own = None if framed.refused else own_answer(spec)
+            answer = own or target.dialect.accepted(request, framed)
             self._metrics.count(answer.status)
             return answer
         finally:
@@ -144,8 +146,9 @@ class HttpGateway:
         if target_of(request.url) is not None:
             self._metrics.requests.labels("disconnected").inc()
 
-    async def _append(self, target: Target, request: Request) -> Framed:
-        """Append the records of one request. Those that the result has as accepted are all confirmed.
+    async def _append(self, target: Target, request: Request) -> tuple[Framed, StreamSpec]:
+        """Append the records of one request, and return them with their stream. Those that the result has as accepted are all
+        confirmed.
 
         1. Stop if the head, or a bound on the body, has refused the request already, or if its sender may not write to the
            stream.
@@ -163,7 +166,8 @@ class HttpGateway:
             await require_right(self._doorkeeper, request, Need.WRITE, "append records", target.stream)
         appender = self._appender_of(await self._resources.streams.find(target.stream))
         target.dialect.require_stream(appender.spec)
-        headers: tuple[tuple[str, bytes], ...] = ((HEADER_QUERY, head.query),) if head.query else ()
+        is_beside = head.query and not has_query_as_record(head, request.body())
+        headers: tuple[tuple[str, bytes], ...] = ((HEADER_QUERY, head.query),) if is_beside else ()
         content_type = None
         if appender.spec.http is not None:
             headers += headers_named_by(appender.spec.http, request)
@@ -184,10 +188,10 @@ class HttpGateway:
             headers_each=headers_each,
             content_type=STRUCTURED_CONTENT_TYPE if framed.identities is not None else content_type,
         )
-        return framed
+        return framed, appender.spec
 
     async def _frame(self, body: bytes, head: RecordHead, spec: StreamSpec) -> Framed:
-        """Decompress and split small bodies on the event loop, large ones in a thread. Raises Unframable, TooLarge."""
+        """Decompress and split small bodies on the event loop, large ones in a thread. Raises Refusal, Unframable, TooLarge."""
         coding, body_bytes_max = head.coding, self.room.body_bytes_max
         if coding is not None and len(body) <= BODY_BYTES_IN_LOOP_MAX:
             with contextlib.suppress(TooLarge):  # then it is large once it is decompressed
@@ -196,7 +200,8 @@ class HttpGateway:
 
         def decompress_and_split() -> Framed:
             plain = body if coding is None else decompress(body, coding, body_bytes_max)
-            return frame(plain, head.form, spec.key, self._resources.record_bytes_max, spec.framing)
+            plain, form = plain_form(head, plain, spec)
+            return frame(plain, form, spec.key, self._resources.record_bytes_max, spec.framing)
 
         if is_small:
             return decompress_and_split()

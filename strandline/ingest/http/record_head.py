@@ -31,7 +31,7 @@ class RecordHead:
 
 def read_record_head(request: Request, dialect: Dialect, body_bytes_max: int) -> RecordHead:
     """Raises Refusal for what can be refused before the body is read."""
-    if request.method != b"POST":
+    if request.method not in dialect.methods:
         raise method_not_allowed(request, "POST")
     headers = request.headers
     form, event, is_coded = dialect.body_form(request)

@@ -15,11 +15,15 @@ PATH_BEFORE, PATH_AFTER = "/v1/streams/", "/records"
 
 
 class RecordsDialect(Dialect):
-    """Records by content type, and CloudEvents in all three modes."""
+    """Records by content type, CloudEvents in all three modes, and forms and queries, if the stream accepts them."""
+
+    methods = (b"POST", b"GET")
 
     def body_form(self, request: Request) -> BodyForm:
         if request.others and is_event(request):
             return BodyForm(Form.WHOLE, EventHead(request))
+        if request.method == b"GET":
+            return BodyForm(Form.QUERY)
         return _body_form_of(request.headers.get(b"content-type", b""))
 
     def accepted(self, request: Request, framed: Framed) -> Answer:
@@ -48,11 +52,15 @@ def stream_between(path: str, ending: str) -> str | None:
 @lru_cache(maxsize=100)
 def _body_form_of(content_type: bytes) -> BodyForm:
     media_type, _, parameters = content_type.decode("latin-1").partition(";")
-    form = FORM_OF_CONTENT_TYPE.get(media_type.strip().lower())
+    form = FORM_OF_CONTENT_TYPE.get(media_type.strip().lower()) if content_type.strip() else Form.UNTYPED
     if form is None:
-        sent = f"content-type {media_type.strip()}" if content_type else "a body without a content-type"
-        known = ", ".join(FORM_OF_CONTENT_TYPE)
-        raise Refusal(415, "unsupported_media_type", f"{sent} can't be taken here; send one of {known}")
+        raise Refusal(
+            415,
+            "unsupported_media_type",
+            f"content-type {media_type.strip()} can't be accepted here; send application/json (an object or an array), "
+            "application/x-ndjson (one record a line), application/octet-stream (one record), or another type of the table in "
+            "docs/http-ingest.md",
+        )
     charset = parameters.lower().partition("charset=")[2].partition(";")[0].strip(' "')
     if charset not in ("", "utf-8", "utf8", "us-ascii"):
         raise Refusal(415, "unsupported_media_type", f"text in {charset} can't be taken here; send it in UTF-8")
