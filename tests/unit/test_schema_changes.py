@@ -115,7 +115,7 @@ def test_what_can_be_applied_while_jobs_read(new: StreamSpec) -> None:
         (stream({"wind": "double"}), "wind is new and required.*double[?]"),
         (stream(key="device"), "key from None to device"),
         (stream(format="msgpack"), "format from json to msgpack"),
-        (stream(explode="$.a"), "explode from None to"),
+        (stream(explode="$.a"), "explode from none to"),
     ],
 )
 def test_what_can_not_says_why_and_how_else(new: StreamSpec, why: str) -> None:
