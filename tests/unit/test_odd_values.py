@@ -16,6 +16,7 @@ from strandline.core.files.text_rows import lines_of, rows_of_csv, rows_of_lines
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Form, frame
 from strandline.ingest.gateway.line_splitter import LineSplitter
+from strandline.processing.desk.case_run import read_cases, run_case
 from strandline.processing.desk.record_files import read_records
 from strandline.processing.formats.record_rows import record_format
 from tests.unit.test_record_rows import read
@@ -226,6 +227,37 @@ def test_columns_of_any_name_are_read_by_their_path() -> None:
         schema, *[b"2026-10-05 06:00:00,12.5"] * 3, format="csv", csv={"columns": ["at", "FIC101.PV"]}
     )
     assert (accepted, rejected) == ([{"at": datetime(2026, 10, 5, 6, tzinfo=UTC), "flow": 12.5}] * 3, [])
+
+
+HOUSE = """
+stream: house
+partitions: 1
+format: csv
+csv: {delimiter: ";", columns: [Date, Time, kw]}
+missing: ["?"]
+schema:
+  at: {type: timestamp, pattern: "d/M/yyyy HH:mm:ss", tz: Europe/Paris, from: [$.Date, $.Time]}
+  kw: "double?"
+---
+pipeline: house-hours
+input: {stream: house}
+event_time: {field: at, delay: 1m}
+steps:
+  - window: {name: h, tumbling: 1h, aggregate: {n: count(*), known: count(kw)}}
+    emit: [{elasticsearch: house-hour}]
+"""
+
+
+def test_event_time_by_a_pattern_is_log_time_at_the_desk(tmp_path: Path) -> None:
+    (tmp_path / "house.yaml").write_text(HOUSE)
+    (tmp_path / "house.csv").write_bytes(MARK + b"Date;Time;kw\r\n16/12/2026;00:00:00;3.2\r\n16/12/2026;00:30:00;?\r\n")
+    (tmp_path / "case.yaml").write_text(
+        "test: hours\nfile: house.yaml\nsteps: [{input: house.csv}]\n"
+        "expect: {results: [{n: 2, known: 1}], dead_letters: []}\n"
+    )
+    (case,) = read_cases(tmp_path / "case.yaml")
+    report = run_case(case, tmp_path)
+    assert report.passed, report
 
 
 # --- One record at a time, and many

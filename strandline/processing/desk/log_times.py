@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
-from strandline.processing.formats.record_fields import JsonText, RecordField
+from strandline.processing.formats.record_fields import JsonText, RecordField, RecordValidator
 from strandline.processing.formats.timestamps import format_timestamp, parse_timestamp_column, unit_of_century
 from strandline.processing.pipelines.event_time import EventTimeSource
 
@@ -21,6 +23,7 @@ _NO_TIMESTAMP = (
 )
 
 
+_NULL = msgspec.Raw(b"null")
 _EARLY_MICROS = 631_152_000_000_000
 """The beginning of 1990: devices send nothing older, but what is read in a wrong unit mostly is."""
 
@@ -78,7 +81,10 @@ class LogTimes:
         """Of rows whose log time the input does not say."""
         self._last_ms: int | None = None
         if self._field is not None:
-            kind = replace(self._field, required=False).parsed_type
+            optional = replace(self._field, required=False)
+            kind = optional.parsed_type
+            validator = RecordValidator([optional])
+            self._repairs, self._parser = validator.repairs, validator.parsers.get(0)
             shape = msgspec.defstruct("Timed", [("at", kind, msgspec.field(default=None, name=self._field.name))])
             self._read = msgspec.json.Decoder(shape).decode
 
@@ -93,9 +99,7 @@ class LogTimes:
                     "the pipeline takes log time as event time, and the input doesn't say when its records came; "
                     + ("name the field that does with --log-time FIELD" if self._has_timestamps else _NO_TIMESTAMP)
                 )
-            values = [self._value(text) for text in texts]
-            kinds = set(map(type, values))
-            micros, is_known = parse_timestamp_column(values, self._field.time_unit, kinds, self._field.tz)
+            micros, is_known = self._times(self._field, [self._value(text) for text in texts])
             found = -(-micros // 1_000)
         if given_ms is not None:
             for at, one_ms in enumerate(given_ms):
@@ -103,11 +107,22 @@ class LogTimes:
                     found[at], is_known[at] = one_ms, True
         return self._filled(found, is_known)
 
+    def _times(self, field: RecordField, values: list[Any]) -> tuple[Times, npt.NDArray[np.bool_]]:
+        """Return the time of each value in microseconds, and which of the values are times."""
+        if self._parser is None:
+            return parse_timestamp_column(values, field.time_unit, set(map(type, values)), field.tz)
+        times = self._parser.parse_column([_NULL if value is None else value for value in values]).array
+        return times.cast(pa.int64()).fill_null(0).to_numpy(), np.array(times.is_valid())
+
     def _value(self, text: JsonText) -> object:
-        try:
-            return self._read(text).at  # type: ignore[attr-defined, arg-type]
-        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+        if not isinstance(text, bytes):
             return None
+        for one in (text, self._repairs.repaired(text)):
+            try:
+                return None if one is None else self._read(one).at  # type: ignore[attr-defined]
+            except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+                continue
+        return None
 
     def _filled(self, found: Times, is_known: npt.NDArray[np.bool_]) -> Times:
         if not len(found):
