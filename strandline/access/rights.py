@@ -63,6 +63,11 @@ REST_OPERATIONS: dict[str, Need] = {
     "GET /readyz": Need.OPEN,
     "GET /metrics": Need.METRICS,
     "GET /openapi.json": Need.VIEWER,
+    "GET /v1/session": Need.OPEN,
+    "POST /v1/session": Need.OPEN,
+    "DELETE /v1/session": Need.OPEN,
+    "GET /v1/arrivals": Need.VIEWER,
+    "GET /v1/explanations": Need.VIEWER,
     "GET /v1/streams": Need.VIEWER,
     "GET /v1/streams/{name}": Need.VIEWER,
     "GET /v1/streams/{name}/undeclared": Need.VIEWER,
@@ -77,12 +82,16 @@ REST_OPERATIONS: dict[str, Need] = {
     "GET /v1/jobs/{name}/preview": Need.VIEWER,
     "GET /v1/jobs/{name}/log": Need.VIEWER,
     "GET /v1/jobs/{name}/slices": Need.VIEWER,
+    "GET /v1/jobs/{name}/checkpoints": Need.VIEWER,
+    "GET /v1/jobs/{name}/runs": Need.VIEWER,
+    "GET /v1/jobs/{name}/history": Need.VIEWER,
     "GET /v1/jobs/{name}/dead-letters": Need.VIEWER,
     "GET /v1/jobs/{name}/dead-letters/counts": Need.VIEWER,
     "GET /v1/jobs/{name}/dead-letters/{number}": Need.VIEWER,
     "GET /v1/jobs/{name}/audit": Need.VIEWER,
     "GET /v1/jobs/{name}/backfills": Need.VIEWER,
     "GET /v1/jobs/{name}/backfills/{generation}": Need.VIEWER,
+    "GET /v1/results": Need.VIEWER,
     "GET /v1/results/{alias}": Need.VIEWER,
     "GET /v1/results/{alias}/{document}/records": Need.VIEWER,
     "GET /v1/events": Need.VIEWER,
@@ -110,6 +119,9 @@ REST_OPERATIONS: dict[str, Need] = {
     "POST /v1/tokens/{name}/revoke": Need.ADMIN,
 }
 """Each operation of the REST API -> what it needs."""
+
+PAGE_OPERATIONS: dict[str, Need] = {"GET /": Need.OPEN, "GET /console/{name}": Need.OPEN}
+"""Requests for the files of the console, which contain no data."""
 
 GATEWAY_ACTIONS: dict[str, Need] = {
     "GET /healthz": Need.OPEN,

@@ -28,6 +28,7 @@ from strandline.ledger.states import (
     Compiled,
     Offsets,
     RunRow,
+    SliceCounts,
     SliceRow,
     SliceStatus,
     StreamVersions,
@@ -120,11 +121,11 @@ class Progress(Compaction):
             of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
             connection.execute(sa.update(runs).where(of_run).values(stream_versions=versions))
 
-    def runs(self, job: str) -> list[RunRow]:
-        """All runs of a job, the oldest first."""
+    def runs(self, job: str, limit: int | None = None) -> list[RunRow]:
+        """All runs of a job, the oldest first; with `limit`, only the newest of them."""
+        newest = sa.select(runs).where(runs.c.job == job).order_by(runs.c.epoch.desc()).limit(limit)
         with self._database.reading(f"list the runs of job {job}") as connection:
-            rows = connection.execute(sa.select(runs).where(runs.c.job == job).order_by(runs.c.epoch))
-            return [RunRow(*row) for row in rows]
+            return [RunRow(*row) for row in connection.execute(newest)][::-1]
 
     def plan_slice(self, row: SliceRow) -> None:
         """Record the next slice, before it is processed. A recorded slice is never cut again.
@@ -213,6 +214,14 @@ class Progress(Compaction):
         with self._database.reading(f"read the checkpoints of job {job}") as connection:
             rows = connection.execute(wanted.order_by(checkpoints.c.slice.desc()).limit(limit))
             return [CheckpointRow(*row) for row in rows]
+
+    def slice_counts(self, job: str, after: int, limit: int) -> list[SliceCounts]:
+        """Return the counts of committed slices with a number above `after`: the newest `limit` of them, the newest first."""
+        wanted = sa.select(*(checkpoints.c[name] for name in SliceCounts._fields))
+        wanted = wanted.where(checkpoints.c.job == job, checkpoints.c.slice > after)
+        with self._database.reading(f"read the counts of job {job}") as connection:
+            rows = connection.execute(wanted.order_by(checkpoints.c.slice.desc()).limit(limit))
+            return [SliceCounts(*row) for row in rows]
 
     def emitting_checkpoints(self, job: str, limit: int | None = None) -> list[CheckpointRow]:
         """Return the checkpoints of slices that emitted results to a store that can be compared (`stored`), the newest first."""

@@ -547,6 +547,18 @@ class CheckpointRow:
     """Senders whose clocks or records are wrong, up to and with this slice."""
 
 
+class SliceCounts(NamedTuple):
+    """The counts of a committed slice. The fields are those of `CheckpointRow`."""
+
+    slice: int
+    committed_ms: int
+    latest_log_ms: int | None
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    results: dict[str, int]
+
+
 class WindowRange(NamedTuple):
     """Windows by their end: after `after_ms`, up to and with `up_to_ms`."""
 

@@ -252,10 +252,10 @@ class KafkaAdmin:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return self._offsets(topic, partitions, latest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
 
-    def newest_log_times(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    def newest_log_times(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         """The latest log time of a record (ms), open transactions included; 0 where the partition holds none."""
-        uncommitted = IsolationLevel.READ_UNCOMMITTED
-        found = self._listed(topic, partitions, OffsetSpec.max_timestamp(), uncommitted)  # type: ignore[no-untyped-call]
+        newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+        found = self._listed(topic, partitions, newest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
         return {partition: max(0, int(one.timestamp)) for partition, one in found.items()}
 
     def offsets_at(self, topic: str, partitions: Iterable[int], log_time_ms: int) -> dict[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -99,6 +99,10 @@ class KafkaStatus:
         partitions = range(self._admin.describe(topic, left_s()).partitions)
         starts = self._admin.starts(topic, partitions, left_s())
         return LogRange(starts, self._admin.ends_with_open(topic, partitions, left_s()))
+
+    def newest_log_times(self, topic: str, partitions: Collection[int], wait_s: float | None = None) -> dict[int, int]:
+        """The latest log time of a record (ms) in each partition; 0 where the partition holds none. Raises NotFound."""
+        return self._admin.newest_log_times(topic, partitions, wait_s)
 
     def retention_ms(self, topic: str) -> int:
         """How long the topic keeps its records; -1 is for ever."""

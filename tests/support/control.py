@@ -133,6 +133,8 @@ class Log(KafkaStatus):
     def __init__(self) -> None:
         self.ranges = {"turbines": LogRange({0: 0, 1: 5}, {0: 100, 1: 205})}
         self.letters: list[StoredDeadLetter] = []
+        self.newest_ms = 1_700_000_000_000
+        """Log time of the newest record in each partition; 0: there is none."""
         self.waits_s: list[float | None] = []
         """How long each question about a topic or the brokers might take."""
 
@@ -146,6 +148,9 @@ class Log(KafkaStatus):
         if topic not in self.ranges:
             raise NotFound(f"no topic {topic}")
         return self.ranges[topic]
+
+    def newest_log_times(self, topic: str, partitions: Collection[int], wait_s: float | None = None) -> dict[int, int]:
+        return {at: self.newest_ms for at in partitions}
 
     def retention_ms(self, topic: str) -> int:
         return 604_800_000

@@ -116,7 +116,8 @@ def test_a_token_of_the_role_metrics_reads_metrics_and_nothing_else(ledger: Ledg
         path = re.sub(r"{\w+}", "7", template)
         if api.ask(method, path, headers={"Authorization": authorization}).status_code not in (401, 403):
             allowed.add(name)
-    assert allowed == {"GET /healthz", "GET /readyz", "GET /metrics"}
+    sessions = {f"{method} /v1/session" for method in ("GET", "POST", "DELETE")}
+    assert allowed == {"GET /healthz", "GET /readyz", "GET /metrics"} | sessions
     assert ask_gateway(doorkeeper, "GET", "/metrics", authorization)[0].status == 200
     answer, writer, _ = ask_gateway(doorkeeper, "POST", f"/v1/streams/{STREAM}/records", authorization)
     assert (answer.status, writer.appended) == (403, [])
@@ -166,7 +167,7 @@ def test_a_viewer_reads_records_of_registered_streams_only(ledger: Ledger, doork
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/nothing", "/v1/jobs/", "/V1/jobs", "//v1/jobs", "/v1/jobs/x/start/", "/docs"]
+    "path", ["/console", "/v1", "/v1/nothing", "/v1/jobs/", "/V1/jobs", "//v1/jobs", "/v1/jobs/x/start/", "/docs"]
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"])
 def test_what_no_route_takes_is_401_without_a_token(
@@ -293,9 +294,9 @@ def test_a_refusal_says_what_is_missing() -> None:
         require(Principal("x", Role.OPERATOR), Need.WRITE, "append records", "a")
 
 
-def test_the_open_doors_are_those_of_health() -> None:
-    for table in (REST_OPERATIONS, GATEWAY_ACTIONS):
-        assert {name.split()[1] for name, need in table.items() if need is Need.OPEN} == HEALTH_PATHS
+def test_the_open_doors_are_those_of_health_and_of_signing_in() -> None:
+    for table, more in ((REST_OPERATIONS, {"/v1/session"}), (GATEWAY_ACTIONS, set())):
+        assert {name.split()[1] for name, need in table.items() if need is Need.OPEN} == HEALTH_PATHS | more
 
 
 def test_a_token_is_made_shown_once_and_revoked_over_the_api(ledger: Ledger, doorkeeper: Doorkeeper) -> None:

@@ -18,7 +18,10 @@ from fastapi.routing import APIRoute
 from strandline import __version__
 from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.rights import REST_OPERATIONS, Need
+from strandline.access.sessions import Sessions
+from strandline.services.console.page import page_routes
 from strandline.services.rest.dependencies import Dependencies, require_possible_names
+from strandline.services.rest.guards.answer_headers import AnswerHeaders
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX, HostGuard
 from strandline.services.rest.guards.token_guard import TokenGuard, methods_of
 from strandline.services.rest.problems import MEDIA_TYPE, ProblemDetails, install_problem_handlers
@@ -32,6 +35,7 @@ from strandline.services.rest.routes import (
     jobs,
     lookups,
     results,
+    session,
     streams,
     tokens,
 )
@@ -84,7 +88,7 @@ def create_app(
         title="Strandline",
         version=__version__,
         description=DESCRIPTION,
-        # The pages for browsers load their scripts from elsewhere; the description itself is at /openapi.json.
+        # FastAPI's pages load their scripts from other hosts; the description itself is at /openapi.json.
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -93,12 +97,29 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.dependencies = dependencies
+    app.state.doorkeeper, app.state.sessions = doorkeeper, Sessions()
     app.state.is_ending = lambda: False  # the server that runs the app replaces it
-    for one in (documents, streams, lookups, jobs, events, dead_letters, results, audits, backfills, tokens, health):
+    for one in (
+        documents,
+        streams,
+        lookups,
+        jobs,
+        events,
+        dead_letters,
+        results,
+        audits,
+        backfills,
+        tokens,
+        session,
+        health,
+    ):
         app.include_router(one.router)
+    for path, answer in page_routes():
+        app.add_route(path, answer, methods=["GET"], include_in_schema=False)
     install_problem_handlers(app, methods_of)
     app.add_middleware(HostGuard, names=names, record_bytes_max=record_bytes_max)
-    app.add_middleware(TokenGuard, doorkeeper=doorkeeper)  # the last one that is added is asked first
+    app.add_middleware(TokenGuard, doorkeeper=doorkeeper, sessions=app.state.sessions)
+    app.add_middleware(AnswerHeaders)  # the last one that is added is asked first
     _describe_problems(app)
     return app
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from strandline.log.kafka_status import KafkaStatus
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.rest.apply_documents import Applier
+from strandline.services.rest.histories import Histories
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
@@ -53,6 +55,11 @@ class Dependencies:
     """Runs functions on input of a request, in a process with a limit of memory and time."""
     close_limited: Callable[[], None] = lambda: None
     """Ends that process."""
+
+    @cached_property
+    def histories(self) -> Histories:
+        """Counts of the jobs over time."""
+        return Histories(self.ledger)
 
 
 def _dependencies(request: Request) -> Dependencies:

@@ -13,11 +13,14 @@ from strandline.core.described import Described
 from strandline.ledger.states import (
     BackfillRow,
     BackfillState,
+    CheckpointRow,
     Completed,
     Desired,
     EventRow,
     JobState,
+    Offsets,
     Role,
+    RunRow,
     SenderFaults,
     SliceRow,
     StreamRow,
@@ -336,6 +339,14 @@ class ExplanationView(View):
     that are ahead of their log time."""
 
 
+class JobExplanationView(ExplanationView):
+    job: str
+
+
+class ExplanationList(View):
+    explanations: list[JobExplanationView]
+
+
 class KibanaView(View):
     """What shows a job's results in Kibana."""
 
@@ -489,6 +500,136 @@ class SliceList(View):
     slices: list[SliceRow]
     next: str | None = None
     """Where the next page is; null on the last one."""
+
+
+class CheckpointView(View):
+    """A committed slice."""
+
+    slice: int
+    epoch: int
+    """Run that committed it."""
+    version: int
+    committed_ms: int
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    results: dict[str, int]
+    """Stage -> results."""
+    refused: dict[str, int]
+    """Stage -> results that a store refused."""
+    emitted: dict[str, int]
+    """Stage -> end (ms) of the last window that it has emitted."""
+    closes_ms: int | None
+    """Windows that end at or before it are final."""
+    latest_event_ms: int | None
+    latest_log_ms: int | None
+    reached: Offsets
+    """Stream -> partition -> event time reached (ms)."""
+
+
+class CheckpointList(View):
+    checkpoints: list[CheckpointView]
+    next: str | None = None
+    """Where the next page is; null on the last one."""
+
+
+def checkpoint_view(row: CheckpointRow) -> CheckpointView:
+    """Return the checkpoint as the API shows it."""
+    return CheckpointView(**{name: value for name, value in vars(row).items() if name in CheckpointView.model_fields})
+
+
+class RunView(View):
+    """One process that ran the job."""
+
+    epoch: int
+    version: int
+    started_ms: int
+    ended_ms: int | None
+    """Null while the run lasts."""
+    outcome: str | None
+    message: str
+    """Reason of the end; empty if there is none."""
+
+
+class RunList(View):
+    runs: list[RunView]
+
+
+def run_view(row: RunRow) -> RunView:
+    """Return the run as the API shows it."""
+    return RunView(**{name: value for name, value in vars(row).items() if name in RunView.model_fields})
+
+
+class HistoryView(View):
+    """Counts of a job over time. Each list has one value for each step, the oldest first."""
+
+    from_ms: int
+    """Begin of the first step."""
+    step_ms: int
+    records: list[int]
+    accepted: list[int]
+    rejected: list[int]
+    """Rejected records without repeated ones (`duplicate`)."""
+    results: list[int]
+    runs: list[int]
+    """Runs that began."""
+    behind_ms: list[int | None]
+    """How far the commits were behind the newest log time that they had read, at most; null without a commit."""
+
+
+class ArrivalPartitionView(View):
+    partition: int
+    offset_next: int
+    newest_ms: int | None
+    """Log time of the newest record; null if the partition has none."""
+
+
+class ArrivalView(View):
+    """The newest record of a stream."""
+
+    stream: str
+    newest_ms: int | None
+    """Log time of the newest record; null if the topic has none, or if Kafka doesn't answer."""
+    records: int | None
+    """Records in the topic; null if Kafka doesn't answer."""
+    partitions: list[ArrivalPartitionView]
+    problem: str
+    """Why Kafka can't be asked for the stream; empty if it can."""
+
+
+class ArrivalList(View):
+    now_ms: int
+    """Time of the service, to compare with."""
+    arrivals: list[ArrivalView]
+
+
+class ResultNumberView(View):
+    """A number that can be drawn."""
+
+    name: str
+    type: str
+    operation: str
+    """How the values of several windows become one value."""
+
+
+class ResultAliasView(View):
+    """An alias of results, and the fields of its documents."""
+
+    alias: str
+    job: str
+    stage: str
+    size_ms: int
+    every_ms: int
+    windows: str
+    """Kind of the windows if their size doesn't show it, such as `sessions`; else empty."""
+    keys: list[str]
+    """Key fields that can make the series of a chart."""
+    numbers: list[ResultNumberView]
+
+
+class ResultAliasList(View):
+    results: list[ResultAliasView]
 
 
 class EventList(View):

@@ -20,15 +20,17 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.rights import ANYONE, REST_OPERATIONS, STRANGER, Need, Principal, require
+from strandline.access.rights import ANYONE, PAGE_OPERATIONS, REST_OPERATIONS, STRANGER, Need, Principal, require
+from strandline.access.sessions import Sessions
 from strandline.core.errors import Forbidden, StrandlineError, TransientError, Unauthenticated
+from strandline.services.rest.guards.session_cookie import is_of_own_page, session_of
 from strandline.services.rest.problems import RETRY_AFTER_S, problem_response
 
 logger = structlog.get_logger()
 
 CHALLENGE = 'Bearer realm="strandline"'
 SAY_AGAIN_S = 10.0
-_TELLS_VIEWERS_MORE = frozenset({"GET /readyz"})
+_TELLS_VIEWERS_MORE = frozenset({"GET /readyz", "GET /v1/session"})
 """Of the open operations. The others ask for no token, even where one is sent: `/healthz` must not wait for the ledger."""
 
 
@@ -41,7 +43,7 @@ class _Operation(NamedTuple):
 
 _OPERATIONS: dict[str, list[_Operation]] = {}
 """Method -> its operations."""
-for _name, _need in REST_OPERATIONS.items():
+for _name, _need in (REST_OPERATIONS | PAGE_OPERATIONS).items():
     _method, _, _path = _name.partition(" ")
     _OPERATIONS.setdefault(_method, []).append(_Operation(_name, _need, compile_path(_path)[0]))
 
@@ -52,9 +54,10 @@ class TokenGuard:
     Without a doorkeeper whoever reaches the service may do everything.
     """
 
-    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper | None) -> None:
+    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper | None, sessions: Sessions | None = None) -> None:
         self._app = app
         self._doorkeeper = doorkeeper
+        self._sessions = sessions or Sessions()
         self._said_s = -SAY_AGAIN_S
         self._unsaid = 0
 
@@ -64,9 +67,15 @@ class TokenGuard:
             return
         operation, about = _operation_of(scope["method"], scope["path"])
         principal = ANYONE
+        if self._doorkeeper is not None and session_of(scope) is not None and not is_of_own_page(scope):
+            foreign = Forbidden(
+                "a request with the cookie of the console must come from its own page; send a token instead"
+            )
+            await _refuse(scope, receive, send, 403, foreign, {})
+            return
         if self._doorkeeper is not None and (operation is None or operation.need is not Need.OPEN):
             try:
-                principal = await self._doorkeeper.admit(_authorization(scope))
+                principal = await self._doorkeeper.admit(_authorization(scope, self._sessions))
             except Unauthenticated as error:
                 self._say_unauthenticated(scope)
                 await _refuse(scope, receive, send, 401, error, {"WWW-Authenticate": CHALLENGE})
@@ -82,7 +91,7 @@ class TokenGuard:
                     await _refuse(scope, receive, send, 403, error, {})
                     return
         elif self._doorkeeper is not None and operation is not None:
-            principal = await _caller_of_open(self._doorkeeper, operation, scope)
+            principal = await _caller_of_open(self._doorkeeper, self._sessions, operation, scope)
         scope.setdefault("state", {})["principal"] = principal
         if operation is None or operation.need in (Need.OPEN, Need.METRICS, Need.VIEWER):
             await self._app(scope, receive, send)
@@ -122,19 +131,22 @@ def methods_of(path: str) -> list[str]:
     return sorted(method for method, those in _OPERATIONS.items() if any(one.path.match(path) for one in those))
 
 
-def _authorization(scope: Scope) -> bytes | None:
+def _authorization(scope: Scope, sessions: Sessions) -> bytes | None:
+    """Return the header `Authorization`, or that of the console's session if the request has none."""
     found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
     if len(found) > 1:
         raise Unauthenticated("the head has Authorization twice; send it once")
-    value: bytes | None = found[0] if found else None
-    return value
+    if found:
+        return bytes(found[0])
+    session = session_of(scope)
+    return None if session is None else sessions.authorization(session)
 
 
-async def _caller_of_open(doorkeeper: Doorkeeper, operation: _Operation, scope: Scope) -> Principal:
+async def _caller_of_open(doorkeeper: Doorkeeper, sessions: Sessions, operation: _Operation, scope: Scope) -> Principal:
     """Who asks for what is open to all: a token is no condition, but counts where it is told."""
     if operation.name in _TELLS_VIEWERS_MORE:
         with suppress(Unauthenticated, TransientError):
-            return await doorkeeper.admit(_authorization(scope))
+            return await doorkeeper.admit(_authorization(scope, sessions))
     return STRANGER
 
 

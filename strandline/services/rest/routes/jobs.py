@@ -9,26 +9,40 @@ from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Response
 
-from strandline.core.errors import Conflict
-from strandline.ledger.states import Desired
+from strandline.core.errors import Conflict, NotFound
+from strandline.ledger.states import Desired, JobRow
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
-from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
+from strandline.services.rest.dependencies import (
+    INTEGER_MAX,
+    Caller,
+    Control,
+    Dependencies,
+    MayReadTopics,
+    require_readable,
+)
 from strandline.services.rest.job_status import StreamRanges, explanation, job_view, present_pipeline
 from strandline.services.rest.previews import preview
 from strandline.services.rest.result_views import kibana_objects
 from strandline.services.rest.routes.documents import Records, Seconds
 from strandline.services.rest.runner_logs import runner_log
 from strandline.services.rest.views import (
+    CheckpointList,
     DeletedJobView,
+    ExplanationList,
     ExplanationView,
+    HistoryView,
+    JobExplanationView,
     JobList,
     JobView,
     KibanaView,
     LogView,
     PipelineGraphView,
     PreviewView,
+    RunList,
     SliceList,
+    checkpoint_view,
+    run_view,
 )
 from strandline.services.supervision.job_lives import Place
 
@@ -54,6 +68,22 @@ def show_job(control: Control, name: str) -> JobView:
 def explain_job(control: Control, name: str) -> ExplanationView:
     """Why the job has no output, or what it waits for: one cause, in a sentence, and what to do."""
     return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name), control.store_away)
+
+
+@router.get("/v1/explanations")
+def explain_jobs(control: Control) -> ExplanationList:
+    """The explanation of each job, by name. A job whose stream or lookup no longer exists is explained by that."""
+    ranges = StreamRanges(control.log)
+    return ExplanationList(explanations=[_explained(control, ranges, job) for job in control.ledger.jobs()])
+
+
+def _explained(control: Dependencies, ranges: StreamRanges, job: JobRow) -> JobExplanationView:
+    try:
+        found = explanation(control.ledger, ranges, job, control.store_away)
+    except NotFound as error:
+        step = f"apply its document again, or stop and delete the job: strandline job delete {job.name}"
+        found = ExplanationView(cause="missing", sentence=str(error), next=step, notes=[])
+    return JobExplanationView(job=job.name, **dict(found))
 
 
 @router.get("/v1/jobs/{name}/log")
@@ -190,6 +220,36 @@ def list_slices(
     rows = control.ledger.slices(name, after + 1, after + limit)
     following = f"/v1/jobs/{name}/slices?after={after + limit}&limit={limit}" if len(rows) == limit else None
     return SliceList(slices=rows, next=following)
+
+
+@router.get("/v1/jobs/{name}/checkpoints")
+def list_checkpoints(
+    control: Control,
+    name: str,
+    before: Annotated[
+        int | None, Query(ge=0, le=INTEGER_MAX, description="Only slices with a lower number; default: all.")
+    ] = None,
+    limit: Limit = 100,
+) -> CheckpointList:
+    """The committed slices of the job, the newest first: records, rejected records, results, and event time reached."""
+    control.ledger.job(name)
+    rows = control.ledger.checkpoints(name, limit, before)
+    following = f"/v1/jobs/{name}/checkpoints?before={rows[-1].slice}&limit={limit}" if len(rows) == limit else None
+    return CheckpointList(checkpoints=[checkpoint_view(row) for row in rows], next=following)
+
+
+@router.get("/v1/jobs/{name}/runs")
+def list_runs(control: Control, name: str, limit: Limit = 100) -> RunList:
+    """The newest runs of the job, the oldest of them first: begin, end, and outcome."""
+    control.ledger.job(name)
+    return RunList(runs=[run_view(row) for row in control.ledger.runs(name, limit)])
+
+
+@router.get("/v1/jobs/{name}/history")
+def show_history(control: Control, name: str) -> HistoryView:
+    """Counts of the job in the last 24 hours, in steps of 10 minutes."""
+    control.ledger.job(name)
+    return control.histories.of(name)
 
 
 def _order(control: Control, name: str, desired: Desired, response: Response, verb: str, caller: str | None) -> JobView:

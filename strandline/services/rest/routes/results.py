@@ -18,9 +18,29 @@ from strandline.services.rest.dependencies import Control
 from strandline.services.rest.job_status import present_pipeline
 from strandline.services.rest.result_records import result_records
 from strandline.services.rest.result_views import result_views
-from strandline.services.rest.views import ResultRecordsView, ResultsView, SeriesView
+from strandline.services.rest.views import (
+    ResultAliasList,
+    ResultAliasView,
+    ResultNumberView,
+    ResultRecordsView,
+    ResultsView,
+    SeriesView,
+)
 
 router = APIRouter(tags=["results"])
+
+
+@router.get("/v1/results")
+def list_results(control: Control) -> ResultAliasList:
+    """The aliases to which jobs emit, by job and stage, with the keys and the numbers of their documents."""
+    found = []
+    for job in control.ledger.jobs():
+        try:
+            views = result_views(present_pipeline(control.ledger, job))
+        except NotFound:  # the job's status says which stream or lookup is missing
+            continue
+        found += [_alias_view(job.name, view) for view in views]
+    return ResultAliasList(results=found)
 
 
 @router.get("/v1/results/{alias}")
@@ -69,6 +89,22 @@ def show_result_records(control: Control, alias: str, document: str) -> ResultRe
     """Where the records of one result stand in the log, as ranges of offsets."""
     job, _ = _view(control.ledger, alias)
     return result_records(control.ledger, control.elasticsearch_url, job.name, alias, document)
+
+
+def _alias_view(job: str, view: ResultView) -> ResultAliasView:
+    return ResultAliasView(
+        alias=view.alias,
+        job=job,
+        stage=view.stage,
+        size_ms=view.size_ms,
+        every_ms=view.every_ms,
+        windows=view.windows,
+        keys=[field.name for field in view.keys],
+        numbers=[
+            ResultNumberView(name=measure.name, type=measure.type, operation=operation_of(measure, view))
+            for measure, _ in view.numbers
+        ],
+    )
 
 
 def _view(ledger: Ledger, alias: str) -> tuple[JobRow, ResultView]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -13,8 +14,10 @@ from strandline.core.times.durations import format_retention
 from strandline.processing.formats.inference.proposals import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
+from strandline.services.rest.arrivals import ArrivalsAsked
 from strandline.services.rest.dependencies import Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.views import (
+    ArrivalList,
     DeletedStreamView,
     PartitionView,
     ProposalView,
@@ -31,6 +34,14 @@ router = APIRouter(tags=["streams"])
 def list_streams(control: Control) -> StreamList:
     """All registered streams, by name."""
     return StreamList(streams=control.ledger.streams())
+
+
+@router.get("/v1/arrivals")
+def list_arrivals(control: Control) -> ArrivalList:
+    """The newest record of each stream, by partition: a stream without new records may be silent."""
+    asked = ArrivalsAsked(control.log)
+    arrivals = [asked.of(row.name) for row in control.ledger.streams()]
+    return ArrivalList(now_ms=time.time_ns() // 1_000_000, arrivals=arrivals)
 
 
 SAMPLE_RECORDS = 1_000

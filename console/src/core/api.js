@@ -1,0 +1,64 @@
+/**
+ * Requests to the REST API. Each answer is JSON; each failure becomes an `ApiError` with the sentence of the service.
+ * The session cookie authenticates the requests. No token is kept in the page.
+ */
+
+/** @typedef {Record<string, any>} Json */
+
+export class ApiError extends Error {
+  /**
+   * @param {number} status 0 if the service did not answer
+   * @param {string} code
+   * @param {string} detail
+   */
+  constructor(status, code, detail) {
+    super(detail);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+/** Dispatches `signed-out` when the service requires a sign-in. */
+export const signals = new EventTarget();
+
+/**
+ * @param {string} method
+ * @param {string} path
+ * @param {{body?: any, signal?: AbortSignal, type?: string}} [options] an object as body is sent as JSON
+ * @returns {Promise<any>}
+ */
+export async function request(method, path, options = {}) {
+  const { body, signal, type } = options;
+  /** @type {Response} */
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method,
+      signal,
+      credentials: "same-origin",
+      cache: "no-store",
+      headers: body === undefined ? {} : { "Content-Type": type ?? "application/json" },
+      body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError(0, "control_unavailable", "The control service does not answer.");
+  }
+  const text = await answer.text();
+  /** @type {any} */
+  let value = null;
+  try {
+    value = text ? JSON.parse(text) : null;
+  } catch {
+    throw new ApiError(answer.status, "not_json", `The answer of ${path} is not JSON (status ${answer.status}).`);
+  }
+  if (answer.ok) return value;
+  if (answer.status === 401 && !path.startsWith("/v1/session")) signals.dispatchEvent(new Event("signed-out"));
+  throw new ApiError(answer.status, value?.code ?? "unknown", value?.detail ?? `Status ${answer.status}`);
+}
+
+/** @param {string} path @param {AbortSignal} [signal] */
+export const get = (path, signal) => request("GET", path, { signal });
+
+/** @param {string} text */
+export const quoted = (text) => encodeURIComponent(text);

@@ -1,0 +1,55 @@
+/**
+ * The address of a view: `#/jobs/power?range=24h&zone=utc`. It contains the time range and the time zone of the whole page.
+ * The part after `#` is never sent to the server, so one path serves every view.
+ */
+
+export const RANGES = { "1h": 3_600_000, "6h": 21_600_000, "24h": 86_400_000, "7d": 604_800_000 };
+/** @typedef {{parts: string[], query: URLSearchParams}} Route */
+
+/** @returns {Route} */
+function read() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  return { parts: path.split("/").filter(Boolean).map(decodeURIComponent), query: new URLSearchParams(query ?? "") };
+}
+
+export const route = new (class extends EventTarget {
+  now = read();
+
+  constructor() {
+    super();
+    addEventListener("hashchange", () => {
+      this.now = read();
+      this.dispatchEvent(new Event("change"));
+    });
+  }
+
+  /** @returns {keyof typeof RANGES} */
+  get range() {
+    const wanted = this.now.query.get("range") ?? "24h";
+    return wanted in RANGES ? /** @type {keyof typeof RANGES} */ (wanted) : "24h";
+  }
+
+  get rangeMs() {
+    return RANGES[this.range];
+  }
+
+  get isUtc() {
+    return this.now.query.get("zone") !== "local";
+  }
+
+  /** @param {Record<string, string | null>} changes */
+  set(changes) {
+    location.hash = this.href(this.now.parts, { ...Object.fromEntries(this.now.query), ...changes }).slice(1);
+  }
+  /**
+   * The address of a view, with the range and the zone of the page.
+   * @param {string[]} parts
+   * @param {Record<string, string | null>} [query]
+   */
+  href(parts, query = {}) {
+    const all = { range: this.now.query.get("range"), zone: this.now.query.get("zone"), ...query };
+    const kept = Object.entries(all).filter(([, value]) => value !== null && value !== "");
+    const text = new URLSearchParams(/** @type {[string, string][]} */ (kept)).toString();
+    return `#/${parts.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+  }
+})();

@@ -1,0 +1,74 @@
+/** The dialog of an action: what it does, its command line, its REST call, and the confirmation. */
+import { html, nothing } from "lit";
+import { request } from "../core/api.js";
+import { refreshAll } from "../core/poll.js";
+import { Element } from "./base.js";
+import { command } from "./parts.js";
+
+/** @typedef {{title: string, does: string, label: string, method: string, path: string, command: string, isDangerous?: boolean, done?: (answer: any) => void}} Order */
+
+export class ActionDialog extends Element {
+  static properties = { order: { state: true }, error: { state: true }, isRunning: { state: true } };
+
+  constructor() {
+    super();
+    /** @type {Order | null} */ this.order = null;
+    this.error = "";
+    this.isRunning = false;
+  }
+
+  /** @param {Order} order */
+  async open(order) {
+    this.order = order;
+    this.error = "";
+    this.isRunning = false;
+    await this.updateComplete;
+    this.querySelector("dialog")?.showModal();
+  }
+
+  render() {
+    const order = this.order;
+    return html`<dialog aria-labelledby="action-title" @close=${() => (this.order = null)}>
+      ${order
+        ? html`<form method="dialog" @submit=${this.#run}>
+            <h2 id="action-title">${order.title}</h2>
+            <p>${order.does}</p>
+            <h3>Command line</h3>
+            ${command(order.command)}
+            <h3>REST call</h3>
+            ${command(`${order.method} ${order.path}`)}
+            ${this.error ? html`<p class="problem" role="alert">${this.error}</p>` : nothing}
+            <footer>
+              <button type="button" class="quiet" @click=${() => this.querySelector("dialog")?.close()}>Cancel</button>
+              <button class=${order.isDangerous ? "danger" : "primary"} ?disabled=${this.isRunning}>
+                ${this.isRunning ? "Sending…" : order.label}
+              </button>
+            </footer>
+          </form>`
+        : nothing}
+    </dialog>`;
+  }
+
+  /** @param {Event} event */
+  async #run(event) {
+    event.preventDefault();
+    const order = this.order;
+    if (!order) return;
+    this.isRunning = true;
+    try {
+      const answer = await request(order.method, order.path);
+      this.querySelector("dialog")?.close();
+      refreshAll();
+      order.done?.(answer);
+    } catch (error) {
+      this.error = error instanceof Error ? error.message : String(error);
+      this.isRunning = false;
+    }
+  }
+}
+customElements.define("sl-action", ActionDialog);
+
+/** @param {Order} order */
+export function ask(order) {
+  void /** @type {ActionDialog} */ (document.querySelector("sl-action")).open(order);
+}

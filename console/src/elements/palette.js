@@ -1,0 +1,138 @@
+/** Search by Ctrl-K: views, jobs, streams, results, and the actions on jobs. */
+import { html, nothing } from "lit";
+import { get, quoted } from "../core/api.js";
+import { ACTIONS } from "../core/jobs.js";
+import { route } from "../core/route.js";
+import { session } from "../core/session.js";
+import { ask } from "./action.js";
+import { Element } from "./base.js";
+
+/** @typedef {{kind: string, text: string, run: () => void}} Found */
+const SHOWN = 12;
+
+export class Palette extends Element {
+  static properties = { wanted: { state: true }, at: { state: true }, all: { state: true } };
+
+  constructor() {
+    super();
+    this.wanted = "";
+    this.at = 0;
+    /** @type {Found[]} */ this.all = [];
+  }
+
+  async open() {
+    if (this.querySelector("dialog")?.open) return;
+    this.wanted = "";
+    this.at = 0;
+    this.all = views();
+    await this.updateComplete;
+    this.querySelector("dialog")?.showModal();
+    this.querySelector("input")?.focus();
+    const [jobs, streams, results] = await Promise.allSettled([get("/v1/jobs"), get("/v1/streams"), get("/v1/results")]);
+    /** @type {Found[]} */
+    const found = views();
+    if (jobs.status === "fulfilled") {
+      for (const job of jobs.value.jobs) {
+        found.push({ kind: "Job", text: job.name, run: () => go("jobs", job.name) });
+        for (const action of ACTIONS) {
+          if (action.blocked(job) || session.refusal(action.operation)) continue;
+          found.push({ kind: "Action", text: `${action.label} ${job.name}`, run: () => askFor(action, job.name) });
+        }
+      }
+    }
+    if (streams.status === "fulfilled") {
+      for (const one of streams.value.streams) found.push({ kind: "Stream", text: one.name, run: () => go("streams", one.name) });
+    }
+    if (results.status === "fulfilled") {
+      for (const one of results.value.results) found.push({ kind: "Results", text: one.alias, run: () => go("results", one.alias) });
+    }
+    this.all = found;
+  }
+
+  get found() {
+    const words = this.wanted.toLowerCase().split(/\s+/).filter(Boolean);
+    return this.all
+      .filter((one) => words.every((word) => `${one.kind} ${one.text}`.toLowerCase().includes(word)))
+      .slice(0, SHOWN);
+  }
+
+  render() {
+    const found = this.found;
+    return html`<dialog class="palette" aria-label="Search">
+      <input
+        type="text"
+        role="combobox"
+        aria-expanded="true"
+        aria-controls="palette-list"
+        aria-activedescendant=${found.length ? `palette-${this.at}` : nothing}
+        placeholder="Search jobs, streams, results, actions"
+        aria-label="Search jobs, streams, results, actions"
+        autocomplete="off"
+        spellcheck="false"
+        .value=${this.wanted}
+        @input=${(/** @type {Event} */ event) => {
+          this.wanted = /** @type {HTMLInputElement} */ (event.target).value;
+          this.at = 0;
+        }}
+        @keydown=${this.#key}
+      />
+      <ul id="palette-list" role="listbox" aria-label="Found">
+        ${found.map(
+          (one, at) => html`<li
+            id="palette-${at}"
+            role="option"
+            aria-selected=${at === this.at}
+            @click=${() => this.#take(one)}
+          >
+            <span>${one.text}</span><small>${one.kind}</small>
+          </li>`,
+        )}
+      </ul>
+      ${found.length ? nothing : html`<p class="muted">Nothing has this name.</p>`}
+    </dialog>`;
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const found = this.found;
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      this.at = found.length ? (this.at + (event.key === "ArrowDown" ? 1 : found.length - 1)) % found.length : 0;
+    } else if (event.key === "Enter" && found[this.at]) {
+      event.preventDefault();
+      this.#take(found[this.at]);
+    }
+  }
+
+  /** @param {Found} one */
+  #take(one) {
+    this.querySelector("dialog")?.close();
+    one.run();
+  }
+}
+customElements.define("sl-palette", Palette);
+
+/** @param {string[]} parts */
+const go = (...parts) => (location.hash = route.href(parts).slice(1));
+/** @returns {Found[]} */
+const views = () => [
+  { kind: "View", text: "Home", run: () => go() },
+  { kind: "View", text: "Results", run: () => go("results") },
+  { kind: "View", text: "Dead letters", run: () => go("dead-letters") },
+  { kind: "View", text: "Streams", run: () => go("streams") },
+  { kind: "View", text: "Activity", run: () => go("activity") },
+];
+
+/** @param {import("../core/jobs.js").Action} action @param {string} name */
+export function askFor(action, name) {
+  ask({
+    title: `${action.label}: ${name}`,
+    does: action.does,
+    label: action.label,
+    method: action.method,
+    path: action.path(quoted(name)),
+    command: action.command(name),
+    isDangerous: action.isDangerous,
+    done: action.rel === "delete" ? () => go() : undefined,
+  });
+}

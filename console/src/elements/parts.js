@@ -1,0 +1,76 @@
+/** Small pieces that views share: states, panels, numbers, commands. They are functions, not elements. */
+import { html, nothing } from "lit";
+import { ago, duration } from "../core/format.js";
+
+/** @param {string} tone @param {string} text */
+export const badge = (tone, text) => html`<span class="badge ${tone}"><i aria-hidden="true"></i>${text}</span>`;
+
+/**
+ * A part of a view that fails alone: it shows what it has, how old that is, and why there is nothing newer.
+ * @param {unknown} heading
+ * @param {import("../core/poll.js").Poll | import("../core/poll.js").Poll[]} polls
+ * @param {() => unknown} content called if there are data
+ * @param {{aside?: unknown, kind?: string, id?: string}} [more]
+ */
+export function panel(heading, polls, content, more = {}) {
+  const all = Array.isArray(polls) ? polls : [polls];
+  const failed = all.find((one) => one.error !== null);
+  const missing = all.find((one) => one.data === null);
+  const stale = all.find((one) => one.isStale);
+  return html`<section class="panel ${more.kind ?? ""}" id=${more.id ?? nothing}>
+    <header>
+      <h2>${heading}</h2>
+      ${stale
+        ? html`<span class="stale" role="status">${duration(Date.now() - (stale.at ?? 0))} old: ${stale.error?.message}</span>`
+        : nothing}
+      ${more.aside ? html`<div class="aside">${more.aside}</div>` : nothing}
+    </header>
+    ${missing === undefined ? content() : failed ? failure(failed) : skeleton()}
+  </section>`;
+}
+
+/** @param {import("../core/poll.js").Poll} poll */
+const failure = (poll) => html`<div class="failure" role="status">
+  <p>${poll.error?.message}</p>
+  <button class="quiet" @click=${() => poll.soon()}>Try again</button>
+</div>`;
+
+const skeleton = () => html`<div class="skeleton" aria-label="Loading"><i></i><i></i><i></i></div>`;
+
+/** @param {unknown} text @param {unknown} [more] */
+export const empty = (text, more = nothing) => html`<div class="empty"><p>${text}</p>${more}</div>`;
+
+/** @param {string} label @param {unknown} value @param {unknown} [note] @param {string} [tone] */
+export const figure = (label, value, note = nothing, tone = "") =>
+  html`<div class="figure ${tone}"><dt>${label}</dt><dd>${value}</dd>${note === nothing || note === "" ? nothing : html`<small>${note}</small>`}</div>`;
+
+/** @param {string} text a command line or a REST call */
+export const command = (text) => html`<div class="command">
+  <code>${text}</code>
+  <button class="quiet" title="Copy" aria-label="Copy: ${text}" @click=${(/** @type {Event} */ event) => copy(text, event)}>Copy</button>
+</div>`;
+
+/** @param {string} text @param {Event} event */
+function copy(text, event) {
+  const button = /** @type {HTMLButtonElement} */ (event.currentTarget);
+  void navigator.clipboard?.writeText(text).then(() => {
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1_500);
+  });
+}
+
+const COMMAND = /(strandline (?:job|batch|stream|lookup|dead-letters) [a-z]+ [\w.-]+(?: --[a-z-]+(?: (?:earliest|latest|start))?)*)/;
+
+/**
+ * A sentence of the service, with its command lines set as code.
+ * @param {string} text
+ */
+export function sentence(text) {
+  return text.split(COMMAND).map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
+}
+
+/** @param {number | null | undefined} ms */
+export const since = (ms) => html`<time datetime=${ms == null ? nothing : new Date(ms).toISOString()}>${ago(ms)}</time>`;
+
+/** @param {string} path the `d` of an icon of 16 by 16 */
+export const icon = (path) => html`<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d=${path}></path></svg>`;

@@ -1,0 +1,159 @@
+/** The page: its frame, sign-in, and the view of the address. */
+import { html, nothing } from "lit";
+import { keyed } from "lit/directives/keyed.js";
+import { connection, live } from "./core/live.js";
+import { duration, spaced } from "./core/format.js";
+import { RANGES, route } from "./core/route.js";
+import { session } from "./core/session.js";
+import "./elements/action.js";
+import { Element, Follow, Tick } from "./elements/base.js";
+import "./elements/palette.js";
+import "./views/home.js";
+import "./views/job.js";
+import "./views/letters.js";
+import "./views/results.js";
+import "./views/streams.js";
+
+const VIEWS = /** @type {[string, string][]} */ ([["", "Home"], ["results", "Results"], ["dead-letters", "Dead letters"], ["streams", "Streams"], ["activity", "Activity"]]);
+const THEME = "strandline-theme";
+
+class App extends Element {
+  static properties = { problem: { state: true }, isChecking: { state: true } };
+
+  constructor() {
+    super();
+    this.problem = "";
+    this.isChecking = false;
+    this.follow = new Follow(this, [route, "change"], [session, "change"], [live, "connection"]);
+    this.tick = new Tick(this, 1_000);
+    addEventListener("keydown", (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        this.#search();
+      }
+    });
+    route.addEventListener("change", () => {
+      scrollTo(0, 0);
+      document.title = this.#name;
+    });
+    void this.#load();
+  }
+
+  async #load() {
+    try {
+      await session.load();
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : String(error);
+      setTimeout(() => void this.#load(), 3_000);
+    }
+  }
+
+  get #name() {
+    const [view, name] = route.now.parts;
+    const title = name ?? VIEWS.find(([path]) => path === (view ?? ""))?.[1] ?? "Strandline";
+    return title === "Home" ? "Strandline" : `${title} · Strandline`;
+  }
+
+  #search() {
+    if (session.isSignedIn) void /** @type {any} */ (this.querySelector("sl-palette")).open();
+  }
+
+  render() {
+    if (session.now === null) return html`<main class="alone"><p class="muted" role="status">${this.problem || "Loading…"}</p></main>`;
+    if (!session.isSignedIn) return this.#signIn();
+    const current = route.now.parts[0] ?? "";
+    return html`
+      <a class="skip" href="#main" @click=${(/** @type {Event} */ event) => { event.preventDefault(); this.querySelector("main")?.focus(); }}>Skip to the content</a>
+      <header class="top">
+        <a class="brand" href=${route.href([])} aria-label="Strandline, home">${mark()}<span>Strandline</span></a>
+        <nav aria-label="Views">
+          ${VIEWS.map(([path, name]) => html`<a href=${route.href(path ? [path] : [])} aria-current=${current === path || (path === "" && current === "jobs") ? "page" : nothing}>${name}</a>`)}
+        </nav>
+        <div class="tools">
+          ${this.#connection()}
+          <button class="search" @click=${() => this.#search()} aria-keyshortcuts="Control+K"><span>Search</span><kbd>Ctrl K</kbd></button>
+          <label class="pick"><span class="visually-hidden">Time range</span>
+            <select @change=${(/** @type {any} */ event) => route.set({ range: event.target.value })}>
+              ${Object.keys(RANGES).map((one) => html`<option value=${one} .selected=${route.range === one}>Last ${spaced(one)}</option>`)}
+            </select></label>
+          <label class="pick"><span class="visually-hidden">Time zone</span>
+            <select @change=${(/** @type {any} */ event) => route.set({ zone: event.target.value === "utc" ? null : "local" })}>
+              <option value="utc" .selected=${route.isUtc}>UTC</option><option value="local" .selected=${!route.isUtc}>Local</option>
+            </select></label>
+          <button class="quiet icon" @click=${toggleTheme} aria-label="Dark or light theme" title="Dark or light theme">
+            <svg viewBox="0 0 16 16" aria-hidden="true"><path d="M8 1.5a6.5 6.5 0 1 0 0 13zM8 1.5a6.5 6.5 0 0 1 0 13" fill="none" stroke="currentColor" stroke-width="1.4"></path><path d="M8 2a6 6 0 0 0 0 12z" fill="currentColor"></path></svg>
+          </button>
+          ${session.now.asks_for_tokens
+            ? html`<details class="who"><summary>${session.now.name}</summary><div><p>Role: ${session.now.role ?? "none"}</p><button class="quiet" @click=${() => void session.signOut()}>Sign out</button></div></details>`
+            : nothing}
+        </div>
+      </header>
+      <main id="main" tabindex="-1">${this.#view()}</main>
+      <sl-action></sl-action>
+      <sl-palette></sl-palette>`;
+  }
+
+  #connection() {
+    if (connection.state === "live") return html`<span class="link ok" title="Changes appear as they happen"><i></i>Live</span>`;
+    if (connection.state === "connecting") return html`<span class="link"><i></i>Connecting</span>`;
+    return html`<span class="link bad" role="status"><i></i>No answer for ${duration(Math.floor((Date.now() - connection.since) / 1000) * 1000)}</span>`;
+  }
+
+  #view() {
+    const [view, name, more] = route.now.parts;
+    if (view === undefined) return html`<sl-home></sl-home>`;
+    if (view === "jobs" && name) return keyed(name, html`<sl-job .name=${name}></sl-job>`);
+    if (view === "results") return keyed(name, html`<sl-results .alias=${name ?? ""}></sl-results>`);
+    if (view === "dead-letters") return keyed(name, html`<sl-letters .job=${name ?? ""} .number=${more ?? ""}></sl-letters>`);
+    if (view === "streams") return keyed(name, html`<sl-streams .name=${name ?? ""}></sl-streams>`);
+    if (view === "activity") return html`<sl-activity></sl-activity>`;
+    return html`<div class="view"><div class="title"><h1>No such view</h1></div><p><a href=${route.href([])}>Home</a></p></div>`;
+  }
+
+  #signIn() {
+    return html`<main class="alone">
+      <form class="sign-in" @submit=${this.#submit}>
+        <div class="brand">${mark()}<span>Strandline</span></div>
+        <h1>Sign in</h1>
+        <label for="token">Token</label>
+        <input id="token" name="token" type="password" autocomplete="off" spellcheck="false" required autofocus aria-describedby="token-help" />
+        ${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}
+        <button class="primary" ?disabled=${this.isChecking}>${this.isChecking ? "Checking…" : "Sign in"}</button>
+        <p id="token-help" class="muted">The token of the local stack is in <code>admin.token</code> in its data directory. Other tokens: <code>strandline token create NAME --role viewer</code>.</p>
+      </form>
+    </main>`;
+  }
+
+  /** @param {SubmitEvent} event */
+  async #submit(event) {
+    event.preventDefault();
+    const form = /** @type {HTMLFormElement} */ (event.target);
+    const token = String(new FormData(form).get("token")).trim();
+    this.isChecking = true;
+    this.problem = "";
+    try {
+      await session.signIn(token);
+      form.reset();
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : String(error);
+    }
+    this.isChecking = false;
+  }
+}
+
+const mark = () => html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M2 7c5 0 5 5 10 5s5-5 10-5M2 12c5 0 5 5 10 5s5-5 10-5"></path></svg>`;
+
+function toggleTheme() {
+  const isDark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  const next = isDark ? "light" : "dark";
+  document.documentElement.dataset.theme = next;
+  localStorage.setItem(THEME, next);
+  document.dispatchEvent(new Event("theme"));
+}
+const kept = localStorage.getItem(THEME);
+if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept;
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("theme")));
+
+customElements.define("sl-app", App);

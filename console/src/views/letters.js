@@ -1,0 +1,216 @@
+/** Dead letters: how many by reason, those of the same kind together, each with its fields next to its bytes, and the replay. */
+import { html, nothing } from "lit";
+import { quoted, request } from "../core/api.js";
+import { duration, spaced, time, whole } from "../core/format.js";
+import { Poll } from "../core/poll.js";
+import { route } from "../core/route.js";
+import { session } from "../core/session.js";
+import { ask } from "../elements/action.js";
+import { Element, Follow } from "../elements/base.js";
+import { command, empty, panel } from "../elements/parts.js";
+
+const MINUTE_MS = 60_000;
+const LETTERS_MAX = 1_000;
+const GROUP_SHOWN = 5;
+const BYTES_SHOWN = 2_048;
+
+export class LettersView extends Element {
+  static properties = { job: { type: String }, number: { type: String }, opened: { state: true }, outcome: { state: true } };
+
+  constructor() {
+    super();
+    this.job = "";
+    this.number = "";
+    /** @type {Set<string>} groups of which all letters are listed */ this.opened = new Set();
+    /** @type {any} */ this.outcome = null;
+    this.jobs = new Poll(this, () => "/v1/jobs", 15_000);
+    this.counts = new Poll(this, () => (this.chosen ? `/v1/jobs/${quoted(this.chosen)}/dead-letters/counts?since_ms=${this.#since}` : null), 15_000);
+    this.letters = new Poll(this, () => (this.chosen ? `/v1/jobs/${quoted(this.chosen)}/dead-letters?limit=${LETTERS_MAX}&since_ms=${this.#since}${this.#reason ? `&reason=${quoted(this.#reason)}` : ""}` : null), 15_000);
+    this.letter = new Poll(this, () => (this.chosen && this.number ? `/v1/jobs/${quoted(this.chosen)}/dead-letters/${this.number}` : null), 0);
+    this.stream = new Poll(this, () => (this.letter.data?.stream ? `/v1/streams/${quoted(this.letter.data.stream)}` : null), 0);
+    this.follow = new Follow(this, [route, "change"], [session, "change"]);
+  }
+
+  get #since() {
+    return Math.floor((Date.now() - route.rangeMs) / MINUTE_MS) * MINUTE_MS;
+  }
+
+  get #reason() {
+    return route.now.query.get("reason") ?? "";
+  }
+
+  get chosen() {
+    if (this.job) return this.job;
+    const all = this.jobs.data?.jobs ?? [];
+    /** @param {any} job */
+    const rejected = (job) => Object.values(job.counts.rejected).reduce((/** @type {number} */ a, b) => a + Number(b), 0);
+    return [...all].sort((a, b) => rejected(b) - rejected(a))[0]?.name ?? "";
+  }
+
+  render() {
+    return html`<div class="view">
+      <div class="title"><h1>Dead letters</h1><p class="about">Records and results that could not be used, in the last ${spaced(route.range)}. Nothing is lost: each is kept with its bytes.</p></div>
+      ${panel("Job", this.jobs, () => this.#choices(), { kind: "bare" })}
+      ${this.chosen
+        ? html`${panel("By reason", this.counts, () => this.#reasons(), { aside: this.#replayButton() })}
+            <div class=${this.number ? "split" : ""}>
+              ${panel("Of the same kind", this.letters, () => this.#groups(), { kind: "flush" })}
+              ${this.number ? panel(`Dead letter ${this.number}`, this.letter, () => this.#letter(), { kind: "letter", aside: html`<a class="button quiet" href=${route.href(["dead-letters", this.chosen], { reason: this.#reason })}>Close</a>` }) : nothing}
+            </div>`
+        : nothing}
+    </div>`;
+  }
+
+  #choices() {
+    const all = this.jobs.data.jobs;
+    if (!all.length) return empty("There is no job yet.");
+    return html`<div class="controls"><label>Job<select @change=${(/** @type {any} */ event) => (location.hash = route.href(["dead-letters", event.target.value]).slice(1))}>
+      ${all.map((/** @type {any} */ one) => html`<option .selected=${one.name === this.chosen}>${one.name}</option>`)}
+    </select></label></div>`;
+  }
+
+  #reasons() {
+    const { reasons, letters, next } = this.counts.data;
+    const rows = Object.entries(/** @type {Record<string, number>} */ (reasons)).sort((a, b) => b[1] - a[1]);
+    if (!rows.length) return empty(`Job ${this.chosen} has no dead letter in the last ${spaced(route.range)}.`);
+    const most = rows[0][1];
+    return html`<ul class="bars">
+        ${rows.map(([reason, count]) => html`<li><a href=${route.href(["dead-letters", this.chosen], { reason: this.#reason === reason ? null : reason })} aria-current=${this.#reason === reason ? "true" : nothing}>
+          <span>${reason}</span><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${(100 * count) / most} height="10" rx="1"></rect></svg><b>${whole(count)}</b></a></li>`)}
+      </ul>
+      ${next ? html`<p class="muted">Counted: the oldest ${whole(letters)} of this time.</p>` : nothing}
+      ${this.outcome ? this.#outcome() : nothing}`;
+  }
+
+  #replayButton() {
+    const refusal = session.refusal("POST /v1/jobs/{name}/dead-letters/replay");
+    if (refusal) return html`<span class="muted">Replay ${refusal}</span>`;
+    return html`<button class="quiet" @click=${() => void this.#dryRun()}>What would a replay do?</button>`;
+  }
+
+  get #replayPath() {
+    return `/v1/jobs/${quoted(this.chosen)}/dead-letters/replay?since_ms=${this.#since}${this.#reason ? `&reason=${quoted(this.#reason)}` : ""}`;
+  }
+
+  async #dryRun() {
+    try {
+      this.outcome = await request("POST", `${this.#replayPath}&dry_run=true`);
+    } catch (error) {
+      this.outcome = { problem: error instanceof Error ? error.message : String(error) };
+    }
+  }
+
+  #outcome() {
+    const told = this.outcome;
+    if (told.problem) return html`<p class="problem" role="alert">${told.problem}</p>`;
+    const outcomes = Object.entries(told.outcomes).map(([name, count]) => `${count} ${name}`);
+    const left = Object.entries(told.left_out).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
+    return html`<div class="told" role="status">
+      <p>
+        ${told.dry_run ? "A replay would put back" : "The replay put back"} <b>${whole(told.put_back)}</b> of ${whole(told.matched)} dead letters${outcomes.length ? `: ${outcomes.join(", ")}` : ""}.
+        ${left.length ? `Left out: ${left.join(", ")}.` : ""} ${told.already ? `${told.already} were put back before.` : ""}
+      </p>
+      ${told.dry_run && told.put_back
+        ? html`<button class="primary" @click=${() =>
+            ask({
+              title: `Replay dead letters of ${this.chosen}`,
+              does: `Puts ${told.put_back} records back into their streams, with the bytes of the sender, each at most once. The job reads them like new records.`,
+              label: `Replay ${told.put_back}`,
+              method: "POST",
+              path: this.#replayPath,
+              command: `strandline dead-letters replay ${this.chosen}${this.#reason ? ` --reason ${this.#reason}` : ""} --since ${new Date(this.#since).toISOString().slice(0, 19)}Z`,
+              done: (answer) => (this.outcome = answer),
+            })}>Replay ${whole(told.put_back)}</button>`
+        : nothing}
+    </div>`;
+  }
+
+  #groups() {
+    const { dead_letters: letters, next } = this.letters.data;
+    if (!letters.length) return empty("Nothing here.");
+    /** @type {Map<string, any[]>} */
+    const groups = new Map();
+    for (const one of letters) {
+      const key = `${one.reason} ${one.step} ${pattern(one.message)}`;
+      const found = groups.get(key);
+      if (found) found.push(one);
+      else groups.set(key, [one]);
+    }
+    const sorted = [...groups].sort((a, b) => b[1].length - a[1].length);
+    return html`${sorted.map(([key, members]) => {
+      const newest = members[members.length - 1];
+      const all = this.opened.has(key);
+      const shown = [...members].reverse().slice(0, all ? 200 : GROUP_SHOWN);
+      return html`<section class="kind">
+        <h3><span class="reason">${newest.reason}</span> ${newest.message}</h3>
+        <p class="muted">${whole(members.length)} ${members.length === 1 ? "letter" : "letters"}${newest.step ? `, at ${newest.step}` : ""}, the newest ${time(newest.log_time_ms)}</p>
+        <ul class="letters">
+          ${shown.map((one) => html`<li><a href=${route.href(["dead-letters", this.chosen, String(one.number)], { reason: this.#reason })} aria-current=${this.number === String(one.number) ? "true" : nothing}>
+            <span class="place">${one.stream ? `${one.stream}/${one.partition}/${one.offset}` : one.number}</span><code>${one.value}</code><time>${time(one.log_time_ms, "time")}</time></a></li>`)}
+        </ul>
+        ${members.length > shown.length ? html`<button class="quiet small" @click=${() => (this.opened = new Set([...this.opened, key]))}>Show ${whole(Math.min(200, members.length))}</button>` : nothing}
+      </section>`;
+    })}
+    ${next ? html`<p class="muted">These are the oldest ${whole(letters.length)} of this time; choose a shorter range for the newest.</p>` : nothing}`;
+  }
+
+  #letter() {
+    const letter = this.letter.data;
+    const bytes = Uint8Array.from(atob(letter.value_base64), (one) => one.charCodeAt(0));
+    const schema = this.stream.data?.document?.schema ?? null;
+    return html`<p class="lead">${letter.message}</p>
+      <dl class="facts">
+        <dt>Reason</dt><dd>${letter.reason}</dd>
+        <dt>Step</dt><dd>${letter.step || "–"}</dd>
+        <dt>Record</dt><dd>${letter.stream ? html`<a href=${route.href(["streams", letter.stream])}>${letter.stream}</a>, partition ${letter.partition}, offset ${letter.offset}` : "a result"}${letter.element === null ? "" : `, element ${letter.element}`}</dd>
+        <dt>Written</dt><dd>${time(letter.log_time_ms)}, ${duration(Date.now() - letter.log_time_ms)} ago</dd>
+        ${letter.replay_of ? html`<dt>Put back from</dt><dd>${letter.replay_of}</dd>` : nothing}
+      </dl>
+      <h3>Fields</h3>
+      ${fields(letter.value, schema)}
+      <h3>Bytes <span class="muted">${whole(bytes.length)}</span></h3>
+      <pre class="bytes" tabindex="0">${hex(bytes.subarray(0, BYTES_SHOWN))}</pre>
+      ${bytes.length > BYTES_SHOWN ? html`<p class="muted">The first ${whole(BYTES_SHOWN)} bytes.</p>` : nothing}
+      ${command(`strandline dead-letters show ${this.chosen} ${letter.number}`)}`;
+  }
+}
+customElements.define("sl-letters", LettersView);
+
+/** The message without what differs between records of the same kind. @param {string} text */
+const pattern = (text) => text.replace(/'[^']*'|"[^"]*"|`[^`]*`/g, "'…'").replace(/-?\d+(\.\d+)?/g, "0");
+
+/**
+ * The fields of a record in JSON, next to the types that the stream declares. Other formats are shown as bytes only.
+ * @param {string} text @param {Record<string, any> | null} schema
+ */
+function fields(text, schema) {
+  /** @type {any} */
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    return html`<p class="muted">The bytes are not JSON: ${error instanceof Error ? error.message : ""}.</p>`;
+  }
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return html`<pre class="bytes">${JSON.stringify(value, null, 2)}</pre>`;
+  const declared = schema ?? {};
+  const names = [...new Set([...Object.keys(declared), ...Object.keys(value)])];
+  return html`<table class="fields">
+    <thead><tr><th>Field</th><th>Value</th><th>Declared</th></tr></thead>
+    <tbody>${names.map((name) => {
+      const type = typeof declared[name] === "string" ? declared[name] : declared[name]?.type;
+      const isThere = name in value;
+      return html`<tr class=${isThere ? "" : "missing"}><td>${name}</td><td><code>${isThere ? JSON.stringify(value[name]) : "missing"}</code></td><td class="muted">${type ?? (schema ? "not declared" : "")}</td></tr>`;
+    })}</tbody>
+  </table>`;
+}
+
+/** @param {Uint8Array} bytes */
+function hex(bytes) {
+  const lines = [];
+  for (let at = 0; at < bytes.length; at += 16) {
+    const row = [...bytes.subarray(at, at + 16)];
+    const numbers = row.map((one) => one.toString(16).padStart(2, "0")).join(" ").padEnd(47);
+    lines.push(`${at.toString(16).padStart(4, "0")}  ${numbers}  ${row.map((one) => (one >= 32 && one < 127 ? String.fromCharCode(one) : "·")).join("")}`);
+  }
+  return lines.join("\n");
+}

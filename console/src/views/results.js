@@ -1,0 +1,137 @@
+/** Results over time: a chart by key, and a table with the newest value of each key. */
+import { html, nothing } from "lit";
+import { quoted } from "../core/api.js";
+import { duration, exact, time, whole } from "../core/format.js";
+import { Poll } from "../core/poll.js";
+import { route } from "../core/route.js";
+import { Element, Follow } from "../elements/base.js";
+import { COLORS } from "../elements/chart.js";
+import { command, empty, panel } from "../elements/parts.js";
+
+export class ResultsView extends Element {
+  static properties = { alias: { type: String }, hidden_: { state: true }, at: { state: true }, order: { state: true } };
+
+  constructor() {
+    super();
+    this.alias = "";
+    /** @type {Set<string>} */ this.hidden_ = new Set();
+    /** @type {number | null} step under the pointer */ this.at = null;
+    /** @type {{by: "key" | "now" | "least" | "most" | "mean", isDown: boolean}} */ this.order = { by: "key", isDown: false };
+    this.aliases = new Poll(this, () => "/v1/results", 30_000);
+    this.results = new Poll(this, () => this.#path, 5_000);
+    this.follow = new Follow(this, [route, "change"]);
+  }
+
+  get chosen() {
+    const all = this.aliases.data?.results ?? [];
+    return all.find((/** @type {any} */ one) => one.alias === this.alias) ?? (this.alias ? null : all[0]) ?? null;
+  }
+
+  get #path() {
+    const chosen = this.chosen;
+    if (!chosen || !chosen.numbers.length) return null;
+    const query = new URLSearchParams({ series: "16", points: "400" });
+    const [value, by] = [route.now.query.get("value"), route.now.query.get("by")];
+    if (value && chosen.numbers.some((/** @type {any} */ one) => one.name === value)) query.set("value", value);
+    if (by && chosen.keys.includes(by)) query.set("by", by);
+    query.set("windows", String(Math.max(1, Math.min(100_000, Math.ceil(route.rangeMs / chosen.every_ms)))));
+    return `/v1/results/${quoted(chosen.alias)}?${query}`;
+  }
+
+  render() {
+    return html`<div class="view">
+      <div class="title"><h1>Results</h1>${this.chosen ? html`<p class="about">of job <a href=${route.href(["jobs", this.chosen.job])}>${this.chosen.job}</a>, stage ${this.chosen.stage}</p>` : nothing}</div>
+      ${panel("Aliases", this.aliases, () => this.#choices(), { kind: "bare" })}
+      ${this.chosen ? this.#shown(this.chosen) : nothing}
+    </div>`;
+  }
+
+  #choices() {
+    const all = this.aliases.data.results;
+    if (!all.length) return empty("No job emits to an index yet.", command("strandline apply pipeline.yaml"));
+    const chosen = this.chosen;
+    if (!chosen) return empty(`No job emits to an alias ${this.alias}.`);
+    const data = this.results.data;
+    return html`<div class="controls">
+      <label>Alias<select @change=${(/** @type {any} */ event) => (location.hash = route.href(["results", event.target.value], { value: null, by: null }).slice(1))}>
+        ${all.map((/** @type {any} */ one) => html`<option value=${one.alias} .selected=${one === chosen}>${one.alias}</option>`)}
+      </select></label>
+      <label>Value<select @change=${(/** @type {any} */ event) => route.set({ value: event.target.value })}>
+        ${chosen.numbers.map((/** @type {any} */ one) => html`<option .selected=${one.name === data?.value}>${one.name}</option>`)}
+      </select></label>
+      ${chosen.keys.length
+        ? html`<label>Key<select @change=${(/** @type {any} */ event) => route.set({ by: event.target.value })}>
+            ${chosen.keys.map((/** @type {string} */ one) => html`<option .selected=${one === data?.by}>${one}</option>`)}
+          </select></label>`
+        : nothing}
+    </div>`;
+  }
+
+  /** @param {any} chosen */
+  #shown(chosen) {
+    if (!chosen.numbers.length) return empty(`The documents of ${chosen.alias} have no number that can be drawn.`);
+    return panel(this.results.data ? `${this.results.data.value}${this.results.data.by ? ` by ${this.results.data.by}` : ""}` : "Values", this.results, () => this.#chart());
+  }
+
+  #chart() {
+    const data = this.results.data;
+    if (data.from_ms === null) return empty(`Stage ${data.stage} has no result yet. The job's page says what it waits for.`, html`<a href=${route.href(["jobs", data.job])}>${data.job}</a>`);
+    const series = data.series.map((/** @type {any} */ one) => ({ label: one.key, points: one.points }));
+    const shown = new Set(series.map((/** @type {any} */ one) => one.label).filter((/** @type {string} */ key) => !this.hidden_.has(key)));
+    const each = data.step_ms > data.every_ms ? `each point the ${data.operation} of ${duration(data.step_ms)}` : `windows of ${duration(data.size_ms)}`;
+    return html`<sl-chart .series=${series} .stepMs=${data.step_ms} .shown=${shown} label="${data.value} over time, ${series.length} series; the table below has the values"
+        @point=${(/** @type {CustomEvent} */ event) => (this.at = event.detail)}></sl-chart>
+      <p class="muted">${time(data.from_ms)} to ${time(data.to_ms + data.size_ms)}, ${each}, ${whole(data.results)} results.</p>
+      ${this.#table(data)}`;
+  }
+
+  /** @param {any} data */
+  #table(data) {
+    const rows = data.series.map((/** @type {any} */ one, /** @type {number} */ at) => {
+      const values = one.points.map((/** @type {[number, number]} */ point) => point[1]);
+      const [lastAt, last] = one.points[one.points.length - 1] ?? [null, null];
+      return {
+        key: one.key, color: (at % COLORS) + 1, lastAt, now: last,
+        least: Math.min(...values), most: Math.max(...values), mean: values.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / values.length,
+        points: one.points,
+      };
+    });
+    const { by, isDown } = this.order;
+    rows.sort((/** @type {any} */ a, /** @type {any} */ b) => (by === "key" ? a.key.localeCompare(b.key, "en", { numeric: true }) : a[by] - b[by]) * (isDown ? -1 : 1));
+    /** @param {typeof by} name @param {string} text */
+    const head = (name, text) => html`<th class=${name === "key" ? "" : "number"} aria-sort=${by === name ? (isDown ? "descending" : "ascending") : nothing}>
+      <button class="sort" @click=${() => (this.order = { by: name, isDown: by === name ? !isDown : name !== "key" })}>${text}${by === name ? (isDown ? " ↓" : " ↑") : ""}</button></th>`;
+    return html`<div class="scroll"><table class="values">
+      <thead><tr>${head("key", data.by ?? "series")}${head("now", "Newest")}<th class="wide">Window</th><th class="wide spark"><span class="visually-hidden">Course</span></th>${head("least", "Least")}${head("mean", "Mean")}${head("most", "Most")}</tr></thead>
+      <tbody>
+        ${rows.map((/** @type {any} */ row) => html`<tr class=${this.hidden_.has(row.key) ? "off" : ""}>
+          <td><button class="key" aria-pressed=${!this.hidden_.has(row.key)} title="Show or hide in the chart" @click=${() => this.#toggle(row.key)}><i class="s${row.color}"></i>${row.key}</button></td>
+          <td class="number strong">${exact(row.now)}</td>
+          <td class="wide">${time(row.lastAt)}</td>
+          <td class="wide spark">${spark(row.points, row.color)}</td>
+          <td class="number">${exact(row.least)}</td><td class="number">${exact(row.mean)}</td><td class="number">${exact(row.most)}</td>
+        </tr>`)}
+      </tbody>
+    </table></div>`;
+  }
+
+  /** @param {string} key */
+  #toggle(key) {
+    const next = new Set(this.hidden_);
+    if (!next.delete(key)) next.add(key);
+    this.hidden_ = next;
+  }
+}
+customElements.define("sl-results", ResultsView);
+
+/** @param {[number, number][]} points @param {number} color */
+function spark(points, color) {
+  const last = points.slice(-60);
+  if (last.length < 2) return nothing;
+  const values = last.map((point) => point[1]);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const d = last
+    .map((point, at) => `${at ? "L" : "M"}${((100 * at) / (last.length - 1)).toFixed(1)},${(18 - (16 * (point[1] - low)) / (high - low || 1)).toFixed(1)}`)
+    .join("");
+  return html`<svg viewBox="0 0 100 20" preserveAspectRatio="none" aria-hidden="true"><path class="s${color}" d=${d}></path></svg>`;
+}

@@ -1,0 +1,351 @@
+"""A control service with jobs in different states, for tests and pictures of the console. It needs no server and no Spark.
+
+python -m tests.support.console     serve it until Ctrl-C; with `tokens` it requires a sign-in
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import sqlalchemy as sa
+
+from strandline.access.doorkeeper import Doorkeeper
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import EventTimeRule, JobState, SliceKind
+from strandline.log.kafka_status import LogRange, StoredDeadLetter
+from strandline.results.charts.series import Drawn, Series
+from strandline.services.rest.api import create_app
+from strandline.services.rest.routes import results
+from tests.support.control import Api, Log, ObedientSupervisor, serving
+from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
+from tests.support.tokens import tokens_of_each_kind
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+DAY_MIN = 1_440
+TURBINES = """\
+stream: turbines
+partitions: 4
+schema: {turbine: string, site_id: string, ts: timestamp, state: string, power: double, wind: 'double?'}
+key: turbine
+retention: 7d
+"""
+HEALTH = """\
+pipeline: turbine-health
+input: {stream: turbines}
+event_time: {field: ts, delay: 2m, idle_timeout: 1m}
+steps:
+  - derive: {load: power / 3000}
+  - where: state <> 'service'
+  - window:
+      name: per_minute
+      tumbling: 1m
+      by: [site_id, turbine]
+      aggregate: {n: count(*), load: avg(load), peak: max(load), wind: avg(wind)}
+    emit: [{elasticsearch: turbine-minute}]
+  - window:
+      name: hourly
+      tumbling: 1h
+      by: [site_id, turbine]
+      aggregate: {n: sum(n), load: avg(load)}
+    emit: [{elasticsearch: turbine-hour}, {stream: turbine-hours}]
+"""
+PUMPS = """\
+stream: pumps
+partitions: 2
+schema: {pump: string, ts: timestamp, pressure: double, flow: 'double?'}
+key: pump
+retention: 7d
+"""
+PRESSURE = """\
+pipeline: pump-pressure
+input: {stream: pumps}
+event_time: {field: ts, delay: 30s}
+steps:
+  - where: pressure > 0
+  - window: {name: five_minutes, tumbling: 5m, by: [pump], aggregate: {n: count(*), pressure: avg(pressure)}}
+    emit: [{elasticsearch: pump-pressure}]
+"""
+METERS = """\
+stream: meters
+partitions: 1
+schema: {meter: string, ts: timestamp, energy: double}
+key: meter
+retention: 7d
+"""
+ENERGY = """\
+pipeline: meter-energy
+input: {stream: meters}
+event_time: {field: ts, delay: 1m}
+steps:
+  - window: {name: quarter_hour, tumbling: 15m, by: [meter], aggregate: {energy: sum(energy)}}
+    emit: [{elasticsearch: meter-energy}]
+"""
+EXPORT = """\
+pipeline: turbine-export
+input: {stream: turbines}
+event_time: {field: ts, delay: 2m}
+steps:
+  - where: power > 2500
+  - emit: [{elasticsearch: turbine-peaks}]
+"""
+
+
+class FurnishedLog(Log):
+    """Topics whose newest records have different ages."""
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__()
+        self.ranges = {
+            "turbines": LogRange(dict.fromkeys(range(4), 0), {0: 412_118, 1: 409_733, 2: 411_024, 3: 398_871}),
+            "pumps": LogRange({0: 0, 1: 0}, {0: 48_120, 1: 47_901}),
+            "meters": LogRange({0: 0}, {0: 9_304}),
+            "turbine-hours": LogRange({0: 0, 1: 0}, {0: 1_210, 1: 1_188}),
+        }
+        self.newest = {
+            "turbines": {0: now_ms - 1_200, 1: now_ms - 800, 2: now_ms - 2_400, 3: now_ms - 9 * MINUTE_MS},
+            "pumps": {0: now_ms - 3_000, 1: now_ms - 4_200},
+            "meters": {0: now_ms - 47 * MINUTE_MS},
+            "turbine-hours": {0: now_ms - 130_000, 1: now_ms - 130_000},
+        }
+        self._began_ms = now_ms
+
+    def newest_log_times(self, topic: str, partitions: Collection[int], wait_s: float | None = None) -> dict[int, int]:
+        """Records keep arriving, except where the newest one is older than a minute."""
+        passed_ms = time.time_ns() // 1_000_000 - self._began_ms
+        newest = self.newest[topic]
+        return {at: newest[at] + (passed_ms if self._began_ms - newest[at] < MINUTE_MS else 0) for at in partitions}
+
+
+def furnish(api: Api, now_ms: int, step_min: int) -> None:
+    """Give the service four jobs with the history of a day: one behaves, one rejects, one has failed, one is stopped."""
+    ledger = api.ledger
+    made = random.Random(7)
+    _at(ledger, now_ms - 26 * HOUR_MS)
+    for text in (TURBINES, HEALTH, EXPORT, PUMPS, PRESSURE, METERS, ENERGY):
+        applied = api.apply(text)
+        assert applied.status_code == 200, applied.text
+    assert api.ledger.streams(), "the documents are registered"
+    _run(ledger, api.log, "pump-pressure", now_ms, _days_work(now_ms, made, step_min, rate=60, bad_since=5.0), epochs=1)
+    _run(ledger, api.log, "meter-energy", now_ms, _days_work(now_ms, made, step_min, rate=18, until=0.8), epochs=2)
+    _run(ledger, api.log, "turbine-export", now_ms, _days_work(now_ms, made, step_min, rate=1_150, until=7.0), epochs=1)
+    _run(ledger, api.log, "turbine-health", now_ms, _days_work(now_ms, made, step_min, gap=(9.5, 10.2)), epochs=3)
+    _at(ledger, now_ms - 47 * MINUTE_MS)
+    ledger.move_job(
+        "meter-energy", JobState.FAILED, "topic meters no longer has offset 9304 of partition 0: retention removed it"
+    )
+    ledger.record_event("job_failed", "job meter-energy has failed: the log is truncated", "meter-energy", 2)
+    _at(ledger, now_ms - 7 * HOUR_MS)
+    ledger.record_event(
+        "stop_ordered", "dashboard ordered: stop job turbine-export", "turbine-export", principal="dashboard"
+    )
+    ledger.move_job("turbine-export", JobState.STOPPING)
+    ledger.move_job("turbine-export", JobState.STOPPED)
+    api.log.letters = _letters(now_ms)
+    _at(ledger, None)
+
+
+def _at(ledger: Ledger, at_ms: int | None) -> None:
+    """Set the clock of the ledger, or let it run again."""
+    ledger._clock_ms = (lambda: time.time_ns() // 1_000_000) if at_ms is None else (lambda: at_ms)
+
+
+Work = Sequence[tuple[int, int, Mapping[str, int]]]
+"""(time, records, rejected by reason) of each slice."""
+
+
+def _days_work(
+    now_ms: int,
+    made: random.Random,
+    step_min: int,
+    *,
+    rate: int = 1_150,
+    gap: tuple[float, float] = (0, 0),
+    bad_since: float = 0.0,
+    until: float = 0.0,
+) -> Work:
+    """A slice each `step_min` minutes, and each minute at the end. `gap`, `bad_since`, `until`: in hours before now."""
+    before = range(DAY_MIN // step_min - 1, 20 // step_min, -1)
+    times = [now_ms - at * step_min * MINUTE_MS for at in before] + [now_ms - at * MINUTE_MS for at in range(19, 0, -1)]
+    work = []
+    for at in times:
+        hours = (now_ms - at) / HOUR_MS
+        if gap[0] < hours < gap[1] or hours < until:
+            continue
+        wave = 0.65 + 0.35 * math.sin(at / HOUR_MS / 24 * 2 * math.pi)
+        records = int(rate * wave * made.uniform(0.85, 1.15)) * (1 if at > now_ms - 20 * MINUTE_MS else step_min)
+        rejected: dict[str, int] = {"late": records // 900} if records > 900 else {}
+        if bad_since and hours < bad_since:
+            rejected["decode"] = int(records * 0.72)
+            rejected["range"] = int(records * 0.05)
+        work.append((at, records, rejected))
+    return work
+
+
+def _run(ledger: Ledger, log: Log, job: str, now_ms: int, work: Work, epochs: int) -> None:
+    """Let the job run, and commit the slices under `epochs` runs, one after the other."""
+    stages = {
+        "turbine-health": ["per_minute", "hourly"],
+        "pump-pressure": ["five_minutes"],
+        "meter-energy": ["quarter_hour"],
+    }
+    row = ledger.job(job)
+    version = row.version
+    stream = {"pump-pressure": "pumps", "meter-energy": "meters"}.get(job, "turbines")
+    partitions = {"pumps": 2, "meters": 1}.get(stream, 4)
+    offsets = dict.fromkeys(range(partitions), 0)
+    each = max(1, len(work) // epochs)
+    epoch = 0
+    for number, (at, records, rejected) in enumerate(work, 1):
+        if (number - 1) // each >= epoch and epoch < epochs:
+            _at(ledger, at - 20_000)
+            if epoch == 0:
+                ledger.move_job(job, JobState.STARTING)
+            epoch = ledger.begin_run(job, 4_000 + epoch).epoch
+            ledger.move_job(job, JobState.RUNNING)
+            facts = {
+                "way": "rewind",
+                "records": records,
+                "slice_first": number,
+                "slice_committed": number - 1,
+                "epoch": epoch,
+            }
+            ledger.record_event("run_begins", f"run {epoch} rewound over {records} records", job, epoch, facts)
+        before = dict(offsets)
+        for partition in offsets:
+            offsets[partition] += records // partitions
+        reached = {p: at - 2_000 - 1_500 * p - (40_000 if p == 3 else 0) for p in offsets}
+        watermark = min(reached.values()) - 120_000
+        planned = at - 900 - records // 40
+        ledger.plan_slice(
+            a_slice(
+                number, epoch, job, version=version, offsets_first={stream: before}, offsets={stream: dict(offsets)},
+                cut_time_ms=planned, watermark_ms=watermark, rule=EventTimeRule(120_000, 60_000), reached={stream: reached},
+                silence_ms={}, kind=SliceKind.LIVE if number % 12 else SliceKind.CATCH_UP, planned_ms=planned,
+                stream_versions={stream: 1},
+            )
+        )  # fmt: skip
+        accepted = records - sum(rejected.values())
+        ledger.commit_checkpoint(
+            a_checkpoint(
+                number, epoch, job, version=version, latest_event_ms=max(reached.values()), latest_log_ms=at - 1_500,
+                records=records, accepted=accepted, rejected=dict(rejected), committed_ms=at, result_offsets={},
+                emitted={stage: at - at % MINUTE_MS for stage in stages.get(job, [])},
+                results={stage: (accepted // 60 if not place else accepted // 3_000) for place, stage in enumerate(stages.get(job, []))},
+                closes_ms=watermark, reached={stream: reached}, dead_letter_offsets={},
+            )
+        )  # fmt: skip
+    log.ranges[stream] = LogRange(dict.fromkeys(offsets, 0), {at: end + 37 + 5 * at for at, end in offsets.items()})
+
+
+def _letters(now_ms: int) -> list[StoredDeadLetter]:
+    """Dead letters of three kinds. The double has them for every job."""
+    made = random.Random(3)
+    letters = []
+    for number in range(64):
+        partition, offset = number % 2, 46_000 + 13 * number
+        at = now_ms - (64 - number) * 4 * MINUTE_MS - 20_000
+        reason, message, step, value = "decode", "", "", b""
+        if number % 16 == 5:
+            reason, message = (
+                "decode",
+                f"the record is not valid JSON: unexpected end of data at byte {38 + number % 7}",
+            )
+            value = b'{"pump": "p-07", "ts": "2026-11-29T08:'
+        elif number % 5 == 3:
+            reason, step = "expression", "where"
+            message = "pressure / flow: division by zero"
+            value = json.dumps({"pump": "p-03", "ts": at, "pressure": 4.25, "flow": 0.0}).encode()
+        else:
+            message = f"field 'pressure': expected double, got string '{made.choice(['ERR', 'n/a', '—'])}'"
+            value = json.dumps(
+                {"pump": f"p-{made.randint(1, 9):02d}", "ts": at, "pressure": "ERR", "firmware": "2.4.1"}
+            ).encode()
+        headers = {
+            "reason": reason, "message": message, "step": step, "stream": "pumps", "partition": str(partition),
+            "offset": str(offset),
+        }  # fmt: skip
+        letters.append(StoredDeadLetter(number, at, headers, value))
+    return letters
+
+
+def drawn_series(url: str, query: Any, from_ms: int | None, to_ms: int | None, windows: int) -> Drawn:
+    """Stand in for Elasticsearch: the results of six keys."""
+    now_ms = time.time_ns() // 1_000_000
+    last = now_ms - now_ms % query.every_ms - 2 * query.every_ms
+    points = min(windows, 240)
+    step = max(query.every_ms, math.ceil(windows / points) * query.every_ms)
+    first = last - (points - 1) * step
+    series = []
+    for number in range(6):
+        values = [
+            (
+                first + at * step,
+                round(
+                    0.55
+                    + 0.3 * math.sin(at / 24 + number * 0.9)
+                    + 0.05 * math.sin(at * (1.3 + number))
+                    + number * 0.02,
+                    4,
+                ),
+            )
+            for at in range(points)
+            if not (number == 2 and 120 < at < 138)
+        ]
+        series.append(Series(f"T{number + 1:02d}", values))
+    return Drawn(first, last, step, 6 * points, series)
+
+
+@contextmanager
+def furnished_console(
+    directory: Path, *, tokens: bool = False, furnished: bool = True, step_min: int = 60
+) -> Iterator[tuple[str, dict[str, str], Api]]:
+    """Serve the console on a free port; yields its URL, a token of each kind (none without `tokens`), and the service.
+
+    `step_min`: minutes between two slices in the history of each job.
+    """
+    ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
+    sa.event.listen(ledger._database._readers, "connect", _sync_nothing)
+    now_ms = time.time_ns() // 1_000_000
+    api = Api(ledger)
+    api.log = FurnishedLog(now_ms)
+    supervisor = ObedientSupervisor(ledger)
+    keeper = Doorkeeper(ledger, look_s=1, kept_s=60) if tokens else None
+    api = _service(ledger, api.log, supervisor, keeper)
+    if furnished:
+        furnish(api, now_ms, step_min)
+    made = tokens_of_each_kind(ledger, "turbines") if tokens else {}
+    with patch.object(results, "read_series", drawn_series):
+        try:
+            with serving(create_app(api._dependencies, (), keeper)) as url:
+                yield url, made, api
+        finally:
+            if keeper is not None:
+                keeper.close()
+            ledger.close()
+
+
+def _service(ledger: Ledger, log: Log, supervisor: ObedientSupervisor, keeper: Doorkeeper | None) -> Api:
+    with patch("tests.support.control.Log", lambda: log):
+        return Api(ledger, supervisor, doorkeeper=keeper)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        with furnished_console(
+            Path(folder), tokens="tokens" in sys.argv, furnished="empty" not in sys.argv, step_min=10
+        ) as (where, known, _):
+            print(
+                where, json.dumps({kind: known[kind] for kind in ("viewer", "operator") if kind in known}), flush=True
+            )
+            while True:
+                time.sleep(60)
