@@ -10,7 +10,7 @@ KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKEC
 .DEFAULT_GOAL := help
 # Without bytecode on the disk, each of the hundreds of processes of a test run compiles what it imports, and each worker rewrites all tests.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate simulate-clocks yardsticks sbom pin-images lock clean
+.PHONY: console help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate simulate-clocks yardsticks sbom pin-images lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-all   the same and all that takes longer: every fault at every gateway, whole stacks, all seeds, the ladders of kills"
 	@echo "make test-containers   every service of docker-compose.yml as a container without an engine (root, debootstrap, runc; 25 minutes)"
 	@echo "make check   format, lint, types, import order, tests that depend on time by chance, and that the docs can be built"
+	@echo "make console  build the console's page from console/ (needs Node; the platform doesn't)"
 	@echo "make docs    build the docs as a site, into build/site"
 	@echo "make bench   two works side by side with plain Spark, Hazelcast Jet and Flink, and the latency from answer to result;"
 	@echo "             then what each query of NEXMark costs at the desk"
@@ -82,7 +83,22 @@ check: $(VENV)/.test-ready
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m tests.support.timing_check
+	@$(MAKE) --no-print-directory check-console
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+NODE_TOOLS := console/tools/node_modules/.package-lock.json
+$(NODE_TOOLS): console/tools/package-lock.json console/tools/package.json
+	@cd console/tools && npm ci --no-audit --no-fund --ignore-scripts --silent && touch node_modules/.package-lock.json
+
+# The built page is committed: only its development needs Node.
+.PHONY: check-console
+check-console:
+	@if command -v npm >/dev/null 2>&1; then $(MAKE) --no-print-directory $(NODE_TOOLS) && cd console/tools && \
+		npm run --silent types && node build.mjs --check; \
+		else echo "Node isn't installed: the console's page was NOT compared with its sources"; fi
+
+console: $(NODE_TOOLS)
+	@cd console/tools && npm run --silent types && node build.mjs
 
 docs: $(VENV)/.test-ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -428,6 +428,7 @@ def _is_over(deadline: float | None) -> bool:
 def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
     address = without_credentials(servers.elasticsearch_url)
     return Places(
+        console=f"{servers.api_url}/",
         api_docs=f"{servers.api_url}/openapi.json",
         search=f"curl {servers.curl_options}'{address}/turbine-hour/_search?sort=@timestamp:desc&pretty'",
         login=_login_hint(address, servers.password_file),

@@ -21,6 +21,8 @@ HOUR_MS = 3_600_000
 class Places:
     """Where to look next."""
 
+    console: str
+    """Address of the console."""
     api_docs: str
     search: str
     """A command that queries Elasticsearch."""
@@ -66,6 +68,7 @@ def where_to_look(places: Places) -> list[str]:
     """What to try while it runs, one a line."""
     return [
         "where to look next, from another terminal:",
+        f"  the console    {places.console}",
         f"  the API        {places.api_docs}",
         f"  results        {places.search}",
         *([f"  other clients  {places.login}"] if places.login else []),

@@ -18,7 +18,8 @@ DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 _WAIT_S = 15.0
 _REPORTS_IN_PAGE = """
-addEventListener("securitypolicyviolation", (event) => console.error("CSP report: " + event.violatedDirective + " " + event.blockedURI));
+addEventListener("securitypolicyviolation", (event) =>
+    console.error("CSP report: " + event.violatedDirective + " " + event.blockedURI));
 """
 
 

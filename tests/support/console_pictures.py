@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 VIEWS = {
     "home": ("#/", ".strip svg"),
     "job": ("#/jobs/turbine-health", "sl-graph svg"),
-    "results": ("#/results/turbine-minute?range=6h", "sl-chart canvas"),
+    "results": ("#/results/turbine-minute?value=load&range=6h", "sl-chart canvas"),
     "dead-letters": ("#/dead-letters/pump-pressure/60", ".bytes"),
     "streams": ("#/streams/turbines", ".fields"),
     "activity": ("#/activity", ".events li"),

@@ -27,6 +27,7 @@ from strandline.example.watch import NO_COUNTS, Facts, ResultsReader, counts_sin
 
 EVENT_MS = 1_700_000_000_000
 PLACES = Places(
+    console="http://127.0.0.1:8080/",
     api_docs="http://127.0.0.1:8080/openapi.json",
     search="curl 'x'",
     login="user x",
@@ -87,7 +88,7 @@ def test_the_view_shows_every_fact():
 
 def test_where_to_look_names_every_place():
     text = "\n".join(where_to_look(PLACES))
-    for place in (PLACES.api_docs, PLACES.search, PLACES.job_status, PLACES.dead_letters, PLACES.logs):
+    for place in (PLACES.console, PLACES.api_docs, PLACES.search, PLACES.job_status, PLACES.dead_letters, PLACES.logs):
         assert place in text
 
 

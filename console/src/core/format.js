@@ -2,7 +2,7 @@
 import { route } from "./route.js";
 
 const WHOLE = new Intl.NumberFormat("en");
-const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const EXACT = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
 
 /** @param {number | null | undefined} value */
@@ -58,7 +58,10 @@ export function time(ms, form = "full") {
 /** A range of time such as `24h`, as people write it. @param {string} range */
 export const spaced = (range) => range.replace(/([a-z])/, " $1");
 /** @param {string} text */
-export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+export const capital = (text) => (text.startsWith("strandline ") ? text : text.charAt(0).toUpperCase() + text.slice(1));
+
+/** A time of today without its date. @param {number | null | undefined} ms */
+export const clock = (ms) => (ms != null && time(ms).slice(0, 10) === time(Date.now()).slice(0, 10) ? time(ms, "time") : time(ms));
 
 /** @param {number} value @param {number} all */
 export const share = (value, all) => (all ? `${value === all ? 100 : Math.min(99.9, (100 * value) / all).toFixed(value / all > 0.1 ? 1 : 2)} %` : "–");

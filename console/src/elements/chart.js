@@ -2,7 +2,7 @@
 import uPlot from "uplot";
 import { html } from "lit";
 import { route } from "../core/route.js";
-import { exact } from "../core/format.js";
+import { exact, time } from "../core/format.js";
 import { Element, Follow } from "./base.js";
 
 /** @typedef {{label: string, points: [number, number][]}} Series */
@@ -15,6 +15,7 @@ export class Chart extends Element {
     label: { type: String },
     shown: { attribute: false },
     fill: { type: Boolean },
+    tall: { type: Number },
   };
 
   constructor() {
@@ -23,6 +24,7 @@ export class Chart extends Element {
     this.stepMs = 0;
     this.label = "";
     this.fill = false;
+    /** height in pixels; 0: by the width */ this.tall = 0;
     /** @type {Set<string> | null} labels that are drawn; null: all */
     this.shown = null;
     /** @type {uPlot | null} */ this.plot = null;
@@ -56,7 +58,7 @@ export class Chart extends Element {
   }
 
   #height() {
-    return Math.max(160, Math.min(320, Math.round(this.clientWidth * 0.36)));
+    return this.tall || Math.max(160, Math.min(320, Math.round(this.clientWidth * 0.36)));
   }
 
   updated() {
@@ -92,7 +94,7 @@ export class Chart extends Element {
         cursor: { points: { size: 7 }, y: false },
         padding: [8, 8, 0, 0],
         axes: [
-          { ...axis, space: 64 },
+          { ...axis, space: 64, size: 30, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick * 1000, step)) },
           { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => exact(tick)) },
         ],
         series: [
@@ -107,7 +109,7 @@ export class Chart extends Element {
         ],
         hooks: {
           setCursor: [
-            (plot) => this.dispatchEvent(new CustomEvent("point", { detail: plot.cursor.idx ?? null, bubbles: true })),
+            (plot) => this.dispatchEvent(new CustomEvent("point", { detail: plot.cursor.idx == null ? null : plot.data[0][plot.cursor.idx] * 1000 })),
           ],
         },
       },
@@ -125,6 +127,12 @@ export class Chart extends Element {
   }
 }
 customElements.define("sl-chart", Chart);
+
+/** The time at a tick: a date where the day begins, or where the ticks are days apart. @param {number} ms @param {number} stepS */
+function clock(ms, stepS) {
+  const minute = time(ms, "minute");
+  return stepS >= 86_400 || minute === "00:00" ? time(ms).slice(5, 10) : stepS < 60 ? time(ms, "time") : minute;
+}
 
 /**
  * One column of times (seconds) and one of values for each series; a step without a window is a gap.

@@ -1,6 +1,6 @@
 /** Small pieces that views share: states, panels, numbers, commands. They are functions, not elements. */
 import { html, nothing } from "lit";
-import { ago, duration } from "../core/format.js";
+import { ago, clock, duration, time } from "../core/format.js";
 
 /** @param {string} tone @param {string} text */
 export const badge = (tone, text) => html`<span class="badge ${tone}"><i aria-hidden="true"></i>${text}</span>`;
@@ -61,12 +61,20 @@ function copy(text, event) {
 
 const COMMAND = /(strandline (?:job|batch|stream|lookup|dead-letters) [a-z]+ [\w.-]+(?: --[a-z-]+(?: (?:earliest|latest|start))?)*)/;
 
+const INSTANT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/;
+
 /**
- * A sentence of the service, with its command lines set as code.
+ * A sentence of the service: command lines become code, and times those of the zone of the page.
  * @param {string} text
  */
 export function sentence(text) {
-  return text.split(COMMAND).map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
+  return text.split(COMMAND).map((part, at) => (at % 2 ? html`<code>${part}</code>` : part.split(INSTANT).map((piece, place) => (place % 2 ? instant(piece) : piece))));
+}
+
+/** A time of today without its date. @param {string} text */
+function instant(text) {
+  const at = Date.parse(text);
+  return html`<time datetime=${text} title=${time(at)}>${clock(at)}</time>`;
 }
 
 /** @param {number | null | undefined} ms */

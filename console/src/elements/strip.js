@@ -21,7 +21,8 @@ export function strip(history, job) {
     <svg viewBox="0 0 ${count * 4} ${HEIGHT}" preserveAspectRatio="none" aria-hidden="true">
       ${all.map((value, at) => {
         const height = value ? Math.max(2, (Math.sqrt(value / most) * (HEIGHT - 6))) : 0;
-        const refused = bad[at] ? Math.min(height, Math.max(2, height * (bad[at] / Math.max(1, value)))) : 0;
+        const part = bad[at] / Math.max(1, value);
+        const refused = part > 0.01 ? Math.min(height, Math.max(2, height * part)) : 0;
         return svg`<g><title>${time(from_ms + at * group * step_ms, "minute")} · ${whole(value)} records · ${whole(bad[at])} rejected · ${whole(out[at])} results</title>
           <rect class="none" x=${at * 4} y="0" width="4" height=${HEIGHT}></rect>
           ${height ? svg`<rect class="bar" x=${at * 4 + 0.5} y=${HEIGHT - height} width="3" height=${height}></rect>` : svg`<rect class="gap" x=${at * 4 + 0.5} y=${HEIGHT - 1} width="3" height="1"></rect>`}

@@ -1,5 +1,6 @@
 /** Home: is everything all right? Jobs, the worst first, and streams without new records. */
 import { html, nothing } from "lit";
+import { repeat } from "lit/directives/repeat.js";
 import { quoted } from "../core/api.js";
 import { capital, duration, short, sum, whole } from "../core/format.js";
 import { rankOf, toneOf } from "../core/jobs.js";
@@ -10,26 +11,31 @@ import { badge, command, empty, figure, panel, sentence, since } from "../elemen
 import { strip } from "../elements/strip.js";
 
 const SILENT_MS = 300_000;
+/** Share of rejected records in the last hour from which a job has a warning. */
+const REJECTED_SHARE = 0.1;
 
 export class JobRow extends Element {
-  static properties = { job: { attribute: false }, explanation: { attribute: false } };
+  static properties = { job: { attribute: false }, explanation: { attribute: false }, tone: { type: String } };
 
   constructor() {
     super();
     /** @type {any} */ this.job = null;
     /** @type {any} */ this.explanation = null;
+    this.tone = "wait";
+    /** @type {number} share of the records of the last hour that was rejected */ this.recent = 0;
     this.history = new Poll(this, () => (this.job ? `/v1/jobs/${quoted(this.job.name)}/history` : null), 60_000);
   }
 
   render() {
     const { job, explanation } = this;
-    const tone = toneOf(job, explanation);
+    const tone = this.tone;
     const [watermark, latest] = [job.watermark_ms, job.latest_event_ms];
     return html`<article class="job ${tone}">
       <div class="what">
         <h3><a href=${route.href(["jobs", job.name])}>${job.name}</a> ${badge(tone, job.state)}</h3>
-        <p>${explanation ? capital(explanation.sentence) : job.message || "…"}</p>
-        ${explanation && tone !== "ok" ? html`<p class="next">${sentence(capital(explanation.next))}</p>` : nothing}
+        <p>${explanation ? sentence(capital(explanation.sentence)) : job.message || "…"}</p>
+        ${this.recent >= REJECTED_SHARE ? html`<p class="note"><a href=${route.href(["dead-letters", job.name])}>${Math.round(100 * this.recent)} % of the records of the last hour were rejected</a></p>` : nothing}
+        ${explanation && explanation.cause !== "results" ? html`<p class="next">${sentence(capital(explanation.next))}</p>` : nothing}
         ${[...job.warnings, ...job.notes].slice(0, 2).map((note) => html`<p class="note">${sentence(note)}</p>`)}
       </div>
       ${strip(this.history.data, job.name)}
@@ -40,12 +46,27 @@ export class JobRow extends Element {
       </dl>
     </article>`;
   }
+
+  updated() {
+    const history = this.history.data;
+    if (!history) return;
+    const steps = Math.round(3_600_000 / history.step_ms);
+    const total = (/** @type {number[]} */ values) => values.slice(-steps).reduce((a, b) => a + b, 0);
+    const recent = total(history.rejected) / Math.max(1, total(history.records));
+    if (recent !== this.recent) {
+      this.recent = recent;
+      this.dispatchEvent(new CustomEvent("recent", { detail: recent }));
+      this.requestUpdate();
+    }
+  }
 }
 customElements.define("sl-job-row", JobRow);
 
 export class HomeView extends Element {
   constructor() {
     super();
+    /** @type {Map<string, number>} job -> share of the records of the last hour that was rejected */
+    this.recent = new Map();
     this.jobs = new Poll(this, () => "/v1/jobs", 5_000);
     this.explanations = new Poll(this, () => "/v1/explanations", 10_000);
     this.arrivals = new Poll(this, () => "/v1/arrivals", 15_000);
@@ -57,23 +78,29 @@ export class HomeView extends Element {
     /** @type {Map<string, any>} */
     const of = new Map((this.explanations.data?.explanations ?? []).map((/** @type {any} */ one) => [one.job, one]));
     return (this.jobs.data?.jobs ?? [])
-      .map((/** @type {any} */ job) => ({ job, explanation: of.get(job.name), tone: toneOf(job, of.get(job.name)) }))
+      .map((/** @type {any} */ job) => ({ job, explanation: of.get(job.name), tone: this.#tone(job, of.get(job.name)) }))
       .sort((/** @type {any} */ a, /** @type {any} */ b) => rankOf(a.tone) - rankOf(b.tone) || a.job.name.localeCompare(b.job.name));
   }
 
   render() {
     const jobs = this.jobs.data?.jobs;
     if (jobs && jobs.length === 0) return this.#begin();
+    /** @type {{job: any, explanation: any, tone: string}[]} */
     const ranked = this.ranked;
-    const bad = ranked.filter((/** @type {any} */ one) => one.tone === "bad").length;
-    const warn = ranked.filter((/** @type {any} */ one) => one.tone === "warn").length;
+    const bad = ranked.filter((one) => one.tone === "bad").length;
+    const warn = ranked.filter((one) => one.tone === "warn").length;
     const silent = this.#silent.length;
     return html`<div class="view home">
       <div class="title">
         <h1>${jobs ? headline(bad, warn, silent) : "Home"}</h1>
         ${jobs ? this.#totals(jobs) : nothing}
       </div>
-      ${panel("Jobs", this.jobs, () => ranked.map((/** @type {any} */ one) => html`<sl-job-row .job=${one.job} .explanation=${one.explanation}></sl-job-row>`), {
+      ${panel("Jobs", this.jobs, () => repeat(ranked, (one) => one.job.name, (one) => html`<sl-job-row
+          .job=${one.job} .explanation=${one.explanation} .tone=${one.tone}
+          @recent=${(/** @type {CustomEvent} */ event) => {
+            this.recent.set(one.job.name, event.detail);
+            this.requestUpdate();
+          }}></sl-job-row>`), {
         kind: "flush",
         aside: html`<span class="legend"><i class="bar"></i>records, 24 h <i class="bad"></i>rejected <i class="mark"></i>start</span>`,
       })}
@@ -93,6 +120,12 @@ export class HomeView extends Element {
     </dl>`;
   }
 
+  /** @param {any} job @param {any} explanation @returns {import("../core/jobs.js").Tone} */
+  #tone(job, explanation) {
+    const tone = toneOf(job, explanation);
+    return tone === "ok" && (this.recent.get(job.name) ?? 0) >= REJECTED_SHARE ? "warn" : tone;
+  }
+
   get #silent() {
     const { now_ms, arrivals } = this.arrivals.data ?? { now_ms: 0, arrivals: [] };
     return arrivals.filter((/** @type {any} */ one) => one.newest_ms !== null && now_ms - one.newest_ms > SILENT_MS);
@@ -104,7 +137,7 @@ export class HomeView extends Element {
     const sorted = [...arrivals].sort((a, b) => (a.newest_ms ?? Infinity) - (b.newest_ms ?? Infinity));
     return html`<table>
       <thead>
-        <tr><th>Stream</th><th>Newest record</th><th class="number">Records</th><th class="number wide">Partitions</th><th class="wide">State</th></tr>
+        <tr><th>Stream</th><th>Newest record</th><th class="number wide">Records</th><th class="number wide">Partitions</th><th>State</th></tr>
       </thead>
       <tbody>
         ${sorted.map((one) => {
@@ -122,9 +155,9 @@ export class HomeView extends Element {
           return html`<tr>
             <td><a href=${route.href(["streams", one.stream])}>${one.stream}</a></td>
             <td>${age === null ? "–" : since(one.newest_ms)}</td>
-            <td class="number">${whole(one.records)}</td>
+            <td class="number wide">${whole(one.records)}</td>
             <td class="number wide">${one.partitions.length || "–"}</td>
-            <td class="wide">${state}</td>
+            <td>${state}</td>
           </tr>`;
         })}
       </tbody>

@@ -1,7 +1,7 @@
 /** A job: why it is in its state, its pipeline, event time, slices, runs and events, and the actions on it. */
 import { html, nothing, svg } from "lit";
 import { quoted } from "../core/api.js";
-import { capital, duration, share, spaced, short, sum, time, whole } from "../core/format.js";
+import { capital, clock, duration, share, spaced, short, sum, time, whole } from "../core/format.js";
 import { ACTIONS, toneOf } from "../core/jobs.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
@@ -50,7 +50,7 @@ export class JobView extends Element {
         ${job ? html`<p class="about">Version ${job.version}, run ${job.epoch}${job.leader ? html`, led by ${job.leader.name}` : ", without a leader"}</p>` : nothing}
       </div>
       ${job ? this.#actions(job) : nothing}
-      ${panel("What it does now", [this.job, this.explanation], () => this.#explained(), { kind: `now ${tone}` })}
+      ${panel("Now", [this.job, this.explanation], () => this.#explained(), { kind: `now ${tone}` })}
       ${panel("Pipeline", [this.job, this.graph], () => this.#pipeline(), {})}
       <div class="columns">
         ${panel("Event time by partition", [this.job, this.checkpoints], () => this.#partitions(), {})}
@@ -92,7 +92,7 @@ export class JobView extends Element {
     const late = counts.rejected.late ?? 0;
     const others = sum(counts.rejected) - late;
     const refused = sum(counts.refused);
-    return html`<p class="lead">${capital(explanation.sentence)}.</p>
+    return html`<p class="lead">${sentence(capital(explanation.sentence))}.</p>
       <p class="next">${sentence(capital(explanation.next))}</p>
       ${[...job.warnings, ...explanation.notes].map((note) => html`<p class="note">${sentence(note)}</p>`)}
       ${job.rewind?.warning ? html`<p class="note">${job.rewind.warning}</p>` : nothing}
@@ -154,7 +154,7 @@ export class JobView extends Element {
         </table>
       </div>
       <p class="muted">
-        <span class="legend"><i class="mark"></i></span> watermark ${time(watermark)}.
+        <span class="legend"><i class="mark"></i></span> watermark ${clock(watermark)}.
         ${rows.length > 1 ? html`Partition ${shown[0].partition} is the slowest, ${duration(high - shown[0].at)} behind the fastest.` : nothing}
         ${rows.length > shown.length ? html`${rows.length - shown.length} more.` : nothing}
       </p>`;
@@ -165,9 +165,13 @@ export class JobView extends Element {
     if (!records.some(Boolean)) return empty("No slice was committed in the last 24 hours.");
     /** @param {string} label @param {number[]} values */
     const series = (label, values) => ({ label, points: values.map((/** @type {number} */ value, /** @type {number} */ at) => [from_ms + at * step_ms, value]) });
-    const all = [series("records", records), series("results", results), series("rejected", rejected)];
-    return html`<sl-chart .series=${all} .stepMs=${step_ms} fill label="Records, results and rejected records, in steps of ${duration(step_ms)}"></sl-chart>
-      <p class="keys">${all.map((one, at) => html`<span><i class="s${at + 1}"></i>${one.label} ${short(one.points.reduce((total, point) => total + point[1], 0))}</span>`)}<span class="muted">in steps of ${duration(step_ms)}</span></p>`;
+    /** @param {{points: number[][]}} one */
+    const total = (one) => short(one.points.reduce((all, point) => all + point[1], 0));
+    const [read, bad, out] = [series("records", records), series("rejected", rejected), series("results", results)];
+    return html`<p class="keys"><span><i class="s1"></i>records ${total(read)}</span><span><i class="s2"></i>rejected ${total(bad)}</span><span class="muted">in steps of ${duration(step_ms)}</span></p>
+      <sl-chart .series=${[read, bad]} .stepMs=${step_ms} .tall=${150} fill label="Records and rejected records, in steps of ${duration(step_ms)}"></sl-chart>
+      <p class="keys"><span><i class="s1"></i>results ${total(out)}</span></p>
+      <sl-chart .series=${[out]} .stepMs=${step_ms} .tall=${110} fill label="Results, in steps of ${duration(step_ms)}"></sl-chart>`;
   }
 
   #slices() {
@@ -181,18 +185,18 @@ export class JobView extends Element {
     return html`<div class="scroll"><table>
       <thead>
         <tr>
-          <th class="number">Slice</th><th>Committed</th><th>Kind</th><th class="number">Took</th><th class="line wide"><span class="visually-hidden">Time</span></th>
+          <th class="number">Slice</th><th>Committed</th><th class="wide">Kind</th><th class="number">Took</th><th class="line wide"><span class="visually-hidden">Time</span></th>
           <th class="number">Records</th><th class="number">Rejected</th><th class="number">Results</th><th class="number wide">Records/s</th><th class="number wide">Run</th>
         </tr>
       </thead>
       <tbody>
-        ${open.map((one) => html`<tr class="open"><td class="number">${one.number}</td><td>in progress for ${duration(Date.now() - one.planned_ms)}</td><td>${one.kind.replace("_", " ")}</td><td colspan="7"></td></tr>`)}
+        ${open.map((one) => html`<tr class="open"><td class="number">${one.number}</td><td>in progress for ${duration(Date.now() - one.planned_ms)}</td><td class="wide">${one.kind.replace("_", " ")}</td><td colspan="7"></td></tr>`)}
         ${rows.map((/** @type {any} */ row) => {
           const ms = took(row);
           return html`<tr>
             <td class="number">${row.slice}</td>
-            <td>${time(row.committed_ms)}</td>
-            <td>${(planned.get(row.slice)?.kind ?? "–").replace("_", " ")}</td>
+            <td>${clock(row.committed_ms)}</td>
+            <td class="wide">${(planned.get(row.slice)?.kind ?? "–").replace("_", " ")}</td>
             <td class="number">${duration(ms)}</td>
             <td class="line wide"><svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${(100 * (ms ?? 0)) / longest} height="8"></rect></svg></td>
             <td class="number">${whole(row.records)}</td>

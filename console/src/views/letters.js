@@ -1,7 +1,7 @@
 /** Dead letters: how many by reason, those of the same kind together, each with its fields next to its bytes, and the replay. */
 import { html, nothing } from "lit";
 import { quoted, request } from "../core/api.js";
-import { duration, spaced, time, whole } from "../core/format.js";
+import { clock, duration, spaced, time, whole } from "../core/format.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
@@ -142,11 +142,11 @@ export class LettersView extends Element {
       const all = this.opened.has(key);
       const shown = [...members].reverse().slice(0, all ? 200 : GROUP_SHOWN);
       return html`<section class="kind">
-        <h3><span class="reason">${newest.reason}</span> ${newest.message}</h3>
-        <p class="muted">${whole(members.length)} ${members.length === 1 ? "letter" : "letters"}${newest.step ? `, at ${newest.step}` : ""}, the newest ${time(newest.log_time_ms)}</p>
+        <h3><span class="reason">${newest.reason}</span> ${members.every((one) => one.message === newest.message) ? newest.message : pattern(newest.message)}</h3>
+        <p class="muted">${whole(members.length)} ${members.length === 1 ? "letter" : "letters"}${newest.step ? `, at ${newest.step}` : ""}, the newest ${clock(newest.log_time_ms)}</p>
         <ul class="letters">
           ${shown.map((one) => html`<li><a href=${route.href(["dead-letters", this.chosen, String(one.number)], { reason: this.#reason })} aria-current=${this.number === String(one.number) ? "true" : nothing}>
-            <span class="place">${one.stream ? `${one.stream}/${one.partition}/${one.offset}` : one.number}</span><code>${one.value}</code><time>${time(one.log_time_ms, "time")}</time></a></li>`)}
+            <span class="place">${one.stream ? `${one.stream}/${one.partition}/${one.offset}` : one.number}</span><code>${one.value}</code><time>${clock(one.log_time_ms)}</time></a></li>`)}
         </ul>
         ${members.length > shown.length ? html`<button class="quiet small" @click=${() => (this.opened = new Set([...this.opened, key]))}>Show ${whole(Math.min(200, members.length))}</button>` : nothing}
       </section>`;
@@ -177,7 +177,7 @@ export class LettersView extends Element {
 customElements.define("sl-letters", LettersView);
 
 /** The message without what differs between records of the same kind. @param {string} text */
-const pattern = (text) => text.replace(/'[^']*'|"[^"]*"|`[^`]*`/g, "'…'").replace(/-?\d+(\.\d+)?/g, "0");
+const pattern = (text) => text.replace(/(?<=(?:got|value|is) (?:[a-z]+ )?)'[^']*'|"[^"]*"/g, "…").replace(/-?\d+(\.\d+)?/g, "…");
 
 /**
  * The fields of a record in JSON, next to the types that the stream declares. Other formats are shown as bytes only.

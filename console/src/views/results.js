@@ -15,7 +15,7 @@ export class ResultsView extends Element {
     super();
     this.alias = "";
     /** @type {Set<string>} */ this.hidden_ = new Set();
-    /** @type {number | null} step under the pointer */ this.at = null;
+    /** @type {number | null} time under the pointer */ this.at = null;
     /** @type {{by: "key" | "now" | "least" | "most" | "mean", isDown: boolean}} */ this.order = { by: "key", isDown: false };
     this.aliases = new Poll(this, () => "/v1/results", 30_000);
     this.results = new Poll(this, () => this.#path, 5_000);
@@ -91,7 +91,7 @@ export class ResultsView extends Element {
       const values = one.points.map((/** @type {[number, number]} */ point) => point[1]);
       const [lastAt, last] = one.points[one.points.length - 1] ?? [null, null];
       return {
-        key: one.key, color: (at % COLORS) + 1, lastAt, now: last,
+        key: one.key, color: (at % COLORS) + 1, lastAt: this.at ?? lastAt, now: this.at === null ? last : (new Map(one.points).get(this.at) ?? null),
         least: Math.min(...values), most: Math.max(...values), mean: values.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / values.length,
         points: one.points,
       };
@@ -102,7 +102,7 @@ export class ResultsView extends Element {
     const head = (name, text) => html`<th class=${name === "key" ? "" : "number"} aria-sort=${by === name ? (isDown ? "descending" : "ascending") : nothing}>
       <button class="sort" @click=${() => (this.order = { by: name, isDown: by === name ? !isDown : name !== "key" })}>${text}${by === name ? (isDown ? " ↓" : " ↑") : ""}</button></th>`;
     return html`<div class="scroll"><table class="values">
-      <thead><tr>${head("key", data.by ?? "series")}${head("now", "Newest")}<th class="wide">Window</th><th class="wide spark"><span class="visually-hidden">Course</span></th>${head("least", "Least")}${head("mean", "Mean")}${head("most", "Most")}</tr></thead>
+      <thead><tr>${head("key", data.by ?? "series")}${head("now", this.at === null ? "Newest" : "At pointer")}<th class="wide">Window</th><th class="wide spark"><span class="visually-hidden">Course</span></th>${head("least", "Least")}${head("mean", "Mean")}${head("most", "Most")}</tr></thead>
       <tbody>
         ${rows.map((/** @type {any} */ row) => html`<tr class=${this.hidden_.has(row.key) ? "off" : ""}>
           <td><button class="key" aria-pressed=${!this.hidden_.has(row.key)} title="Show or hide in the chart" @click=${() => this.#toggle(row.key)}><i class="s${row.color}"></i>${row.key}</button></td>

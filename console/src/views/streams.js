@@ -74,9 +74,9 @@ export class StreamsView extends Element {
     if (!found) return empty(`No stream is called ${this.name}.`);
     if (found.problem) return empty(found.problem);
     return html`<table>
-      <thead><tr><th class="number">Partition</th><th>Newest record</th><th class="number">Next offset</th><th>State</th></tr></thead>
+      <thead><tr><th>Partition</th><th>Newest record</th><th class="number">Next offset</th><th>State</th></tr></thead>
       <tbody>${found.partitions.map((/** @type {any} */ one) => html`<tr>
-        <td class="number">${one.partition}</td><td>${one.newest_ms ? since(one.newest_ms) : "none"}</td><td class="number">${whole(one.offset_next)}</td>
+        <td>${one.partition}</td><td>${one.newest_ms ? since(one.newest_ms) : "none"}</td><td class="number">${whole(one.offset_next)}</td>
         <td>${one.newest_ms === null ? badge("wait", "empty") : now_ms - one.newest_ms > SILENT_MS ? badge("warn", "silent") : badge("ok", "receiving")}</td>
       </tr>`)}</tbody></table>`;
   }
@@ -86,7 +86,7 @@ export class StreamsView extends Element {
     const schema = Object.entries(stream.document.schema ?? {});
     return html`<table class="fields">
         <thead><tr><th>Field</th><th>Type</th></tr></thead>
-        <tbody>${schema.map(([name, type]) => html`<tr><td>${name}</td><td><code>${typeof type === "string" ? type : JSON.stringify(type)}</code></td></tr>`)}</tbody>
+        <tbody>${schema.map(([name, type]) => html`<tr><td>${name}</td><td><code>${typeText(type)}</code></td></tr>`)}</tbody>
       </table>
       <p class="muted">Version ${stream.version}, ${stream.document.format ?? "json"}, registered ${time(stream.created_ms)}, kept ${stream.retention_ms === -1 ? "forever" : `for ${duration(stream.retention_ms)}`}.</p>`;
   }
@@ -102,6 +102,14 @@ export class StreamsView extends Element {
   }
 }
 customElements.define("sl-streams", StreamsView);
+
+/** The type of a field, as a document writes it. @param {any} field */
+function typeText(field) {
+  if (typeof field === "string") return field;
+  const { type, required, text, ...more } = field;
+  const rest = Object.entries(more).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`);
+  return `${typeof type === "string" ? type : JSON.stringify(type)}${required === false ? "?" : ""}${text ? ", text" : ""}${rest.length ? `, ${rest.join(", ")}` : ""}`;
+}
 
 /** What happened, newest first. */
 export class ActivityView extends Element {

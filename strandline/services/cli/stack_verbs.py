@@ -105,6 +105,32 @@ def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         print_json({"data_dir": str(directory), "stopped": True})
 
 
+@stack_app.command("open", epilog="Example: strandline open --data-dir /tmp/stack")
+def open_page(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
+    """Print the address of the console, the web page of the control service, and open it in a browser.
+
+    If the service requires a sign-in, the command also prints the file with the token of the stack.
+    """
+    address, token_file = _page_of(data_dir, url)
+    answer = {"page": address, "token_file": str(token_file) if token_file is not None else None}
+    answer["opened"] = False if as_json else typer.launch(address) == 0
+    lines = [address] + ([f"sign in with the token in {token_file}"] if token_file is not None else [])
+    show(answer, as_json, lambda: lines)
+
+
+def _page_of(data_dir: Path | None, url: str | None) -> tuple[str, Path | None]:
+    """Return the address of the console, and the file with the token of the stack if it has one."""
+    if url and data_dir is None:
+        return f"{url.rstrip('/')}/", None
+    from strandline.core.settings import Settings
+    from strandline.services.embedded.addresses import read_stack
+    from strandline.services.embedded.admin_token import ADMIN_TOKEN_FILE
+
+    addresses = read_stack(data_dir or Settings.read().data_dir)
+    token_file = Path(addresses.data_dir) / ADMIN_TOKEN_FILE
+    return f"{addresses.api_url}/", token_file if token_file.exists() else None
+
+
 @stack_app.command(epilog="Example: strandline netrc --data-dir /tmp/stack")
 def netrc(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Print the path of the file with which curl logs in to the Elasticsearch of the embedded stack.

@@ -458,6 +458,7 @@ def up(
     yours = {name: " (yours)" if name in where.outside else "" for name in OUTSIDE_FIELDS}
     lines = [
         *_state_lines(stack),
+        f"console {where.api_url}/",
         f"API {where.api_url}   HTTP ingest {where.ingest_url}   Elasticsearch {where.elasticsearch_url}{yours['elasticsearch']}",
         f"Kafka {where.kafka_bootstrap}{yours['kafka']}   MQTT broker {where.mqtt_url}{yours['mqtt']}   "
         f"MQTT server {where.mqtt_listener_url}",

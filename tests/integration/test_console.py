@@ -1,0 +1,156 @@
+"""The console in a browser (Debian's Chromium), over a control service with a ledger in SQLite and without other servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from strandline.ledger.states import Desired
+from tests.support.console import furnished_console
+from tests.support.console_browser import CHROMIUM, DESKTOP, PHONE, Watched, chromium, open_page
+from tests.support.console_pictures import VIEWS
+from tests.support.control import BOTH, Api
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str], Api]]:
+    """A console that requires a sign-in."""
+    with furnished_console(tmp_path_factory.mktemp("console"), tokens=True) as served:
+        yield served
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    found = Watched()
+    yield found
+    assert (found.errors, found.elsewhere) == ([], [])
+
+
+def test_every_view_shows_its_data_without_errors_and_other_hosts(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    """Sign in, open each view, act as an operator, sign out: 0 errors, 0 reports of the policy, 0 requests to other hosts."""
+    url, tokens, api = console
+    watched.expected = ("401",)
+    context, page = open_page(browser, url, watched)
+    page.goto("/")
+    page.get_by_label("Token").fill("sl_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_label("Token").fill(tokens["operator"])
+    page.get_by_role("button", name="Sign in").click()
+    rows = page.locator("article.job h3 a")
+    expect(rows).to_have_text(["meter-energy", "pump-pressure", "turbine-health", "turbine-export"])
+    expect(page.locator("article.job").first).to_contain_text("retention removed it")
+    expect(page.locator("h1")).to_contain_text("1 job needs attention")
+    assert page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])") == '[{},{},""]'
+    for address, there in VIEWS.values():
+        page.goto(f"/{address}")
+        expect(page.locator(there).first).to_be_visible()
+        assert page.locator(".failure, .stale").count() == 0
+
+    page.goto("/#/jobs/turbine-health")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator("dialog[open] code")).to_have_text(
+        ["strandline job stop turbine-health", "POST /v1/jobs/turbine-health/stop"]
+    )
+    page.locator("dialog[open]").get_by_role("button", name="Stop").click()
+    expect(page.locator("h1")).to_contain_text("stopped")
+    assert api.ledger.job("turbine-health").desired is Desired.STOPPED
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.locator("dialog[open]").get_by_role("button", name="Start").click()
+    expect(page.locator("h1")).to_contain_text("running")
+
+    page.get_by_text("operator", exact=True).click()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    context.close()
+
+
+def test_a_viewer_sees_the_reason_instead_of_actions(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched, size=PHONE, theme="dark")
+    page.goto("/#/jobs/pump-pressure")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    expect(page.locator(".actions")).to_contain_text("needs the role operator; viewer has viewer")
+    assert page.get_by_role("button", name="Stop").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.goto("/#/dead-letters/pump-pressure")
+    expect(page.locator(".aside")).to_contain_text(["Replay needs the role operator"])
+    context.close()
+
+
+@pytest.mark.long
+def test_an_empty_service_shows_ways_to_begin_and_the_first_job_when_it_exists(
+    browser: Browser, tmp_path: Path, watched: Watched
+) -> None:
+    with furnished_console(tmp_path, furnished=False) as (url, _, _api):
+        context, page = open_page(browser, url, watched)
+        page.goto("/")
+        expect(page.locator(".ways h2")).to_have_text(["Your own records", "The example", "The tutorial"])
+        headers = {"Content-Type": "application/yaml"}
+        assert httpx.post(f"{url}/v1/documents", content=BOTH, headers=headers).status_code == 200
+        expect(page.locator("article.job h3 a")).to_have_text(["power"])
+        context.close()
+
+
+@pytest.mark.long
+def test_panels_fail_alone_and_the_page_reconnects(browser: Browser, tmp_path: Path) -> None:
+    watched = Watched()
+    with furnished_console(tmp_path) as (url, _, _api):
+        context, page = open_page(browser, url, watched)
+        page.goto("/")
+        expect(page.locator("article.job")).to_have_count(4)
+        expect(page.locator(".link.ok")).to_be_visible()
+        page.route(
+            "**/v1/arrivals", lambda route: route.fulfill(status=503, json={"code": "x", "detail": "Kafka is away"})
+        )
+        expect(page.locator(".stale")).to_contain_text("old: Kafka is away", timeout=60_000)
+        expect(page.locator("article.job")).to_have_count(4)
+        page.unroute("**/v1/arrivals")
+        expect(page.locator(".stale")).to_have_count(0, timeout=60_000)
+        context.set_offline(True)
+        expect(page.locator(".stale").first).to_contain_text("The control service does not answer", timeout=60_000)
+        context.set_offline(False)
+        expect(page.locator(".stale")).to_have_count(0, timeout=60_000)
+        context.close()
+    assert watched.elsewhere == []
+
+
+@pytest.mark.long
+def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, tmp_path: Path, watched: Watched) -> None:
+    with furnished_console(tmp_path) as (url, _, api):
+        context, page = open_page(browser, url, watched, size=DESKTOP)
+        page.goto("/")
+        expect(page.locator("article.job")).to_have_count(4)
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("option")).to_have_count(12)
+        page.keyboard.type("restart pump")
+        expect(page.get_by_role("option")).to_have_text(["Restart pump-pressureAction"])
+        page.keyboard.press("Enter")
+        expect(page.locator("dialog[open] h2")).to_have_text("Restart: pump-pressure")
+        before = api.ledger.job("pump-pressure").epoch
+        page.locator("dialog[open]").get_by_role("button", name="Restart").focus()
+        page.keyboard.press("Enter")
+        wait_until(lambda: api.ledger.job("pump-pressure").epoch, lambda epoch: epoch > before, "another run")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("dead")
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("Dead letters")
+        context.close()
