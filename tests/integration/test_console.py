@@ -67,11 +67,11 @@ def test_every_view_shows_its_data_without_errors_and_other_hosts(
     expect(page.locator("dialog[open] code")).to_have_text(
         ["strandline job stop turbine-health", "POST /v1/jobs/turbine-health/stop"]
     )
-    page.locator("dialog[open]").get_by_role("button", name="Stop").click()
+    page.locator("dialog[open]").get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator("h1")).to_contain_text("stopped")
     assert api.ledger.job("turbine-health").desired is Desired.STOPPED
     page.get_by_role("button", name="Start", exact=True).click()
-    page.locator("dialog[open]").get_by_role("button", name="Start").click()
+    page.locator("dialog[open]").get_by_role("button", name="Start", exact=True).click()
     expect(page.locator("h1")).to_contain_text("running")
 
     page.get_by_text("operator", exact=True).click()
@@ -89,7 +89,7 @@ def test_a_viewer_sees_the_reason_instead_of_actions(
     page.get_by_label("Token").fill(tokens["viewer"])
     page.keyboard.press("Enter")
     expect(page.locator(".actions")).to_contain_text("needs the role operator; viewer has viewer")
-    assert page.get_by_role("button", name="Stop").count() == 0
+    assert page.get_by_role("button", name="Stop", exact=True).count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     page.goto("/#/dead-letters/pump-pressure")
     expect(page.locator(".aside")).to_contain_text(["Replay needs the role operator"])
@@ -146,7 +146,7 @@ def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, tmp_path
         page.keyboard.press("Enter")
         expect(page.locator("dialog[open] h2")).to_have_text("Restart: pump-pressure")
         before = api.ledger.job("pump-pressure").epoch
-        page.locator("dialog[open]").get_by_role("button", name="Restart").focus()
+        page.locator("dialog[open]").get_by_role("button", name="Restart", exact=True).focus()
         page.keyboard.press("Enter")
         wait_until(lambda: api.ledger.job("pump-pressure").epoch, lambda epoch: epoch > before, "another run")
         page.keyboard.press("Control+k")

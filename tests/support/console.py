@@ -318,18 +318,21 @@ def furnished_console(
     ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
     sa.event.listen(ledger._database._readers, "connect", _sync_nothing)
     now_ms = time.time_ns() // 1_000_000
-    api = Api(ledger)
-    api.log = FurnishedLog(now_ms)
+    log = FurnishedLog(now_ms)
     supervisor = ObedientSupervisor(ledger)
     keeper = Doorkeeper(ledger, look_s=1, kept_s=60) if tokens else None
-    api = _service(ledger, api.log, supervisor, keeper)
+    api = _service(ledger, log, supervisor, keeper)
     if furnished:
-        furnish(api, now_ms, step_min)
+        furnish(_service(ledger, log, supervisor, None), now_ms, step_min)
     made = tokens_of_each_kind(ledger, "turbines") if tokens else {}
     with patch.object(results, "read_series", drawn_series):
         try:
-            with serving(create_app(api._dependencies, (), keeper)) as url:
-                yield url, made, api
+            app = create_app(api._dependencies, (), keeper)
+            with serving(app) as url:
+                try:
+                    yield url, made, api
+                finally:
+                    app.state.is_ending = lambda: True  # the pages follow events, and may still be open
         finally:
             if keeper is not None:
                 keeper.close()
