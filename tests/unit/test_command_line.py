@@ -392,8 +392,24 @@ def test_every_verb_is_in_the_docs() -> None:
     assert [words for words in leaf_commands() if not re.search(rf"`{' '.join(words)}\b", table)] == []
 
 
+def test_open_prints_the_address_of_the_console_and_opens_it(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def launch(address: str) -> int:
+        opened.append(address)
+        return 0
+
+    monkeypatch.setattr(typer, "launch", launch)
+    assert say("open", "--url", "http://127.0.0.1:18080").out == "http://127.0.0.1:18080/\n"
+    assert opened == ["http://127.0.0.1:18080/"]
+    answer = json.loads(say("open", "--url", "http://127.0.0.1:18080", "--json").out)
+    assert answer == {"page": "http://127.0.0.1:18080/", "token_file": None, "opened": False}
+    assert len(opened) == 1, "programs only read the address"
+    assert say("open").code == 1, "there is no stack"
+
+
 def test_every_verb_that_asks_a_control_service_takes_a_file_with_the_token(say: Say, tmp_path: Path) -> None:
-    """But the doctor, which asks it for nothing but its health."""
+    """Except `doctor`, which reads its health only, and `open`, which only prints its address."""
     lacking = []
     for words in leaf_commands():
         command = typer.main.get_command(command_line.app)
@@ -401,7 +417,7 @@ def test_every_verb_that_asks_a_control_service_takes_a_file_with_the_token(say:
             command = command.commands[word]
         names = {parameter.name for parameter in command.params}
         lacking += [words] if "url" in names and "token_file" not in names else []
-    assert lacking == [("doctor",)]
+    assert sorted(lacking) == [("doctor",), ("open",)]
     for verb in (("ingest", "turbines", __file__), ("pipeline", "preview", "power"), ("pipeline", "explain", "power")):
         said = say(*verb, "--url", "http://127.0.0.1:9", "--token-file", str(tmp_path / "none"))
         assert (said.code, "none can't be read" in said.err) == (1, True)

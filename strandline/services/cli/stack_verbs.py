@@ -112,8 +112,8 @@ def open_page(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False
     If the service requires a sign-in, the command also prints the file with the token of the stack.
     """
     address, token_file = _page_of(data_dir, url)
-    answer = {"page": address, "token_file": str(token_file) if token_file is not None else None}
-    answer["opened"] = False if as_json else typer.launch(address) == 0
+    is_opened = not as_json and typer.launch(address) == 0
+    answer = {"page": address, "token_file": str(token_file) if token_file else None, "opened": is_opened}
     lines = [address] + ([f"sign in with the token in {token_file}"] if token_file is not None else [])
     show(answer, as_json, lambda: lines)
 
