@@ -1,9 +1,13 @@
-"""Pictures of the console for the documentation: `python -m tests.support.console_pictures [FOLDER]`."""
+"""Pictures of the console for the documentation: `python -m tests.support.console_pictures [light|dark|phone ...]`.
+
+Reduce their colours afterwards: `pngquant --quality 60-90 --force --ext .png 96 docs/pictures/console-*.png`.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from playwright.sync_api import Page
@@ -23,28 +27,32 @@ VIEWS = {
 """Name -> address, and what is there when the view is complete."""
 
 
-def take(page: Page, name: str, folder: Path) -> Path:
-    """Take a picture of the view that the page shows, with all that is below the window."""
+MODES = {"light": (DESKTOP, "light", ""), "dark": (DESKTOP, "dark", "-dark"), "phone": (PHONE, "light", "-phone")}
+"""Name -> size of the window, theme, end of the names of the pictures."""
+
+
+def take(page: Page, name: str, *, is_whole: bool) -> Path:
+    """Take a picture of the view that the page shows. `is_whole`: with all that is below the window."""
     page.wait_for_timeout(700)
-    path = folder / f"console-{name}.png"
-    page.screenshot(path=path, full_page=True)
+    path = FOLDER / f"console-{name}.png"
+    page.screenshot(path=path, full_page=is_whole)
     return path
 
 
-def main(folder: Path) -> None:
-    """Take each view in both themes, and in the width of a phone."""
+def main(modes: Sequence[str]) -> None:
+    """Take each view in these modes."""
     watched = Watched()
     with tempfile.TemporaryDirectory() as data, chromium() as browser:
         with furnished_console(Path(data), step_min=10) as (url, _, _api):
-            for theme, size, suffix in (("light", DESKTOP, ""), ("dark", DESKTOP, "-dark"), ("light", PHONE, "-phone")):
+            for size, theme, suffix in (MODES[mode] for mode in modes):
                 context, page = open_page(browser, url, watched, size=size, theme=theme)
                 for name, (address, there) in VIEWS.items():
                     page.goto(f"/{address}")
                     page.wait_for_selector(there)
-                    print(take(page, f"{name}{suffix}", folder), flush=True)
+                    print(take(page, f"{name}{suffix}", is_whole=size is DESKTOP), flush=True)
                 context.close()
     print(*watched.errors, *watched.elsewhere, sep="\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
+    main(sys.argv[1:] or list(MODES))
