@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -352,5 +353,4 @@ if __name__ == "__main__":
             print(
                 where, json.dumps({kind: known[kind] for kind in ("viewer", "operator") if kind in known}), flush=True
             )
-            while True:
-                time.sleep(60)
+            signal.pause()
