@@ -59,8 +59,9 @@ class AllowedHosts:
       machine.
     """
 
-    def __init__(self, entries: Sequence[str]) -> None:
-        """Raises ValueError for an entry that is neither."""
+    def __init__(self, entries: Sequence[str], setting: str = "STRANDLINE_POLL_HOSTS") -> None:
+        """`setting`: name of the setting with the entries, for errors. Raises ValueError for an entry that is neither."""
+        self._setting = setting
         self._networks: list[Network] = []
         self._names: set[str] = set()
         for entry in entries:
@@ -86,7 +87,7 @@ class AllowedHosts:
                 return text
         shown = ", ".join(addresses)
         where = host if shown == host else f"{host} ({shown})"
-        raise NotAllowed(f"{where} may not be asked; add the host, or its address, to STRANDLINE_POLL_HOSTS")
+        raise NotAllowed(f"{where} may not be asked; add the host, or its address, to {self._setting}")
 
     def names(self, host: str) -> bool:
         """Return True if an entry is this host's name, or contains the address that stands for its name in a URL. Nothing is

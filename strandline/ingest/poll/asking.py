@@ -1,4 +1,4 @@
-"""One GET request: sent, answered within bounds of time and size, or one of these errors.
+"""One request: sent, answered within bounds of time and size, or one of these errors.
 
 * AskFailed            the device did not answer as it should; asking again later may help
   - TooLarge (framing) the answer is larger than a bound
@@ -121,8 +121,11 @@ class Asker:
     body_bytes_max: int
     tls: ssl.SSLContext
 
-    async def ask(self, url: str, headers: Sequence[tuple[str, str]], timeout_s: float) -> Reply:
-        """The whole answer, whatever its status. Raises AskFailed, NotAllowed and TooLarge.
+    async def ask(
+        self, url: str, headers: Sequence[tuple[str, str]], timeout_s: float, body: bytes | None = None
+    ) -> Reply:
+        """The whole answer, whatever its status. `body`: sent with POST; None for a GET request. Raises AskFailed, NotAllowed and
+        TooLarge.
 
         1. Resolve the name, and check the address.
         2. Connect to that address; TLS checks the name.
@@ -130,7 +133,7 @@ class Asker:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._ask(url, headers)
+                return await self._ask(url, headers, body)
         except TimeoutError as error:
             raise AskFailed("timeout", f"no whole answer within {timeout_s:g} s") from error
         except Unresolved as error:
@@ -140,7 +143,7 @@ class Asker:
         except OSError as error:
             raise AskFailed("unreachable", f"the connection failed: {error.strerror or error}") from error
 
-    async def _ask(self, url: str, headers: Sequence[tuple[str, str]]) -> Reply:
+    async def _ask(self, url: str, headers: Sequence[tuple[str, str]], body: bytes | None) -> Reply:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
         address = self.allowed.address_for(host, await resolve(host, port))
@@ -153,9 +156,11 @@ class Asker:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             name = f"[{host}]" if ":" in host else host
             named = name if port == _DEFAULT_PORTS[parts.scheme] else f"{name}:{port}"
-            lines = [f"GET {target} HTTP/1.1", f"Host: {named}", "Connection: close"]
+            method = "GET" if body is None else "POST"
+            lines = [f"{method} {target} HTTP/1.1", f"Host: {named}", "Connection: close"]
+            lines += [] if body is None else [f"Content-Length: {len(body)}"]
             lines += [f"{header}: {value}" for header, value in headers]
-            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
             return await self._read(reader, reading)
         finally:
             self.room.give_back(len(reading.body))

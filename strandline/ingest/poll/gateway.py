@@ -14,20 +14,18 @@ import ssl
 import sys
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import structlog
 from prometheus_client import Counter, Gauge
 from pydantic import Field, SecretStr, field_validator
 
-from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
-from strandline.core.streams.entrances import takes_secrets
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.poll.addresses import AllowedHosts
 from strandline.ingest.poll.asking import Asker, BytesRoom
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
+from strandline.ingest.poll.secrets import NamedSecrets
 from strandline.ingest.poll.validators import Validators, name_of
 
 logger = structlog.get_logger()
@@ -35,7 +33,6 @@ logger = structlog.get_logger()
 BYTES_HELD_MAX = 64 * 1024 * 1024
 """Of all answers that are arriving."""
 SAVE_EVERY_S = 1.0
-SECRET_BYTES_MAX = 10_000
 VALIDATORS_FILE = "validators.json"
 
 
@@ -71,49 +68,13 @@ class PollSettings(Settings):
         return hosts
 
 
-class Secrets:
-    """The values that requests need and documents don't hold."""
+class Secrets(NamedSecrets):
+    """The values that requests need and documents don't contain."""
 
     def __init__(self, settings: PollSettings) -> None:
-        self._directory = settings.poll_secrets_dir
-        self._values = settings.poll_secrets
-        self._hosts = {name: AllowedHosts(entries) for name, entries in settings.poll_secret_hosts.items()}
-
-    def value_for(self, name: str, url: str) -> str:
-        """Return the secret for a request to this URL. Raises InvalidSettings, which doesn't contain the secret, if it must not
-        be sent there: each secret is bound to its hosts, and isn't sent by plain HTTP, except to this machine."""
-        host = urlsplit(url).hostname or ""
-        if not takes_secrets(url):
-            raise InvalidSettings(
-                f"secret {name}: the URL of {host} is of http; change it to https in the stream's document"
-            )
-        hosts = self._hosts.get(name)
-        if hosts is None or not hosts.names(host):
-            raise InvalidSettings(
-                f"secret {name}: it must not be sent to {host}; to allow that, add the host to "
-                f'STRANDLINE_POLL_SECRET_HOSTS, as {{"{name}": ["{host}"]}}'
-            )
-        return self.value(name)
-
-    def value(self, name: str) -> str:
-        """Raises InvalidSettings, which doesn't show the value, when there is none or it can't be a header."""
-        if name in self._values:
-            value = self._values[name].get_secret_value()
-        elif self._directory is not None:
-            try:
-                with (self._directory / name).open(encoding="latin-1") as file:
-                    value = file.read(SECRET_BYTES_MAX).removesuffix("\n").removesuffix("\r")
-            except OSError as error:
-                raise InvalidSettings(
-                    f"the secret {name} can't be read from {self._directory}: {error.strerror}; put it there as a file"
-                ) from error
-        else:
-            raise InvalidSettings(
-                f"there is no secret {name}; put it into a file of that name in STRANDLINE_POLL_SECRETS_DIR"
-            )
-        if not value or not value.isascii() or not value.isprintable():
-            raise InvalidSettings(f"the secret {name} is empty, or holds what no header can; write it again")
-        return value
+        super().__init__(
+            settings.poll_secrets_dir, settings.poll_secrets, settings.poll_secret_hosts, "STRANDLINE_POLL"
+        )
 
 
 class PollGateway:
