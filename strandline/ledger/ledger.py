@@ -9,6 +9,7 @@ from strandline.ledger.leases import Leases
 from strandline.ledger.lives import Lives
 from strandline.ledger.lookups.sources import LookupSources
 from strandline.ledger.lookups.versions import Lookups
+from strandline.ledger.notices import Notices
 from strandline.ledger.progress import Progress
 from strandline.ledger.registry import Registry
 from strandline.ledger.replays import Replays
@@ -17,7 +18,9 @@ from strandline.ledger.schemas import Schemas
 from strandline.ledger.tokens import Tokens
 
 
-class Ledger(Registry, Leases, Progress, Backfills, Lives, Replays, Journal, Schemas, Lookups, LookupSources, Tokens):
+class Ledger(
+    Registry, Leases, Progress, Backfills, Lives, Replays, Journal, Schemas, Lookups, LookupSources, Tokens, Notices
+):
     """The ledger's database, SQLite or PostgreSQL. Synchronous; may be shared by the threads of one process.
 
     Every method may raise LedgerUnavailable: then it is unknown whether a write was done, and it may be repeated.

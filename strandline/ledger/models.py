@@ -572,3 +572,89 @@ one_live_token = sa.Index(
     sqlite_where=tokens.c.revoked_ms.is_(None),
     postgresql_where=tokens.c.revoked_ms.is_(None),
 )
+
+notices = sa.Table(
+    "notices",
+    metadata,
+    sa.Column("name", PlainText, primary_key=True),
+    _number("version"),
+    _json("document"),
+    _number("created_ms"),
+    _number("applied_ms"),
+    _number("event_seen"),
+    _json("memory"),
+    _number("revision"),
+    _number("muted_until_ms", nullable=True),
+    _text("muted_by", nullable=True),
+    sa.CheckConstraint("version >= 1", name="version"),
+)
+
+notice_problems = sa.Table(
+    "notice_problems",
+    metadata,
+    sa.Column("notice", PlainText, sa.ForeignKey("notices.name"), primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    _text("condition"),
+    _text("subject"),
+    _text("job", nullable=True),
+    _number("cause"),
+    _number("since_ms"),
+    _number("opened_ms"),
+    _text("title"),
+    _text("reason"),
+    _text("affected"),
+    _text("action"),
+    _number("reported_ms", nullable=True),
+    _number("reminded_ms", nullable=True),
+    _number("ended_ms", nullable=True),
+    _number("end_reported_ms", nullable=True),
+)
+one_open_problem = sa.Index(
+    "uq_notice_problems_open",
+    notice_problems.c.notice,
+    notice_problems.c.condition,
+    notice_problems.c.subject,
+    unique=True,
+    sqlite_where=notice_problems.c.ended_ms.is_(None),
+    postgresql_where=notice_problems.c.ended_ms.is_(None),
+)
+
+notice_messages = sa.Table(
+    "notice_messages",
+    metadata,
+    sa.Column("notice", PlainText, sa.ForeignKey("notices.name"), primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    _text("channel"),
+    _text("kind"),
+    sa.Column("problems", JsonList, nullable=False),
+    _json("content"),
+    _number("made_ms"),
+    _number("due_ms"),
+    _number("attempts"),
+    _number("sent_ms", nullable=True),
+    _number("merged_into", nullable=True),
+    _number("given_up_ms", nullable=True),
+    _text("error"),
+)
+
+notice_attempts = sa.Table(
+    "notice_attempts",
+    metadata,
+    sa.Column("notice", PlainText, primary_key=True),
+    sa.Column("message", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    _text("channel"),
+    _number("begun_ms"),
+    _number("ended_ms", nullable=True),
+    sa.ForeignKeyConstraint(["notice", "message"], ["notice_messages.notice", "notice_messages.number"]),
+)
+
+notice_leader = sa.Table(
+    "notice_leader",
+    metadata,
+    sa.Column("name", PlainText, primary_key=True),
+    _text("holder"),
+    _number("epoch"),
+    _number("until_ms"),
+    _number("length_ms"),
+)
