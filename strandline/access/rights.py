@@ -95,6 +95,8 @@ REST_OPERATIONS: dict[str, Need] = {
     "GET /v1/results/{alias}": Need.VIEWER,
     "GET /v1/results/{alias}/{document}/records": Need.VIEWER,
     "GET /v1/events": Need.VIEWER,
+    "GET /v1/notices": Need.VIEWER,
+    "GET /v1/notices/{name}": Need.VIEWER,
     # These read a document and change nothing.
     "POST /v1/pipelines/check": Need.VIEWER,
     "POST /v1/pipelines/preview": Need.VIEWER,
@@ -109,6 +111,9 @@ REST_OPERATIONS: dict[str, Need] = {
     "DELETE /v1/jobs/{name}": Need.OPERATOR,
     "DELETE /v1/streams/{name}": Need.OPERATOR,
     "DELETE /v1/lookups/{name}": Need.OPERATOR,
+    "POST /v1/notices/{name}/test": Need.OPERATOR,
+    "POST /v1/notices/{name}/mute": Need.OPERATOR,
+    "DELETE /v1/notices/{name}": Need.OPERATOR,
     "POST /v1/jobs/{name}/dead-letters/replay": Need.OPERATOR,
     "POST /v1/jobs/{name}/dead-letters/repair": Need.OPERATOR,
     "POST /v1/jobs/{name}/audit": Need.OPERATOR,

@@ -1,4 +1,4 @@
-"""Documents as people write them: YAML, several in a file, each one a stream, a lookup or a pipeline.
+"""Documents as people write them: YAML, several in a file, each one a stream, a lookup, a pipeline or a notice.
 
 The reader takes less than YAML offers, so that a document means the same to every reader and always fits into JSON:
 scalars resolve as in YAML 1.2 (`on`, `no` and `2026-11-01` are text), and anchors, aliases, tags, duplicate keys,
@@ -18,7 +18,7 @@ import yaml
 
 from strandline.core.errors import InvalidDocument, Problem
 
-KINDS = ("stream", "lookup", "pipeline")
+KINDS = ("stream", "lookup", "pipeline", "notice")
 """The first field of a document says what it is, and its value is the name."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
 """Streams, jobs and emissions: legal as a Kafka topic, as an index name, in a path and in a URL."""
@@ -108,7 +108,7 @@ def read_documents(text: str | bytes, source: str, kinds: Sequence[str] = KINDS)
     those that it may hold.
 
     Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused,
-    holds no document, or when a document is not exactly one of stream, lookup and pipeline with a legal name.
+    holds no document, or when a document is not exactly one of these kinds with a legal name.
     """
     packed = _PACKED_BYTES.finditer(text) if isinstance(text, bytes) else _PACKED_TEXT.finditer(text)
     if len(text) - sum(found.end() - found.start() for found in packed) > DOCUMENT_BYTES_MAX:

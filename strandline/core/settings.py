@@ -19,7 +19,7 @@ from strandline.core.errors import InvalidSettings
 from strandline.core.files.text_rows import RECORD_BYTES_MAX
 
 _URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url", "sql_sink_url")
-_MAPS_WITH_SECRETS = ("kafka_properties", "poll_secrets", "sql_sources")
+_MAPS_WITH_SECRETS = ("kafka_properties", "notice_secrets", "poll_secrets", "sql_sources")
 """Read as JSON objects."""
 _PREFIX = "STRANDLINE_"
 

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.database import Part
+from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.models import backfills
 from strandline.ledger.registry import lock_job
 from strandline.ledger.states import (
@@ -171,6 +172,12 @@ class Backfills(Part):
                 raise Conflict(
                     f"backfill {generation} of job {job} is {row.state.value} and can't become {to.value} from there"
                 )
+            if to in (BackfillState.COMPLETE, BackfillState.FAILED):
+                why = f": {message}" if message else ""
+                text = f"backfill {generation} of job {job} is {to.value}{why}"
+                facts = {"generation": generation, "state": to.value}
+                event = NewEvent("backfill_ended", text, job, facts=facts)
+                insert_event(self._database, connection, self._clock_ms(), event)
             return self._put(connection, replace(row, state=to, message=message))
 
     def _put(self, connection: sa.Connection, row: BackfillRow) -> BackfillRow:

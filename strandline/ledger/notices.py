@@ -4,9 +4,9 @@ One control service leads the notices, by a lease of its own on the database's c
 its lease, so a service that was replaced changes nothing any more. All times are of the database's clock, which all control
 services share.
 
-A message is recorded before it is sent, together with what made it necessary. Each attempt to send it is recorded before it starts
-and when it has ended. An attempt that has no end was interrupted: its message is sent again, and the attempt still counts for the
-limit per minute.
+A message is recorded before it is sent, together with what made it necessary. Each attempt to send it is recorded before it
+starts and when it has ended. An attempt that has no end was interrupted: its message is sent again, and the attempt still counts
+for the limit per minute.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from strandline.core.errors import Fenced, NotFound
 from strandline.ledger.database import Part
 from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.models import (
+    checkpoints,
     events,
     notice_attempts,
     notice_leader,
@@ -219,6 +220,11 @@ class Notices(Part):
                 _end_interrupted(connection, now_ms)
             return epoch, now_ms
 
+    def notice_clock_ms(self) -> int:
+        """Return the time of the database."""
+        with self._database.reading("read the time") as connection:
+            return self._now_ms(connection)
+
     def release_notices(self, service: str) -> None:
         """Give back the lease of any process of this control service, so that its next process, or another service, can lead
         immediately. The holder of a lease is `SERVICE/PROCESS`."""
@@ -271,6 +277,17 @@ class Notices(Part):
         wanted = sa.select(events).where(events.c.kind.in_(kinds), events.c.at_ms > after_ms).order_by(events.c.id)
         with self._database.reading("read recent events") as connection:
             return [EventRow(*row) for row in connection.execute(wanted)]
+
+    def rejected_since(self, job: str, since_ms: int) -> dict[str, int]:
+        """Return how many records a job has rejected since a time, by reason. Zero counts are left out."""
+        total = (
+            sa.select(checkpoints.c.rejected_total).where(checkpoints.c.job == job).order_by(checkpoints.c.slice.desc())
+        )
+        with self._database.reading(f"count what job {job} has rejected") as connection:
+            newest = connection.execute(total.limit(1)).scalar()
+            before = connection.execute(total.where(checkpoints.c.committed_ms <= since_ms).limit(1)).scalar()
+        counts = {reason: count - (before or {}).get(reason, 0) for reason, count in (newest or {}).items()}
+        return {reason: count for reason, count in counts.items() if count > 0}
 
     def record_notice(self, epoch: int, row: NoticeRow, changes: NoticeChanges) -> None:
         """Record what one look at a notice found, and the messages about it, in one transaction.
@@ -364,9 +381,13 @@ class Notices(Part):
             this = (columns.notice == attempt.notice) & (columns.number == attempt.message)
             attempts = notice_attempts.c
             mine = (attempts.notice == attempt.notice) & (attempts.message == attempt.message)
-            connection.execute(
-                sa.update(notice_attempts).where(mine, attempts.number == attempt.number).values(ended_ms=now_ms)
+            ended = connection.execute(
+                sa.update(notice_attempts)
+                .where(mine, attempts.number == attempt.number, attempts.ended_ms.is_(None))
+                .values(ended_ms=now_ms)
             )
+            if error is not None and ended.rowcount == 0:
+                return  # a new leader, or an earlier call, has ended it
             if error is None:
                 values: dict[str, Any] = {"sent_ms": now_ms, "error": ""}
             else:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, InvalidDocument, NotFound
 from strandline.ledger.database import Part
+from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.lookups.needs import lookups_of_version
 from strandline.ledger.models import (
     checkpoints,
@@ -336,7 +337,16 @@ class Registry(Part):
                     updated_ms=self._clock_ms(),
                 )
             )
+            if to is JobState.FAILED and job.state is not to:
+                self._insert_event(connection, NewEvent("job_failed", message, name, job.epoch))
+            if completes and job.state is not to:
+                text = f"batch {name} has completed: it has read all records up to its end and closed all windows"
+                self._insert_event(connection, NewEvent("batch_completed", text, name, job.epoch))
             return read_job(connection, name)
+
+    def _insert_event(self, connection: sa.Connection, event: NewEvent) -> None:
+        """Record an event in the transaction of what it reports, so that there is neither without the other."""
+        insert_event(self._database, connection, self._clock_ms(), event)
 
 
 def read_job(connection: sa.Connection, name: str) -> JobRow:

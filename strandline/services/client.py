@@ -123,6 +123,23 @@ class ControlClient:
         """Delete a lookup that no job needs. Raises NotFound, Conflict."""
         return self._ask("DELETE", f"/v1/lookups/{quote(name, safe='')}")
 
+    def notice(self, name: str) -> Answer:
+        """A notice, its problems and its messages. Raises NotFound."""
+        return self.get(_notice_path(name))
+
+    def test_notice(self, name: str) -> Answer:
+        """Send a test message to each channel of a notice; returns immediately. Raises NotFound."""
+        return self._ask("POST", f"{_notice_path(name)}/test")
+
+    def mute_notice(self, name: str, until_ms: int | None) -> Answer:
+        """Hold back the messages of a notice until a time; None ends that. Raises NotFound."""
+        asked = {} if until_ms is None else {"until_ms": until_ms}
+        return self._ask("POST", f"{_notice_path(name)}/mute", params=asked)
+
+    def delete_notice(self, name: str) -> Answer:
+        """Delete a notice. Raises NotFound."""
+        return self._ask("DELETE", _notice_path(name))
+
     def undeclared(self, name: str) -> Answer:
         """What the stream's newest records hold that its schema doesn't declare. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}/undeclared")
@@ -324,6 +341,10 @@ class Patience:
 def authorization(token: str | None) -> dict[str, str]:
     """The header that shows a token."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def _notice_path(name: str) -> str:
+    return f"/v1/notices/{quote(name, safe='')}"
 
 
 def job_path(name: str) -> str:

@@ -34,6 +34,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
 from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
+from strandline.notices.settings import NoticeSettings
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.processing.source.followed.reading import SourceReader
 from strandline.results.generations import discard_generation, newest_generation
@@ -43,6 +44,7 @@ from strandline.services.rest.api import create_app
 from strandline.services.rest.apply_documents import Applier, check_documents, ensure_templates
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.rest.guards.bounded_http import BoundedHttp
+from strandline.services.rest.notice_surroundings import notice_service
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
@@ -71,7 +73,7 @@ REQUESTS_END_S = 3
 """How long running requests may take when the service ends."""
 
 
-class ControlSettings(Settings):
+class ControlSettings(NoticeSettings):
     """The settings that only the control service needs, and all others."""
 
     control_names: tuple[str, ...] = ()
@@ -233,6 +235,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         lives,
         dead_letters,
         LookupFollower(ledger, sources, name),
+        notice_service(ledger, log, settings, name),
         settings.elasticsearch_url,
         settings.data_dir,
         partial(store_away, settings=settings),

@@ -31,6 +31,8 @@ from strandline.log.kafka_status import (
     StoredDeadLetter,
 )
 from strandline.log.topics import require_whole_log
+from strandline.notices.service import NoticeService
+from strandline.notices.view import Surroundings
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.services.rest.api import create_app
@@ -44,6 +46,7 @@ from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor
+from tests.support.notices import a_channel_tools
 from tests.support.typed_sources import TypedSources
 from tests.support.waiting import wait_until
 
@@ -291,6 +294,7 @@ class Api:
         old_slices = OldSlices(
             ledger, lambda job: False, lambda stream: self.log.range(stream).offset_first, SlicesKept(1, 31)
         )
+        self.notices = NoticeService(ledger, "control-test", a_channel_tools(), Surroundings())
         self._dependencies = Dependencies(
             ledger,
             self.log,
@@ -303,6 +307,7 @@ class Api:
             JobLives(ledger, Admin(self.log, self.topics), elasticsearch_url),
             Letters(ledger, self.log, "127.0.0.1:1", 1_000_000),
             LookupFollower(ledger, self.sources, "control-test"),
+            self.notices,
             elasticsearch_url,
             data_dir,
             lambda pipeline: "Elasticsearch" if self.index_is_away else None,

@@ -40,7 +40,7 @@ def documents_of_the_docs() -> dict[str, str]:
     for page in sorted((ROOT / "docs").rglob("*.md")):
         for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)):
             try:
-                canonical(read_documents(block, page.name))
+                canonical(read_documents(block, page.name, tuple(SPECS)))
             except (InvalidDocument, yaml.YAMLError):
                 continue  # a part of a document, or one that names a file
             found[f"{page.name}-{number}"] = block

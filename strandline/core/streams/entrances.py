@@ -155,7 +155,7 @@ class PollSpec(DocumentModel):
     """What the records lack: field -> text."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if problem := _problem_of_url(self.url):
+        if problem := problem_of_url(self.url):
             yield ("url",), problem
         if not 100 <= self.every <= 86_400_000:
             yield ("every",), f"is {format_duration(self.every)}; expected 100ms to 1d"
@@ -189,11 +189,11 @@ def takes_secrets(url: str) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return True  # `_problem_of_url` reports it
+        return True  # `problem_of_url` reports it
     return parts.scheme != "http" or is_loopback(parts.hostname or "")
 
 
-def _problem_of_url(url: str) -> str | None:
+def problem_of_url(url: str) -> str | None:
     """Why the URL can't be asked."""
     try:
         parts = urlsplit(url)

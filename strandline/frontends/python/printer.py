@@ -25,6 +25,8 @@ def as_python(documents: Iterable[Mapping[str, Any]]) -> str:
     lines: list[str] = []
     functions: set[str] = set()
     for document in documents:
+        if "notice" in document:
+            raise PermanentError(f"Python has no form for notice '{document['notice']}'; keep it in a file of YAML")
         kind = next(one for one in ("stream", "lookup", "pipeline") if one in document)
         name = _variable(document[kind], used)
         if kind == "pipeline":

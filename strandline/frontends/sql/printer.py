@@ -32,6 +32,8 @@ def as_sql(documents: Iterable[Mapping[str, Any]]) -> str:
     statements: list[str] = []
     documents = list(documents)
     for document in documents:
+        if "notice" in document:
+            raise PermanentError(f"SQL has no form for notice '{document['notice']}'; keep it in a file of YAML")
         if "pipeline" not in document:
             statements.append(_stream(document, "stream" if "stream" in document else "lookup"))
         else:

@@ -27,6 +27,7 @@ from strandline.services.cli.ingest_verbs import ingest_app, spool_app
 from strandline.services.cli.job_verbs import audit_app, job_app
 from strandline.services.cli.kibana_verbs import kibana_app
 from strandline.services.cli.lookups.lookup_verbs import lookup_app
+from strandline.services.cli.notice_verbs import notice_app
 from strandline.services.cli.options import Wide, trust
 from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error, print_wide
 from strandline.services.cli.result_verbs import results_app
@@ -50,6 +51,7 @@ app.add_typer(job_app, name="job")
 app.add_typer(batch_app, name="batch")
 app.add_typer(stream_app, name="stream")
 app.add_typer(lookup_app, name="lookup")
+app.add_typer(notice_app, name="notice")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(results_app)

@@ -34,6 +34,7 @@ from strandline.services.rest.routes import (
     health,
     jobs,
     lookups,
+    notices,
     results,
     session,
     streams,
@@ -56,7 +57,7 @@ def create_app(
     record_bytes_max: int = BODY_BYTES_MAX,
 ) -> FastAPI:
     """The app over `dependencies`. It starts the supervisor, the backfills, the removal of old slices, the copying of dead
-    letters and the following of lookups when it starts, and closes them when it ends.
+    letters, the following of lookups and the notices when it starts, and closes them when it ends.
 
     `names` are the host names under which it answers, beside loopback's. `doorkeeper` asks for tokens; without one whoever
     reaches the service may do everything. The caller closes it. `record_bytes_max` is the largest record that gateways
@@ -72,11 +73,13 @@ def create_app(
         dependencies.old_slices.start()
         dependencies.dead_letter_copies.start()
         dependencies.lookups.start()
+        dependencies.notices.start()
         following = asyncio.create_task(doorkeeper.follow()) if doorkeeper is not None else None
         yield
         if following is not None:
             following.cancel()
         await run_in_threadpool(dependencies.close_limited)
+        await run_in_threadpool(dependencies.notices.close)
         await run_in_threadpool(dependencies.lookups.close)
         await run_in_threadpool(dependencies.dead_letter_copies.close)
         await run_in_threadpool(dependencies.old_slices.close)
@@ -105,6 +108,7 @@ def create_app(
         lookups,
         jobs,
         events,
+        notices,
         dead_letters,
         results,
         audits,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
@@ -18,6 +18,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import HazardKind, TopicDescription
+from strandline.notices.document import NoticeSpec
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.formats.lookups.documents import ReadLookup, read_lookup
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -40,6 +41,7 @@ from strandline.results.sinks.registry import sink_of
 from strandline.services.rest.applying.job_changes import JobChanges
 from strandline.services.rest.applying.judged import Judged
 from strandline.services.rest.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
+from strandline.services.rest.applying.notice_changes import apply_notice
 from strandline.services.rest.applying.place_changes import PlaceChanges, places_of
 from strandline.services.rest.applying.registered import find_job, find_stream
 from strandline.services.rest.applying.results_read import ResultsRead
@@ -73,6 +75,7 @@ class Batch:
     lookups: list[ReadLookup]
     pipelines: list[CheckedPipeline]
     """With the tables of lookups that come from the same text."""
+    notices: list[NoticeSpec] = field(default_factory=list)
 
 
 def check_documents(
@@ -93,6 +96,7 @@ def check_documents(
     streams: dict[str, StreamSpec] = {}
     pipelines: list[tuple[YamlDocument, PipelineSpec]] = []
     read: dict[str, ReadLookup] = {}
+    notices: list[NoticeSpec] = []
     shapes = dict(lookups or {})
     for document in documents:
         try:
@@ -100,6 +104,8 @@ def check_documents(
                 streams[document.name] = StreamSpec.parse(document)
             elif document.kind == "pipeline":
                 pipelines.append((document, PipelineSpec.parse(document)))
+            elif document.kind == "notice":
+                notices.append(NoticeSpec.parse(document))
             else:
                 read[document.name] = read_lookup(document)
                 shapes[document.name] = shape_of(read[document.name].spec)
@@ -147,7 +153,7 @@ def check_documents(
         problems.extend(unfit_sources(documents, followed, there))
     if problems:
         raise InvalidDocument(problems)
-    return Batch(list(streams.values()), list(read.values()), checked)
+    return Batch(list(streams.values()), list(read.values()), checked, notices)
 
 
 def _emitters_first(pipelines: list[tuple[YamlDocument, PipelineSpec]]) -> list[tuple[YamlDocument, PipelineSpec]]:
@@ -236,7 +242,7 @@ class Applier:
         1. Check every document; refuse what a plan forbids.
         2. Make or widen the topics, then register the streams, then the lookups.
         3. Make the dead-letter topics and index templates, have the topics that the jobs write to take the largest record, then
-           submit the jobs: a new job starts.
+           submit the jobs: a new job starts. At last, register the notices.
 
         Raises InvalidDocument, Conflict, LogUnavailable, IndexUnavailable, LedgerUnavailable.
         """
@@ -255,9 +261,10 @@ class Applier:
         ]
         lookups = {one.name: one.version for one in applied if one.kind == "lookup"}
         written = without_packed(text).decode("utf-8")
-        return applied + [
+        applied += [
             self._apply_pipeline(pipeline, written, judged.bases, lookups, principal) for pipeline in batch.pipelines
         ]
+        return applied + [apply_notice(self._ledger, one, principal) for one in batch.notices]
 
     def _judge(self, batch: Batch) -> Judged:
         """Compare the documents with what is there: what they would change, and all that is refused of it. Changes nothing."""

@@ -14,6 +14,7 @@ from strandline.access.rights import ANYONE, Need, may
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
+from strandline.notices.service import NoticeService
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.rest.apply_documents import Applier
@@ -43,6 +44,7 @@ class Dependencies:
     lives: JobLives
     dead_letters: DeadLetters
     lookups: LookupFollower
+    notices: NoticeService
     elasticsearch_url: str
     """Of the results store; may hold a password."""
     data_dir: Path

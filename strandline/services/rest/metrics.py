@@ -1,4 +1,4 @@
-"""The metrics of jobs and lookups for Prometheus. Each scrape reads them from the ledger, so a restart loses nothing."""
+"""The metrics of jobs, lookups and notices for Prometheus. Each scrape reads them from the ledger, so a restart loses nothing."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from strandline.ledger.states import COMPLETED, JobState
 from strandline.log.kafka_status import KafkaStatus
 from strandline.services.rest.job_status import StreamRanges, job_view
 from strandline.services.rest.lookup_status import lookup_summaries
+from strandline.services.rest.notice_metrics import NoticeMetrics
+from strandline.services.rest.notice_status import notice_summaries
 from strandline.services.rest.views import JobView, LookupSummary
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -35,6 +37,7 @@ def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Jobs(views, latencies, time.time()))
     registry.register(_Lookups(lookup_summaries(ledger)))
+    registry.register(NoticeMetrics(notice_summaries(ledger)))
     return generate_latest(registry)
 
 

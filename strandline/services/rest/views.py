@@ -45,7 +45,7 @@ class Link(View):
 class Applied(View):
     """What became of one document."""
 
-    kind: Literal["stream", "lookup", "pipeline"]
+    kind: Literal["stream", "lookup", "pipeline", "notice"]
     name: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int

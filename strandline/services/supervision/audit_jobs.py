@@ -19,8 +19,9 @@ import structlog
 from pydantic import TypeAdapter
 
 from strandline.core.described import Described
-from strandline.core.errors import Conflict, NotFound, StackError
+from strandline.core.errors import Conflict, NotFound, StackError, StrandlineError
 from strandline.ledger.ledger import Ledger
+from strandline.processing.audit.reconciliation import DIFFERENCES
 from strandline.processing.audit.report import AuditReport
 from strandline.services.processes.worker_process import WorkerProcess
 
@@ -151,6 +152,25 @@ class AuditJobs:
                     self._states[job] = replace(state, state="failed", message=message)
                 self._running = None
         logger.info("audit ended", action="audit", job=job, state=self._states[job].state)
+        self._record_differences(job)
+
+    def _record_differences(self, job: str) -> None:
+        """Record an event if the audit found differences, so that notices and programs learn of them."""
+        report = self._states[job].report
+        if report is None or not report.differences:
+            return
+        found = [
+            f"{store.store}: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}"
+            for store in report.stores
+            if (counts := {kind: store.counts[kind] for kind in DIFFERENCES if store.counts.get(kind)})
+        ]
+        found += [*report.totals_differences[:3], *report.event_time_differences[:3]]
+        message = f"an audit of job {job} found {report.differences:,} differences: {'; '.join(found)}"
+        facts = {"differences": report.differences, "slice_first": report.slice_first, "slice_last": report.slice_last}
+        try:
+            self._ledger.record_event("audit_found_differences", message, job, facts=facts)
+        except StrandlineError as error:
+            logger.error("the differences of an audit could not be recorded", action="audit", job=job, error=str(error))
 
     def _hear(self, job: str, line: bytes) -> None:
         try:

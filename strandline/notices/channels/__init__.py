@@ -1,0 +1,1 @@
+"""Kinds of channels, one module each. `table.py` lists them."""

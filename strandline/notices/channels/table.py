@@ -1,0 +1,25 @@
+"""The table of channels: keyword in the document -> module. A further channel is a module and a line here.
+
+A module has:
+
+* `Fields`: a `DocumentModel` with one field, the keyword, whose value has the options of the channel;
+* `send(options, message, tools)`: returns when the receiver has confirmed the message. Raises StrandlineError if it hasn't; the
+  message is sent again later.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+_FOLDER = "strandline.notices.channels"
+CHANNELS = {
+    "webhook": "webhook",
+    "mail": "mail",
+}
+"""Keyword -> module."""
+
+
+def channel_of(keyword: str) -> ModuleType:
+    """Return the module of a channel."""
+    return importlib.import_module(f"{_FOLDER}.{CHANNELS[keyword]}")

@@ -1,0 +1,41 @@
+"""What channels need to send a message."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.core.errors import TransientError
+from strandline.ingest.poll.addresses import AllowedHosts
+from strandline.ingest.poll.secrets import NamedSecrets
+
+TIMEOUT_S = 10.0
+"""Maximum time in seconds of one attempt, from the resolution of the name to the confirmation."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to one receiver."""
+
+    id: str
+    """`NOTICE@LIFE-NUMBER`. It is the same for each attempt, so a receiver can recognize a message that it has."""
+    made_ms: int
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ChannelTools:
+    """What all channels share."""
+
+    allowed: AllowedHosts
+    secrets: NamedSecrets
+    tls: ssl.SSLContext
+    timeout_s: float = TIMEOUT_S
+
+
+class NotConfirmed(TransientError):
+    """The receiver didn't confirm the message. It may have it."""
+
+    code = "not_confirmed"

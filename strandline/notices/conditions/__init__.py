@@ -1,0 +1,1 @@
+"""Kinds of conditions, one module each. `table.py` lists them."""

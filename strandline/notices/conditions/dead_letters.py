@@ -1,0 +1,58 @@
+"""Condition `dead_letters`: a job rejects too many records, by reason."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import Duration
+from strandline.notices.finding import Finding, Sight
+from strandline.notices.view import View, job_subject, show_duration
+
+_NO_LETTERS = frozenset({"duplicate"})
+"""Reasons for which a record is left out without a dead letter."""
+
+
+class DeadLettersSpec(DocumentModel):
+    """How many dead letters are too many."""
+
+    above: int = Field(default=100, ge=0)
+    """Number of dead letters of one reason."""
+    within: Duration = Field(default=300_000, json_schema_extra={"default": "5m"})
+    """Time within which they are written."""
+    reasons: list[str] | None = Field(default=None, min_length=1, max_length=50)
+    """Reasons that count, as `decode`. Default: all."""
+
+
+class Fields(DocumentModel):
+    dead_letters: DeadLettersSpec | None = None
+    """A job wrote too many dead letters: `{above: 100, within: 5m, reasons: [decode]}`."""
+
+
+def look(options: DeadLettersSpec, view: View) -> Sight:
+    """Find jobs with too many dead letters of one reason."""
+    holding = {}
+    for job in view.jobs:
+        for reason, count in view.ledger.rejected_since(job, view.now_ms - options.within).items():
+            is_meant = reason not in _NO_LETTERS if options.reasons is None else reason in options.reasons
+            if is_meant and count > options.above:
+                finding = _finding(job, reason, count, options)
+                holding[finding.subject] = finding
+    return Sight(holding=holding)
+
+
+def _finding(job: str, reason: str, count: int, options: DeadLettersSpec) -> Finding:
+    within = show_duration(options.within)
+    return Finding(
+        subject=f"{job_subject(job)}, reason {reason}",
+        title=f"Job {job} wrote {count:,} dead letters with reason {reason} within {within}",
+        reason=f"More than {options.above:,} records within {within} could not be used ({reason}).",
+        affected=f"These records are missing from the results of job {job}. None is lost: each is a dead letter.",
+        action=(
+            f"strandline dead-letters list {job} --reason {reason} --limit 10\n"
+            "Fix the sender, or the schema of the stream and the pipeline (strandline apply FILE). Then put the records back:\n"
+            f"strandline dead-letters replay {job} --reason {reason} --dry-run\n"
+            f"strandline dead-letters replay {job} --reason {reason}"
+        ),
+        job=job,
+    )

@@ -1,0 +1,65 @@
+"""Condition `no_checkpoint`: a running job has work to do, and commits no slice."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import Duration
+from strandline.ledger.states import Desired, JobRow, SliceStatus
+from strandline.notices.finding import Finding, Sight
+from strandline.notices.view import View, job_subject, show_duration, show_time
+
+
+class NoCheckpointSpec(DocumentModel):
+    """How long a job may commit nothing."""
+
+    hold: Duration = Field(default=300_000, alias="for", json_schema_extra={"default": "5m"})
+    """Time without a checkpoint, while records wait."""
+
+
+class Fields(DocumentModel):
+    no_checkpoint: NoCheckpointSpec | None = None
+    """A job has records to process, and has written no checkpoint for a time: `{for: 5m}`."""
+
+
+def look(options: NoCheckpointSpec, view: View) -> Sight:
+    """Find jobs that are to run, have records to process, and committed nothing for too long. A job without new records commits
+    nothing either; that is no problem."""
+    holding, unknown = {}, set()
+    for job in view.jobs.values():
+        if job.desired is not Desired.RUNNING or job.has_completed:
+            continue
+        checkpoint, last = view.ledger.last_checkpoint(job.name), view.ledger.last_slice(job.name)
+        since_ms = max(job.created_ms, checkpoint.committed_ms if checkpoint is not None else 0)
+        if view.now_ms - since_ms <= options.hold:
+            continue
+        subject = job_subject(job.name)
+        if last is not None and last.status is SliceStatus.PLANNED and view.now_ms - last.planned_ms > options.hold:
+            reason = f"Slice {last.number} was planned at {show_time(last.planned_ms)} and isn't committed."
+            holding[subject] = _finding(job, since_ms, reason, options)
+            continue
+        lag = view.surroundings.job_facts(job.name).lag_records
+        if lag is None:
+            unknown.add(subject)
+        elif lag > 0:
+            holding[subject] = _finding(job, since_ms, f"{lag:,} records wait, and no slice is in progress.", options)
+    return Sight(holding=holding, unknown=frozenset(unknown))
+
+
+def _finding(job: JobRow, since_ms: int, reason: str, options: NoCheckpointSpec) -> Finding:
+    why = f" The job is {job.state.value}{f': {job.message}' if job.message else ''}."
+    return Finding(
+        subject=job_subject(job.name),
+        title=f"Job {job.name} has written no checkpoint for {show_duration(options.hold)}",
+        reason=reason + why,
+        affected=f"Job {job.name} has written no results since {show_time(since_ms)}. Its records wait in its streams.",
+        action=(
+            f"strandline job explain {job.name}\n"
+            "strandline doctor\n"
+            "explain names the store or server that doesn't respond. If none is named, run:\n"
+            f"strandline job logs {job.name}\n"
+            f"strandline job restart {job.name}"
+        ),
+        job=job.name,
+    )

@@ -1,0 +1,26 @@
+"""Parts of documents that several conditions and channels share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from strandline.core.document_model import DocumentModel
+from strandline.core.streams.entrances import SecretSpec
+
+
+class NoOptions(DocumentModel):
+    """A condition without options."""
+
+
+def _share(value: object) -> object:
+    if isinstance(value, str) and value.endswith("%") and value[:-1].isascii() and value[:-1].isdigit():
+        return float(value[:-1]) / 100
+    raise ValueError(f"{value!r} is no share; write 90%")
+
+
+Share = Annotated[float, BeforeValidator(_share), Field(gt=0, le=1)]
+"""Written as `90%`."""
+TextOrSecret = str | SecretSpec
+"""A text, or `{secret: NAME}`."""

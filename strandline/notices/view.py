@@ -1,0 +1,126 @@
+"""What conditions look at: the ledger at one moment, and what the control service knows of its surroundings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+from strandline.core.errors import NotFound
+from strandline.core.times.durations import FOREVER_MS, format_duration
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import EventRow, JobRow
+from strandline.notices.finding import Finding
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """Facts about a job that the ledger alone doesn't have. None: unknown."""
+
+    lag_records: int | None = None
+    retention_left_ms: int | None = None
+    """How long the streams still hold the records that a start reads again."""
+    retention_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the control service provides. Each function may raise StrandlineError."""
+
+    job_facts: Callable[[str], JobFacts] = lambda job: JobFacts()
+    """Name of a job -> its facts."""
+    ask: Callable[[str], tuple[int, bytes]] = lambda url: (0, b"")
+    """Send a GET request to an allowed URL; return status and body."""
+    data_dir: Path = Path()
+    """Directory of the leading control service."""
+    certificates: Mapping[str, Path] = field(default_factory=dict)
+    """Setting -> certificate file of this control service."""
+    elasticsearch_url: str = ""
+
+
+@dataclass
+class View:
+    """What the conditions of one notice see in one look."""
+
+    ledger: Ledger
+    now_ms: int
+    """By the clock of the ledger's database."""
+    events: Sequence[EventRow]
+    """Events that the notice has not handled yet, the oldest first."""
+    patterns: Sequence[str] = ("*",)
+    """Patterns of the names of the jobs that the notice watches."""
+    keywords: frozenset[str] = frozenset()
+    """Keywords of all conditions of the notice."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
+
+    @cached_property
+    def jobs(self) -> dict[str, JobRow]:
+        """The watched jobs, by name."""
+        return {job.name: job for job in self.ledger.jobs() if self.watches(job.name)}
+
+    def watches(self, job: str | None) -> bool:
+        """Return True if the notice watches the job."""
+        return job is not None and any(fnmatchcase(job, pattern) for pattern in self.patterns)
+
+    def new_events(self, *kinds: str) -> list[EventRow]:
+        """Return the new events of these kinds about watched jobs."""
+        return [event for event in self.events if event.kind in kinds and self.watches(event.job)]
+
+    def failure_code(self, event: EventRow) -> str:
+        """Return the code of the error with which a job failed; empty if its run reported none."""
+        if event.job is None:
+            return ""
+        failed = self.ledger.last_event(event.job, "run_failed")
+        is_its = failed is not None and failed.id < event.id and failed.message == event.message
+        return str(failed.facts.get("code", "")) if failed is not None and is_its else ""
+
+
+def job_subject(job: str) -> str:
+    """Return the subject of a problem of a job."""
+    return f"job {job}"
+
+
+def stopped_results(view: View, job: str) -> str:
+    """Return what it means that a job doesn't run: since when results are missing, and that records wait."""
+    try:
+        checkpoint = view.ledger.last_checkpoint(job)
+        row = view.ledger.job(job)
+        document = view.ledger.job_version(job, row.version).document
+    except NotFound:
+        return f"Job {job} was deleted in the meantime."
+    since = "since the job was submitted" if checkpoint is None else f"since {show_time(checkpoint.committed_ms)}"
+    streams = sorted({str(one["stream"]) for one in _inputs(document)})
+    kept = ", ".join(f"stream {name} ({_kept(view, name)})" for name in streams)
+    return f"Job {job} has written no results {since}. Its records wait in {kept}; the job reads them after its start."
+
+
+def _inputs(document: Mapping[str, object]) -> list[dict[str, object]]:
+    several = document.get("inputs")
+    found = several if isinstance(several, list) else [document.get("input")]
+    return [one for one in found if isinstance(one, dict) and "stream" in one]
+
+
+def _kept(view: View, stream: str) -> str:
+    try:
+        retention = view.ledger.stream(stream).document.get("retention", "forever")
+    except NotFound:
+        return "which was deleted"
+    return "which keeps records forever" if retention == "forever" else f"which keeps records for {retention}"
+
+
+def show_time(time_ms: int) -> str:
+    """Return a time for people: `2026-11-21 10:15:00Z`."""
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def show_duration(duration_ms: int) -> str:
+    """Return a duration for people."""
+    return "forever" if duration_ms == FOREVER_MS else format_duration(duration_ms)
+
+
+def by_subject(findings: Sequence[Finding]) -> dict[str, Finding]:
+    """Return the findings by their subject."""
+    return {finding.subject: finding for finding in findings}

@@ -1,0 +1,28 @@
+"""Changes of notices. A notice depends on no other document, so nothing refuses a valid one."""
+
+from __future__ import annotations
+
+from strandline.core.errors import NotFound
+from strandline.ledger.ledger import Ledger
+from strandline.notices.document import NoticeSpec
+from strandline.services.rest.applying.lookup_changes import outcome_of
+from strandline.services.rest.views import Applied
+
+
+def apply_notice(ledger: Ledger, spec: NoticeSpec, principal: str | None) -> Applied:
+    """Register or change a notice, for `principal`, and return the outcome."""
+    before = _version(ledger, spec.notice)
+    row = ledger.put_notice(spec.notice, spec.as_document())
+    outcome = outcome_of(before, row.version)
+    if outcome != "unchanged":
+        message = f"notice {row.name} {outcome}: version {row.version}"
+        facts = {"notice": row.name, "version": row.version}
+        ledger.record_event(f"notice_{outcome}", message, facts=facts, principal=principal)
+    return Applied(kind="notice", name=row.name, outcome=outcome, version=row.version, notes=[])
+
+
+def _version(ledger: Ledger, name: str) -> int | None:
+    try:
+        return ledger.notice(name).version
+    except NotFound:
+        return None

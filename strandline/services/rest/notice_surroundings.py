@@ -1,0 +1,66 @@
+"""What the control service provides to the conditions and channels of notices."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from functools import partial
+
+from strandline.core.errors import NotFound
+from strandline.core.times.durations import FOREVER_MS
+from strandline.ingest.poll.asking import Asker, BytesRoom
+from strandline.ledger.ledger import Ledger
+from strandline.log.kafka_status import KafkaStatus
+from strandline.notices.channels.tools import ChannelTools
+from strandline.notices.service import NoticeService
+from strandline.notices.settings import NoticeSettings
+from strandline.notices.view import JobFacts, Surroundings
+from strandline.services.rest.job_status import StreamRanges, job_view, present_pipeline
+
+_KAFKA_WAIT_S = 2.0
+_PAGE_TIMEOUT_S = 5.0
+_PAGE_BYTES_MAX = 4 * 1024 * 1024
+_CERTIFICATES = (
+    "control_tls_certificate",
+    "http_tls_certificate",
+    "pages_tls_certificate",
+    "kafka_certificate_file",
+    "elasticsearch_certificate_file",
+)
+"""Settings with a certificate that can expire."""
+
+
+def notice_service(ledger: Ledger, log: KafkaStatus, settings: NoticeSettings, service: str) -> NoticeService:
+    """Return the notices of this control service. `service`: its name."""
+    tools = ChannelTools(settings.notices_allowed, settings.secrets_of_notices, ssl.create_default_context())
+    certificates = {f"STRANDLINE_{name.upper()}": path for name in _CERTIFICATES if (path := getattr(settings, name))}
+    surroundings = Surroundings(
+        job_facts=partial(job_facts, ledger, log),
+        ask=partial(ask_page, tools),
+        data_dir=settings.data_dir,
+        certificates=certificates,
+        elasticsearch_url=settings.elasticsearch_url,
+    )
+    return NoticeService(ledger, service, tools, surroundings)
+
+
+def job_facts(ledger: Ledger, log: KafkaStatus, job: str) -> JobFacts:
+    """Return what is known of a job. What Kafka would have to answer is None while it doesn't. Raises LedgerUnavailable."""
+    try:
+        row = ledger.job(job)
+        view = job_view(ledger, StreamRanges(log, _KAFKA_WAIT_S), row)
+        retention_ms = present_pipeline(ledger, row).retention_ms
+    except NotFound:
+        return JobFacts()
+    return JobFacts(
+        lag_records=view.lag_records,
+        retention_left_ms=None if view.rewind is None else view.rewind.retention_left_ms,
+        retention_ms=None if retention_ms == FOREVER_MS else retention_ms,
+    )
+
+
+def ask_page(tools: ChannelTools, url: str) -> tuple[int, bytes]:
+    """Send a GET request to an allowed URL. Raises StrandlineError."""
+    asker = Asker(tools.allowed, BytesRoom(_PAGE_BYTES_MAX), _PAGE_BYTES_MAX, tools.tls)
+    reply = asyncio.run(asker.ask(url, (), _PAGE_TIMEOUT_S))
+    return reply.status, reply.body

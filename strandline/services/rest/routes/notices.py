@@ -1,0 +1,65 @@
+"""Notices: what is registered, what they found and sent, tests, and muting."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from strandline.notices.document import NoticeSpec
+from strandline.notices.rendering import render
+from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
+from strandline.services.rest.notice_status import notice_summaries, notice_view
+from strandline.services.rest.notice_views import DeletedNoticeView, NoticeList, NoticeTestView, NoticeView
+
+router = APIRouter(tags=["notices"])
+
+
+@router.get("/v1/notices")
+def list_notices(control: Control) -> NoticeList:
+    """All notices, by name."""
+    return NoticeList(notices=notice_summaries(control.ledger))
+
+
+@router.get("/v1/notices/{name}")
+def show_notice(control: Control, name: str) -> NoticeView:
+    """One notice: its document, its problems, and its newest messages."""
+    return notice_view(control.ledger, name)
+
+
+@router.post("/v1/notices/{name}/test")
+def send_test_message(control: Control, name: str) -> NoticeTestView:
+    """Send a test message to each channel of a notice. The answer has the numbers of the messages; the notice shows whether they
+    were confirmed."""
+    spec = NoticeSpec.from_document(control.ledger.notice(name).document)
+    content = render(name, "test", [], spec.about)
+    made = control.ledger.add_test_messages(name, [(channel, content) for channel in spec.channels])
+    control.notices.wake()
+    return NoticeTestView(notice=name, messages=[one.number for one in made])
+
+
+@router.post("/v1/notices/{name}/mute")
+def mute_notice(
+    control: Control,
+    caller: Caller,
+    name: str,
+    until_ms: Annotated[
+        int | None,
+        Query(ge=0, le=INTEGER_MAX, description="Time until which messages are held back; without it, muting ends"),
+    ] = None,
+) -> NoticeView:
+    """Hold back the messages of a notice until a time. What happens in between is reported, joined, at its end."""
+    control.ledger.mute_notice(name, until_ms, caller)
+    verb = "muted" if until_ms is not None else "unmuted"
+    facts = {"notice": name, "until_ms": until_ms}
+    control.ledger.record_event(f"notice_{verb}", f"notice {name} is {verb}", facts=facts, principal=caller)
+    control.notices.wake()
+    return notice_view(control.ledger, name)
+
+
+@router.delete("/v1/notices/{name}")
+def delete_notice(control: Control, caller: Caller, name: str) -> DeletedNoticeView:
+    """Delete a notice, its problems and its messages, also those that are still to be sent."""
+    control.ledger.delete_notice(name)
+    control.ledger.record_event("notice_deleted", f"notice {name} is deleted", facts={"notice": name}, principal=caller)
+    return DeletedNoticeView(notice=name)

@@ -1,0 +1,1 @@
+"""Simulated histories of notices: control services, a ledger, receivers, kills."""
