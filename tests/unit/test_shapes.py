@@ -349,6 +349,19 @@ def test_records_read_together_have_the_rows_that_each_has_alone(kind: str) -> N
     assert read(schema, *escaped, explode=explode) == together
 
 
+def test_a_record_of_many_rows_is_read_as_columns_and_a_deep_one_is_refused() -> None:
+    """More brackets than levels may be nested are no deep nesting."""
+    record = [{"tagname": f"]{at}", "timestamp": at, "value": at} for at in range(500)]
+    rows = rows_of(TAGS, "$", record)
+    assert [row["value"] for row in rows] == list(range(500))
+    deep = b'[{"tagname":"[]","timestamp":0,"value":1,"x":' + b"[" * 99 + b"]" * 99 + b"}]"
+    assert read(TAGS, *[deep] * 100, explode="$") == (
+        [],
+        [f"{at} decode: nested deeper than 100 levels" for at in range(100)],
+    )
+    assert len(read(TAGS, *[deep.replace(b"[" * 99 + b"]" * 99, b"[" * 98 + b"]" * 98)] * 100, explode="$")[0]) == 100
+
+
 # --- Documents
 
 

@@ -25,6 +25,7 @@ from strandline.processing.formats.json_rows import (
     too_large,
 )
 from strandline.processing.formats.record_fields import (
+    NESTING_MAX,
     JsonText,
     RecordField,
     Rejection,
@@ -186,7 +187,7 @@ class ShapedColumns:
         return ElementColumns({name: one.of(keep) for name, one in made.items()}, fits, np.where(fits, counts, 0))
 
     def _record(self, value: bytes) -> tuple[int, Mapping[int, list[Any]], dict[int, Any]] | None:
-        if not value.isascii() or b"\\" in value or may_nest_deep(value):
+        if not value.isascii() or b"\\" in value or (may_nest_deep(value) and _nests_deep(value)):
             return None
         raws = [] if self._read is None else self._read(value)
         texts = [bytes(raw) for raw in (raws or ())[: len(self._containers)] if raw is not UNSET]
@@ -207,6 +208,16 @@ class ShapedColumns:
         except msgspec.DecodeError:
             return None
         return found.size, found.columns, others
+
+
+def _nests_deep(value: bytes) -> bool:
+    """Return True if a JSON text without escapes is nested deeper than NESTING_MAX."""
+    data = np.frombuffer(value, np.uint8)
+    is_outside = np.cumsum(data == ord('"'), dtype=np.uint8) % 2 == 0
+    steps = np.zeros(len(data), np.int32)
+    steps[is_outside & ((data == ord("{")) | (data == ord("[")))] = 1
+    steps[is_outside & ((data == ord("}")) | (data == ord("]")))] = -1
+    return bool(steps.cumsum().max() > NESTING_MAX)
 
 
 def _column(field: RecordField, values: list[Any]) -> tuple[Column, Any]:
