@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -62,8 +61,8 @@ class TypedElements:
         self._inner_count = len(ways) - len(paths)
         """Number of names in an element that lead to an object."""
         self._leaves = {str(path[-1]): at for at, path, _ in paths}
-        self._getters = [
-            (at, attrgetter(".".join(names[path[:end]] for end in range(1, len(path) + 1)))) for at, path, _ in paths
+        self._extracts = [
+            (at, _extract_of(".".join(names[path[:end]] for end in range(1, len(path) + 1)))) for at, path, _ in paths
         ]
 
     def are_once(self, text: bytes, count: int, columns: Mapping[int, list[Any]]) -> bool:
@@ -91,9 +90,16 @@ class TypedElements:
         if self._bare is not None:
             return {self._bare[0]: list(elements)}
         try:
-            return {at: [get(element) for element in elements] for at, get in self._getters}
+            return {at: extract(elements) for at, extract in self._extracts}
         except AttributeError:
             return None
+
+
+def _extract_of(attributes: str) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return a function from elements to the values of one path. Code that names the attributes takes half the time of an
+    attrgetter."""
+    extract: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda elements: [one.{attributes} for one in elements]")  # noqa: S307
+    return extract
 
 
 def _struct(tree: dict[str, Any], path: JsonPath, names: dict[JsonPath, str]) -> Any:
