@@ -38,6 +38,8 @@ _IS_PENDING = (
     & notice_messages.c.merged_into.is_(None)
     & notice_messages.c.given_up_ms.is_(None)
 )
+ATTEMPT_MAX_MS = 10_000
+"""Maximum time of an attempt."""
 ATTEMPTS_KEPT_MS = 3_600_000
 """Age at which an ended attempt is deleted."""
 
@@ -436,11 +438,15 @@ def _put(connection: sa.Connection, table: sa.Table, row: ProblemRow) -> None:
 
 
 def _end_interrupted(connection: sa.Connection, now_ms: int) -> None:
-    """End the attempts without an end, and make their messages due."""
+    """End the attempts without an end, and make their messages due. A receiver can get what was sent until the time of an attempt
+    is over, so the end can be in the future."""
     is_open = notice_attempts.c.ended_ms.is_(None)
     for notice, message in connection.execute(
         sa.select(notice_attempts.c.notice, notice_attempts.c.message).where(is_open)
     ).all():
         this = (notice_messages.c.notice == notice) & (notice_messages.c.number == message)
         connection.execute(sa.update(notice_messages).where(this).values(due_ms=now_ms))
-    connection.execute(sa.update(notice_attempts).where(is_open).values(ended_ms=now_ms))
+    ends_ms = notice_attempts.c.begun_ms + ATTEMPT_MAX_MS
+    connection.execute(
+        sa.update(notice_attempts).where(is_open).values(ended_ms=sa.case((ends_ms > now_ms, ends_ms), else_=now_ms))
+    )

@@ -10,8 +10,9 @@ from typing import Any
 from strandline.core.errors import TransientError
 from strandline.ingest.poll.addresses import AllowedHosts
 from strandline.ingest.poll.secrets import NamedSecrets
+from strandline.ledger.notices import ATTEMPT_MAX_MS
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = ATTEMPT_MAX_MS / 1_000
 """Maximum time in seconds of one attempt, from the resolution of the name to the confirmation."""
 
 

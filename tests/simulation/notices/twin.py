@@ -9,7 +9,15 @@ from typing import Any
 
 from strandline.core.errors import Fenced, NotFound
 from strandline.ledger.journal import NewEvent
-from strandline.ledger.notices import ATTEMPTS_KEPT_MS, AttemptRow, MessageRow, NoticeChanges, NoticeRow, ProblemRow
+from strandline.ledger.notices import (
+    ATTEMPT_MAX_MS,
+    ATTEMPTS_KEPT_MS,
+    AttemptRow,
+    MessageRow,
+    NoticeChanges,
+    NoticeRow,
+    ProblemRow,
+)
 from strandline.ledger.states import EventRow
 
 
@@ -84,7 +92,7 @@ class TwinNotices:
     def end_interrupted(self) -> None:
         for key, attempt in self.attempts.items():
             if attempt.ended_ms is None:
-                self.attempts[key] = replace(attempt, ended_ms=self.now_ms)
+                self.attempts[key] = replace(attempt, ended_ms=max(self.now_ms, attempt.begun_ms + ATTEMPT_MAX_MS))
                 message = self.messages[attempt.notice, attempt.message]
                 self.messages[attempt.notice, attempt.message] = replace(message, due_ms=self.now_ms)
 
