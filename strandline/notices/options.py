@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from strandline.core.document_model import DocumentModel
 from strandline.core.streams.entrances import SecretSpec
@@ -20,7 +20,12 @@ def _share(value: object) -> object:
     raise ValueError(f"{value!r} is no share; write 90%")
 
 
-Share = Annotated[float, BeforeValidator(_share), Field(gt=0, le=1)]
+Share = Annotated[
+    float,
+    BeforeValidator(_share),
+    Field(gt=0, le=1),
+    PlainSerializer(lambda share: f"{share:.0%}", return_type=str),
+]
 """Written as `90%`."""
 TextOrSecret = str | SecretSpec
 """A text, or `{secret: NAME}`."""

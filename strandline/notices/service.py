@@ -20,7 +20,7 @@ from secrets import token_hex
 
 import structlog
 
-from strandline.core.errors import Fenced, StrandlineError
+from strandline.core.errors import Fenced, InvalidDocument, StrandlineError
 from strandline.ledger.journal import NewEvent
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.notices import AttemptRow, MessageRow, NoticeChanges, NoticeRow
@@ -157,7 +157,7 @@ class NoticeService:
         for row in self._ledger.notices():
             try:
                 self._look_at(epoch, now_ms, row)
-            except Fenced as error:
+            except (Fenced, InvalidDocument) as error:
                 logger.info("a look at a notice was not recorded", action="notices", notice=row.name, error=str(error))
 
     def _look_at(self, epoch: int, now_ms: int, row: NoticeRow) -> None:
@@ -239,7 +239,10 @@ class NoticeService:
                 if (name, channel) in self._sending or self._closing.is_set():
                     continue
             if name in specs:
-                self._send_to(epoch, now_ms, specs[name], channel, messages, attempts[name, channel])
+                try:
+                    self._send_to(epoch, now_ms, specs[name], channel, messages, attempts[name, channel])
+                except InvalidDocument as error:  # a newer version of Strandline has written it
+                    logger.warning("can't send messages of a notice", action="notices", notice=name, error=str(error))
 
     def _end_orphan(self, attempt: AttemptRow) -> None:
         """End an attempt that this process recorded without learning of it, because the answer of the ledger was lost.

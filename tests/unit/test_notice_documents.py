@@ -43,6 +43,15 @@ def test_a_document_is_read_back_as_it_was_stored() -> None:
     assert (spec.rules.group_by, spec.rules.wait_ms, spec.limit) == ("condition", 10_000, 10)
 
 
+def test_each_condition_is_stored_with_its_options() -> None:
+    urls = {"urls": ["http://127.0.0.1:8081/readyz"]}
+    needed = {"gateway_away": urls, "spool_fills": urls}
+    base = parse(NOTICE).as_document()
+    for keyword in CONDITIONS:
+        spec = NoticeSpec.from_document(base | {"when": [{keyword: needed.get(keyword, {})}]})
+        assert NoticeSpec.from_document(spec.as_document()) == spec, keyword
+
+
 @pytest.mark.parametrize(
     ("part", "said"),
     [
