@@ -18,7 +18,7 @@ from strandline.ledger.states import JobState
 from strandline.services.certificates import make_dev_certificates
 from tests.support.notices import HttpReceiver, SmtpReceiver
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 LIMIT_S = 90.0
 FAILURES = (("power", "the index turbine-minute is read-only"), ("load", "no space left on device"))
@@ -44,7 +44,7 @@ def a_control_service(directory: Path, port: int, **settings: str) -> Iterator[s
             yield process
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait()
 
 
 def _answers(url: str) -> bool:
@@ -104,7 +104,7 @@ to:
                 [sys.executable, "-m", "strandline.services.cli.commands", "notice", "test", "night", "--url", url],
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=stretched(120),
             )
             assert tested.returncode == 0, tested.stderr
             assert "webhook: confirmed" in tested.stdout and "mail: confirmed" in tested.stdout
