@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -329,11 +330,13 @@ def furnished_console(
     with patch.object(results, "read_series", drawn_series):
         try:
             app = create_app(api._dependencies, (), keeper)
+            is_ending = threading.Event()
+            app.state.is_ending = is_ending.is_set
             with serving(app) as url:
                 try:
                     yield url, made, api
                 finally:
-                    app.state.is_ending = lambda: True  # the pages follow events, and may still be open
+                    is_ending.set()  # pages follow events, and may still be open
         finally:
             if keeper is not None:
                 keeper.close()

@@ -46,7 +46,8 @@ export class Palette extends Element {
     if (results.status === "fulfilled") {
       for (const one of results.value.results) found.push({ kind: "Results", text: one.alias, run: () => go("results", one.alias) });
     }
-    this.all = found;
+    const rank = ["View", "Job", "Stream", "Results", "Action"];
+    this.all = found.sort((a, b) => rank.indexOf(a.kind) - rank.indexOf(b.kind));
   }
 
   get found() {

@@ -93,6 +93,7 @@ export class LettersView extends Element {
   }
 
   async #dryRun() {
+    this.outcome = { isAsked: true };
     try {
       this.outcome = await request("POST", `${this.#replayPath}&dry_run=true`);
     } catch (error) {
@@ -102,6 +103,7 @@ export class LettersView extends Element {
 
   #outcome() {
     const told = this.outcome;
+    if (told.isAsked) return html`<p class="told" role="status">Reading the dead letters…</p>`;
     if (told.problem) return html`<p class="problem" role="alert">${told.problem}</p>`;
     const outcomes = Object.entries(told.outcomes).map(([name, count]) => `${count} ${name}`);
     const left = Object.entries(told.left_out).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
