@@ -24,9 +24,3 @@ def check_metadata(text: object) -> object:
 
 MetadataName = Annotated[str, BeforeValidator(check_metadata), WithJsonSchema({"type": "string", "examples": ["key"]})]
 """What of a record fills a field, as `key`, `topic[-1]` or `header.site`."""
-
-
-def metadata_parts(text: str) -> tuple[str, str]:
-    """Return the kind of metadata and what is chosen of it: `("topic", "-1")`, `("header", "site")`, `("key", "")`."""
-    kind, _, rest = text.partition("[" if "[" in text else ".")
-    return kind, rest.removesuffix("]") if "[" in text else rest

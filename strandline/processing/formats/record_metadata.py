@@ -16,7 +16,6 @@ from strandline.core.record_headers import (
     RECORD_KEY,
     RECORD_TIMESTAMP,
 )
-from strandline.core.streams.metadata import metadata_parts
 
 Read = Callable[[str], str | None]
 
@@ -26,7 +25,7 @@ class RecordMetadata:
 
     def __init__(self, text: str) -> None:
         """`text`: as the stream's document has it."""
-        kind, chosen = metadata_parts(text)
+        kind, chosen = _parts(text)
         self.header = _HEADERS[kind] if kind in _HEADERS else _PREFIXES[kind] + chosen
         self._read: Read = partial(_topic, chosen) if kind == "topic" else _READ.get(kind, lambda value: value)
 
@@ -34,6 +33,12 @@ class RecordMetadata:
         """Return the value for a record with these headers. None if it has none."""
         value = headers.get(self.header)
         return None if value is None else self._read(value.decode(errors="replace"))
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Return the kind of metadata and what is chosen of it: `("topic", "-1")`, `("header", "site")`, `("key", "")`."""
+    kind, _, rest = text.partition("[" if "[" in text else ".")
+    return kind, rest.removesuffix("]") if "[" in text else rest
 
 
 def _after(protocols: tuple[str, ...], source: str) -> str | None:
