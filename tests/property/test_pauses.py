@@ -144,7 +144,7 @@ def test_a_restart_in_a_pause_changes_nothing(name: str, seed: int) -> None:
     [
         ("session", "early"),
         ("join", "early"),
-        ("sessions of windows", "early"),
+        pytest.param("sessions of windows", "early", marks=pytest.mark.long),
         ("dedupe", "forgets"),
         ("dedupe before sessions", "forgets"),
         ("dedupe of records", "forgets"),
