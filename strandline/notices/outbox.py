@@ -48,5 +48,5 @@ def pause_ms(attempts: int) -> int:
 
 
 def gives_up(message: MessageRow, now_ms: int) -> bool:
-    """Return True if no further attempt follows."""
+    """Return True if no other attempt follows."""
     return now_ms - message.made_ms > GIVE_UP_MS

@@ -16,7 +16,7 @@ Kind = Literal["problem", "resolved", "reminder", "summary", "test"]
 SHOWN_MAX = 10
 """Maximum number of problems with their whole text in a message."""
 NAMED_MAX = 50
-"""Maximum number of further problems with their title in a message."""
+"""Maximum number of other problems with their title in a message."""
 _REASON_MAX = 1_000
 
 

@@ -1,4 +1,4 @@
-"""The table of channels: keyword in the document -> module. A further channel is a module and a line here.
+"""The table of channels: keyword in the document -> module. Another channel is a module and a line here.
 
 A module has:
 

@@ -70,7 +70,7 @@ def _finding(subject: str, url: str, share: float) -> Finding:
         subject=subject,
         title=f"The spool of the gateway at {url} is {share:.0%} full",
         reason="Kafka doesn't confirm records, or confirms them too slowly, so the gateway keeps them on its disk.",
-        affected="No record is lost so far. A full spool refuses further records.",
+        affected="No record is lost so far. A full spool refuses all later records.",
         action=(
             "strandline doctor\n"
             "Bring Kafka back: the gateway then sends the spool by itself. If that takes long, raise STRANDLINE_SPOOL_BYTES_MAX "

@@ -1,4 +1,4 @@
-"""The table of conditions: keyword in the document -> module. A further condition is a module and a line here.
+"""The table of conditions: keyword in the document -> module. Another condition is a module and a line here.
 
 A module has:
 
