@@ -16,7 +16,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "strandline"
 ENGINE = ("processing/slices", "processing/source", "processing/emission", "processing/run", "processing/spark")
-"""What must be known to mend a recovery."""
+"""A developer who fixes a recovery must know these folders."""
 OF_KINDS = ("processing/kinds", "processing/operators/kinds", "processing/pipelines/joins")
 """Folders that may ask which kind of step or window something is."""
 BASES = {"RowStep", "Projection", "DuplicateFilter", "Stage", "WindowShape"}
@@ -37,7 +37,7 @@ class Size(NamedTuple):
 
 
 def size_of(path: Path) -> Size:
-    """Return the lines of a file. A line counts once, as what stands first in it."""
+    """Return the lines of a file. A line counts once: as an import, as docs, or as code."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imports = {
         line for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for line in lines_of(node)

@@ -21,10 +21,10 @@ from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETTERS, Row, Side
-from strandline.processing.audit.records.repeats import RepeatsQuery, places_of, same_place
+from strandline.processing.audit.records.repeats import RepeatsQuery, places_of
 from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit_queries.stage_query import PLACE, StageQuery, query_of
+from strandline.processing.audit_queries.stage_query import PLACE, StageQuery, query_of, same_place
 from strandline.processing.audit_queries.stored_columns import restored, stored_type
 from strandline.processing.audit_queries.table import Database, Table, TableWriter
 from strandline.processing.columns.arrow_types import arrow_type

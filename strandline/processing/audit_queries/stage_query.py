@@ -18,6 +18,8 @@ from strandline.processing.pipelines.stages import Stage
 
 PLACE_IN_LOG = (pa.int32(), pa.int64(), pa.int32())
 """Types of the place of a record: partition, offset, element of an exploded record."""
+PLACE = ("place_0", "place_1", "place_2")
+"""Columns of a place in tables of places."""
 
 
 class StageQuery(ABC):
@@ -48,14 +50,14 @@ class StageQuery(ABC):
         """Yield all results over the rows of the table, in any order, with the columns of the operator's results. `rows`: a query
         of the rows that count. None if all count."""
 
-    @abstractmethod
     def same_place(self, row: str, place: str) -> str:
-        """Return the SQL condition that a row of the table is the record with a place. `row`, `place`: names in the query; the
-        place has the columns of PLACE."""
+        """Return the SQL condition that a row of the table is the record with a place. See `same_place`."""
+        return same_place(row, place)
 
 
-PLACE = ("place_0", "place_1", "place_2")
-"""Columns of a place in tables of places."""
+def same_place(row: str, place: str) -> str:
+    """Return the SQL condition that two places are the same. `row`, `place`: names in the query, with the columns of PLACE."""
+    return " AND ".join(f"{place}.{name} = {row}.{name}" for name in PLACE)
 
 
 def query_of(

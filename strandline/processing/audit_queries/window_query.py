@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.processing.aggregates.contract import AuditRows, argument_name
-from strandline.processing.audit_queries.stage_query import PLACE, PLACE_IN_LOG, StageQuery
+from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG, StageQuery
 from strandline.processing.audit_queries.stored_columns import restored, stored_type
 from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
@@ -58,6 +59,13 @@ class WindowQuery(StageQuery):
         exact = [(EXACT_TIME, pa.int64())] if stage.windows.numbering else []
         self.row_schema = pa.schema([(TIME, pa.int64()), *exact, *keys, *arguments, *computed, *places])
 
+    @classmethod
+    def of(
+        cls, stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+    ) -> Self:
+        """Return the query of a stage. `side`: always LEFT, because a window has one input."""
+        return cls(stage, types, place_types)
+
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
         arguments = self._calls.evaluate_arguments(columns, event_us)
         computed = [column.compute(arguments[column.argument]) for column in self._computed]
@@ -80,9 +88,6 @@ class WindowQuery(StageQuery):
         """Yield WINDOW_START, WINDOW_END, `by` fields, aggregates, PROBLEM."""
         for batch in database.query(self.sql(rows or table.sql, self.days(database, table))):
             yield self._finish(batch)
-
-    def same_place(self, row: str, place: str) -> str:
-        return " AND ".join(f"{place}.{name} = {row}.{name}" for name in PLACE)
 
     def days(self, database: Database, table: Table) -> Sequence[tuple[int, int]]:
         """Return start and end of each window that can hold a row, if they can't be computed in SQL."""

@@ -94,11 +94,6 @@ class RepeatsQuery:
         return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats ON {same_place('given', 'repeats')}"
 
 
-def same_place(row: str, place: str) -> str:
-    """The SQL condition that a row with the columns of PLACE is the record with a place."""
-    return " AND ".join(f"{place}.{name} = {row}.{name}" for name in PLACE)
-
-
 @dataclass(frozen=True)
 class RecordsWriter:
     """Writes what comes to a `dedupe`."""

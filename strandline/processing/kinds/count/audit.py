@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import pyarrow as pa
-
-from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG
 from strandline.processing.audit_queries.window_query import EXACT_TIME, TIME, WindowQuery
 from strandline.processing.pipelines.event_time import CountShape
-from strandline.processing.pipelines.stages import Stage
 
 
 class CountQuery(WindowQuery):
@@ -29,8 +25,4 @@ class CountQuery(WindowQuery):
         return f"SELECT *, min({TIME}) {window} AS start_ms, {ends} AS end_ms FROM ({found})"
 
 
-def query_of(
-    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
-) -> WindowQuery:
-    """Return the query of a stage. `side`: always LEFT, because a window has one input."""
-    return CountQuery(stage, types, place_types)
+query_of = CountQuery.of

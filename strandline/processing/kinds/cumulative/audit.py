@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import pyarrow as pa
-
-from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG
 from strandline.processing.audit_queries.window_query import TIME, WindowQuery
-from strandline.processing.pipelines.stages import Stage
 
 
 class CumulativeQuery(WindowQuery):
@@ -24,8 +20,4 @@ class CumulativeQuery(WindowQuery):
         )
 
 
-def query_of(
-    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
-) -> WindowQuery:
-    """Return the query of a stage. `side`: always LEFT, because a window has one input."""
-    return CumulativeQuery(stage, types, place_types)
+query_of = CumulativeQuery.of

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-import pyarrow as pa
-
-from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG
 from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.audit_queries.window_query import TIME, WindowQuery
 from strandline.processing.pipelines.event_time import CumulativeDayShape, DayShape
-from strandline.processing.pipelines.stages import Stage
 
 
 class DayQuery(WindowQuery):
@@ -46,8 +42,4 @@ def _days(database: Database, table: Table, shape: DayShape) -> Iterator[tuple[i
         yield shape.start_ms(number), shape.end_ms(number)
 
 
-def query_of(
-    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
-) -> WindowQuery:
-    """Return the query of a stage. `side`: always LEFT, because a window has one input."""
-    return DayQuery(stage, types, place_types)
+query_of = DayQuery.of
