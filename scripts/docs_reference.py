@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[1]
 OPENAPI = ROOT / "docs" / "openapi.json"
 BENCHMARKS = "benchmarks.md"
 """The page that shows benchmarks/RESULTS.md, which stands outside of docs/."""
+MERMAID = "assets/mermaid/mermaid-11.6.0.min.js"
+"""Vendored with its licence and checksum (docs/assets/mermaid), unchanged from the npm package."""
 BODIES = {"StreamSpec": "`stream:`", "LookupSpec": "`lookup:`", "PipelineSpec": "`pipeline:`"}
 
 
@@ -46,6 +48,15 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Let links to the benchmarks' results lead to their page. MkDocs' hook: called once a page."""
     up = "../" * page.file.src_uri.count("/")
     return re.sub(r"\]\((\.\./)+benchmarks/RESULTS\.md", f"]({up}{BENCHMARKS}", markdown)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Add the script of Mermaid to a page with a diagram; otherwise the theme loads it from a CDN. Once a page."""
+    if 'class="mermaid"' not in output:
+        return output
+    up = "../" * page.url.rstrip("/").count("/") + ("../" if page.url.rstrip("/") else "")
+    before, end, rest = output.rpartition("<script src=")
+    return f'{before}<script src="{up}{MERMAID}"></script>\n{end}{rest}'
 
 
 def command_line() -> str:

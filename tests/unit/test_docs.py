@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from scripts.docs_reference import MERMAID, on_post_page
 from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
 from strandline.services.control import ControlSettings
@@ -127,8 +130,8 @@ def test_every_module_that_the_docs_name_is_there():
     assert {one for one in named if not any(module.endswith(f"/{one[1]}") for module in modules)} == made_up
 
 
-def test_every_room_stands_in_the_architecture():
-    text = (ROOT / "docs" / "architecture.md").read_text()
+def test_every_subpackage_is_in_the_code_map():
+    text = (ROOT / "docs" / "code-map.md").read_text()
     rooms = [path.parent for path in (ROOT / "strandline").rglob("__init__.py")]
     assert [
         room.name
@@ -137,3 +140,31 @@ def test_every_room_stands_in_the_architecture():
         and f"`{room.name}`" not in text
         and f"`{room.relative_to(ROOT)}`" not in text
     ] == []
+
+
+def test_the_index_of_decisions_agrees_with_the_decisions():
+    """Each record has an imperative title of at most 60 characters, a status, and an area; the index repeats them."""
+    folder = ROOT / "docs" / "decisions"
+    rows = []
+    for path in sorted(folder.glob("0*.md")):
+        found = re.match(r"# (\d+)\. (.{1,60})\n\nStatus: (\w+)\b.*Area: (.*)\.\n", path.read_text())
+        assert found, f"{path.name} has no title of at most 60 characters, or no line with status and area"
+        number, title, status, area = found.groups()
+        assert int(number) == int(path.name[:4])
+        rows.append(f"| [{number}]({path.name}) | {title} | {status} | {area} |")
+    assert re.findall(r"^\| \[\d+\].*$", (folder / "index.md").read_text(), re.MULTILINE) == rows
+
+
+def test_the_script_of_the_diagrams_is_unchanged_and_no_page_loads_another():
+    folder = ROOT / "docs" / "assets" / "mermaid"
+    sums = dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    assert sums == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name != "SHA256SUMS"
+    }
+    assert (ROOT / "docs" / MERMAID).name in sums
+    html = '<head></head><div class="mermaid"></div><script src="../assets/bundle.js"></script></body>'
+    page = SimpleNamespace(url="recovery/")
+    assert on_post_page(html, page, None).index(f"../{MERMAID}") < on_post_page(html, page, None).index("bundle.js")
+    assert on_post_page("<p>", page, None) == "<p>"
