@@ -424,6 +424,7 @@ def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
     assert_both_agree(some_pipeline(random), some_log(random))
 
 
+@pytest.mark.long
 @examples(40, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32), st.sampled_from(["America/New_York", "America/Havana", "Europe/Rome"]))
 def test_so_they_do_with_days_of_a_time_zone(seed: int, zone: str) -> None:

@@ -9,6 +9,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import Phase, assume, given
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ def test_no_bit_depends_on_slices_buckets_or_chunks(
     assert digest(run(checked, history, buckets, chunk_rows)) == digest(at_once)
 
 
+@pytest.mark.long
 @examples(40)
 @given(histories(), st.sampled_from(PIPELINES), st.data())
 def test_a_rewind_computes_just_what_is_not_emitted(

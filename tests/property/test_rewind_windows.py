@@ -9,6 +9,7 @@ from itertools import accumulate, product
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -178,6 +179,7 @@ def test_a_rewind_computes_just_what_is_not_emitted(
     require_the_rest(history, old, new, number)
 
 
+@pytest.mark.long
 @examples(60)
 @given(
     st.integers(0, 2**32),

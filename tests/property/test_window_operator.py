@@ -280,6 +280,7 @@ KEPT = {
 }
 
 
+@pytest.mark.long
 @examples(60)
 @given(histories(), st.sampled_from([1, 60]), st.booleans())
 def test_results_do_not_depend_on_how_many_rows_are_folded_at_once(
@@ -701,6 +702,7 @@ def test_days_of_a_time_zone_are_what_its_clocks_show(seed: int, zone: str, size
 OF_DAYS = [("sliding", 1), ("sliding", 2), ("sliding", 5), ("cumulative", 1), ("cumulative", 2)]
 
 
+@pytest.mark.long
 @examples(60)
 @given(st.integers(0, 2**32), st.sampled_from(ZONES), st.sampled_from(OF_DAYS), st.sampled_from([0, 6]))
 def test_windows_that_overlap_or_grow_are_made_of_the_days_of_a_zone(
@@ -733,6 +735,7 @@ def test_windows_that_overlap_or_grow_are_made_of_the_days_of_a_zone(
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.long
 @examples(40)
 @given(
     histories(), st.sampled_from([("10s", "", "3s"), ("10s", "", "9999ms"), ("30s", "10s", "7s"), ("25s", "10s", "1s")])
@@ -817,13 +820,18 @@ def left_folds(inside: list[Record]) -> float | None:
 @pytest.mark.parametrize(
     "checked",
     [
-        CASCADE,
-        sliding(60_000, 10_000),
-        of_sessions(5_000, 20_000),
-        of_sessions(9_000, 60_000),
-        pipeline({"name": "a", "cumulative": {"size": "60s", "step": "10s"}, "by": ["machine"], "aggregate": MINUTE}),
+        pytest.param(CASCADE, id="cascade", marks=pytest.mark.long),
+        pytest.param(sliding(60_000, 10_000), id="sliding"),
+        pytest.param(of_sessions(5_000, 20_000), id="short sessions"),
+        pytest.param(of_sessions(9_000, 60_000), id="sessions that never pause", marks=pytest.mark.long),
+        pytest.param(
+            pipeline(
+                {"name": "a", "cumulative": {"size": "60s", "step": "10s"}, "by": ["machine"], "aggregate": MINUTE}
+            ),
+            id="cumulative",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["cascade", "sliding", "short sessions", "sessions that never pause", "cumulative"],
 )
 def test_state_holds_no_more_than_what_is_open(checked: CheckedPipeline) -> None:
     """Forty minutes of one record a second: the state is as large at the end as after the first minutes."""

@@ -28,6 +28,7 @@ from tests.support.chaos.made_up_more import in_stream
 from tests.support.chaos.planted import in_backfills, in_cascade, in_event_time, in_ledger, in_results, in_versions
 from tests.support.chaos.planted.in_ledger import JOB, STREAM, Chance
 from tests.support.chaos.work import draw_speed
+from tests.support.examples import one_in
 
 RECORDED = Path(checker.__file__).with_name("recorded.json.gz")
 RUNS = ["made up", *(["recorded"] if RECORDED.exists() else [])]
@@ -57,7 +58,7 @@ def judge(dump: Dump) -> JobVerdict:
     return check_job(dump, JOB, STREAM)
 
 
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(8, 50))])
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 50))])
 def test_a_right_run_passes(seed: int) -> None:
     verdict = judge(made_up_run(seed, JOB, STREAM, PACES[draw_speed(seed)]))
     assert verdict.violations == []
@@ -104,7 +105,7 @@ def test_many_different_faults_are_planted() -> None:
     assert len({mutate.__name__ for mutate in MUTATIONS}) == len(MUTATIONS) >= 130
 
 
-@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+@pytest.mark.parametrize("mutate", one_in(3, list(MUTATIONS)), ids=lambda mutate: mutate.__name__)
 @pytest.mark.parametrize("which", RUNS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_planted_fault_is_found(seed: int, which: str, mutate: Callable[[Dump, Chance], None]) -> None:

@@ -62,7 +62,9 @@ class Stream:
         return found
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.long if one != "json" else ()) for one in STREAMS]
+)
 def test_each_text_is_accepted_or_a_dead_letter_as_the_suite_says(name: str) -> None:
     stream = Stream(name)
     good = AROUND[name] % b"0"
