@@ -26,6 +26,8 @@ from hypothesis import strategies as st
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.kinds.cumulative.operator import CumulativeOperator
+from strandline.processing.kinds.days.shape import DayShape
+from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_chain import RecordChain
@@ -33,7 +35,7 @@ from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.windows import Places, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.event_time import DayShape, SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.names import ROWS_JOINED, WINDOW_NUMBER
 from strandline.results.writer import ELEMENT, OFFSET

@@ -19,10 +19,13 @@ from strandline.core.errors import PermanentError
 from strandline.processing.audit_queries.stage_query import query_of
 from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
+from strandline.processing.kinds.cumulative.shape import CumulativeShape
+from strandline.processing.kinds.days.shape import DayShape
+from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.windows import WindowOperator
-from strandline.processing.pipelines.event_time import CumulativeShape, DayShape, SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stages import LEFT, RecordPath, Stage, StageInput
 

@@ -12,15 +12,12 @@ import pytest
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, SliceKind
 from strandline.processing.audit import event_times
-from strandline.processing.pipelines.event_time import (
-    CumulativeDayShape,
-    CumulativeShape,
-    DayShape,
-    JoinShape,
-    SameWindowShape,
-    SessionShape,
-    WindowShape,
-)
+from strandline.processing.kinds.cumulative.shape import CumulativeShape
+from strandline.processing.kinds.cumulative_days.shape import CumulativeDayShape
+from strandline.processing.kinds.days.shape import DayShape
+from strandline.processing.kinds.join.shape import JoinShape, SameWindowShape
+from strandline.processing.kinds.session.shape import SessionShape
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.result_streams import former_emitter_of, lagging_readers
 from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner

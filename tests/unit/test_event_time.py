@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.core.times.time_zones import zone_names
+from strandline.processing.kinds.cumulative.shape import CumulativeShape
+from strandline.processing.kinds.days.shape import DayShape
+from strandline.processing.kinds.join.shape import JoinShape, SameWindowShape
+from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.pipelines.calendars import DAY_MS, day_start_ms
 from strandline.processing.pipelines.event_time import (
     RECORDS,
-    CumulativeShape,
-    DayShape,
-    JoinShape,
-    SameWindowShape,
-    SessionShape,
     WindowShape,
     closes_a_window,
     earliest_event,

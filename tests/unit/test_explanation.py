@@ -12,8 +12,8 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState, Totals
 from strandline.log.kafka_status import LogRange
+from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.pipelines.checker import check
-from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.rest import job_status
 from strandline.services.rest.explanation import JobFacts, explain

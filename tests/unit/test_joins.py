@@ -17,11 +17,12 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcom
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.kinds.join.operator import IntervalJoinOperator
+from strandline.processing.kinds.join.step import JoinStage
 from strandline.processing.operators.closing import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import LEFT, JoinStage
+from strandline.processing.pipelines.stages import LEFT
 from strandline.processing.pipelines.upgrade import changes_between
 from strandline.results.writer import ELEMENT, OFFSET
 

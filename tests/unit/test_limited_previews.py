@@ -14,7 +14,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import NewestRecords
 from strandline.processing.formats.inference.proposals import infer_from_topic
-from strandline.processing.pipelines.model.windows import WINDOWS_MAX
+from strandline.processing.kinds.windows.limits import WINDOWS_MAX
 from strandline.services import control
 from strandline.services.control import _LIMITED_MODULES, ControlSettings
 from strandline.services.processes.limited_work import LimitedWork

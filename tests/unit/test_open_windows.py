@@ -31,8 +31,9 @@ from strandline.processing.emission.open_windows import (
     dropped_indices,
     open_emissions,
 )
+from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.processing.pipelines.event_time import SessionShape, WindowShape
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.source.slice_rows import encode
 from strandline.results.document import DocumentShape

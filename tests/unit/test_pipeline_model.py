@@ -20,6 +20,7 @@ from strandline.processing.kinds.derive.step import Derive
 from strandline.processing.kinds.enrich.document import EnrichSpec
 from strandline.processing.kinds.map_rows.document import MapSpec
 from strandline.processing.kinds.where.step import Where
+from strandline.processing.kinds.windows.document import WindowSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import EventTimeSource
@@ -29,7 +30,6 @@ from strandline.processing.pipelines.model.emissions import EmitSpec
 from strandline.processing.pipelines.model.inputs import EventTimeSpec, InputSpec
 from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec, json_schema
 from strandline.processing.pipelines.model.steps import StepSpec
-from strandline.processing.pipelines.model.windows import WindowSpec
 from strandline.processing.pipelines.stages import Emit
 from strandline.results.index_settings import IndexSettings
 from strandline.results.sinks.elasticsearch.document import IndexSpec

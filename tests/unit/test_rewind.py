@@ -3,17 +3,12 @@
 import pytest
 
 from strandline.core.errors import LogTruncated
-from strandline.processing.pipelines.event_time import (
-    CountShape,
-    CumulativeShape,
-    DayShape,
-    JoinShape,
-    SameWindowShape,
-    SessionShape,
-    WindowShape,
-    open_until,
-    shape_of_records,
-)
+from strandline.processing.kinds.count.shape import CountShape
+from strandline.processing.kinds.cumulative.shape import CumulativeShape
+from strandline.processing.kinds.days.shape import DayShape
+from strandline.processing.kinds.join.shape import JoinShape, SameWindowShape
+from strandline.processing.kinds.session.shape import SessionShape
+from strandline.processing.pipelines.event_time import WindowShape, open_until, shape_of_records
 from strandline.processing.slices.rewind import RewindPlan, plan_rewind, require_log_holds
 from tests.support.ledgers import a_checkpoint
 

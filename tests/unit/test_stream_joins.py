@@ -16,10 +16,11 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcom
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.kinds.enrich.step import Enrich
+from strandline.processing.kinds.join.step import JoinStage
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import plan_branches
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage
+from strandline.processing.pipelines.stages import LEFT, RIGHT
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.results.document import document_id
 from strandline.services.cli.desk.desk_display import graph_tables

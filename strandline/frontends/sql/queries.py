@@ -28,7 +28,7 @@ from strandline.frontends.sql.statements import (
 )
 from strandline.frontends.sql.tokens import Cursor
 from strandline.frontends.sql.values import read_duration, read_value
-from strandline.processing.pipelines.model.steps import StepSpec
+from strandline.processing.pipelines.kind_registry import KEYWORDS
 
 QUERIES_DEEP_MAX = 24
 _CLAUSES_ALWAYS = ("from", "where", "group", "having")
@@ -333,7 +333,7 @@ def _alias(cursor: Cursor) -> str | None:
 
 def step_functions() -> tuple[str, ...]:
     """The steps of the model that no clause of a query says: each is a function of a relation, with its fields by name."""
-    return tuple(verb for verb in StepSpec.VERBS if verb not in _NO_FUNCTIONS)
+    return tuple(verb for verb in KEYWORDS if verb not in _NO_FUNCTIONS)
 
 
 _NO_FUNCTIONS = ("derive", "where", "select", "drop", "window", "join")

@@ -198,7 +198,7 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
             yield f"records wait for what another job emits to {read.name}, as long as that takes"
         elif pipeline.stages and timeout_ms is None and (partitions > 1 or pipeline.has_several_inputs):
             yield f"idle_timeout{of_which} is null: one silent partition holds all windows open"
-    windows = [stage for stage in pipeline.stages if stage.keyword == "window"]
+    windows = [stage for stage in pipeline.stages if stage.has_aggregates]
     if windows and _delay_ms(pipeline) > min(stage.size_ms for stage in windows):
         delay = format_duration(_delay_ms(pipeline))
         yield f"the delay, {delay}, is longer than the shortest window: results come that much later"

@@ -5,10 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-import numpy as np
-
 from strandline.processing.columns.codes import Codes
-from strandline.processing.pipelines.event_time import DayShape
 
 
 class Panes(ABC):
@@ -42,30 +39,3 @@ class EqualPanes(Panes):
 
     def starts_ms(self, panes: Codes) -> Codes:
         return panes * self.length_ms + self.offset_ms
-
-
-@dataclass(frozen=True)
-class DayPanes(Panes):
-    """The days of a time zone, or so many together as lie between the beginnings of two windows."""
-
-    shape: DayShape
-
-    def of(self, event_us: Codes) -> Codes:
-        if not len(event_us):
-            return event_us
-        # Where a day begins is looked up for each day that is there, not for each event.
-        in_utc = (event_us - 1000 * self.shape.offset_ms) // (1000 * self.shape.every_ms)
-        about, codes = np.unique(in_utc, return_inverse=True)
-        near = np.unique(np.concatenate([about - 1, about, about + 1]))
-        starts_us = self.starts_ms(near) * 1000
-        first = np.searchsorted(near, about - 1)
-        found = near[first][codes]
-        for following in (1, 2):
-            found += event_us >= starts_us[first + following][codes]
-        return found
-
-    def at(self, at_ms: int) -> int:
-        return self.shape.number_at(at_ms)
-
-    def starts_ms(self, panes: Codes) -> Codes:
-        return np.array([self.shape.start_ms(pane) for pane in panes.tolist()], np.int64)

@@ -11,9 +11,9 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.checks.check_context import CheckContext, StepOutput
-from strandline.processing.pipelines.checks.stages import check_emission, check_join, check_window
+from strandline.processing.pipelines.checks.stages import check_emission, check_results
 from strandline.processing.pipelines.checks.whole import check_revisions, check_windows_together
-from strandline.processing.pipelines.kind_registry import KEYWORDS, part_of
+from strandline.processing.pipelines.kind_registry import kind_of, part_of
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import RecordPath
@@ -56,15 +56,13 @@ def _run(context: CheckContext, *, is_strict: bool = True) -> CheckedPipeline:
             outputs[one] if (read := stream_place(one)) is None else from_streams[read]
             for one in context.sources[number]
         ]
-        united = step.join is None and len(taken) > 1
-        context.output = context.united((*path, "from"), step.taken, taken) if united else taken[0]
+        is_union = len(step.taken) > 1
+        context.output = context.united((*path, "from"), step.taken, taken) if is_union else taken[0]
+        context.taken = taken
         if step.keyword is not None:
-            plan = part_of(KEYWORDS[step.keyword], "plan")
-            plan.check(context, (*path, step.keyword), getattr(step, step.keyword))
-        elif step.window is not None:
-            check_window(context, path, step.window, step.emit or [])
-        elif step.join is not None:
-            check_join(context, path, step.join, step.emit or [], (taken[0], taken[1]))
+            part_of(kind_of(step.keyword), "plan").check(context, (*path, step.keyword), step.value)
+            if step.stage is not None:
+                check_results(context, path, step)
         elif step.emit is not None:
             check_emission(context, path, step)
         outputs.append(context.output)

@@ -1,5 +1,4 @@
-"""Stages of a checked pipeline (windows, joins, and emissions of records), as plain data. Light to import, because every Python
-worker needs it.
+"""Stages of a checked pipeline and emissions of records, as plain data. Light to import, because every Python worker needs it.
 
 Each class has an `identity`: the JSON value of all that its results depend on. It doesn't contain positions in the document or
 sinks, so an unrelated edit of the document doesn't change it.
@@ -9,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar
 
-from strandline.processing.pipelines.event_time import RECORDS, JoinShape, SameWindowShape, WindowShape
+from strandline.processing.pipelines.event_time import RECORDS, WindowShape
 from strandline.processing.pipelines.row_step import Column, DuplicateFilter, Identity, RowStep, duplicate_filter_of
 from strandline.results.index_settings import IndexSettings
-from strandline.results.names import ROWS_JOINED
 from strandline.results.sinks.registry import sink_of
-
-if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import
-    from strandline.processing.pipelines.joins.join_spec import JoinType
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class RecordPath:
 
     @property
     def identity(self) -> Identity:
-        return {"stream": self.stream, "steps": _identities(self.steps)}
+        return {"stream": self.stream, "steps": identities(self.steps)}
 
 
 @dataclass(frozen=True)
@@ -84,11 +79,11 @@ class StageInput:
     @property
     def identity(self) -> Identity:
         if self.stage is None:
-            return {"records": _identities(self.paths)}
+            return {"records": identities(self.paths)}
         return {
             "stage": self.stage,
             "before_post_steps": self.before_post_steps,
-            "steps": _identities(self.steps),
+            "steps": identities(self.steps),
         }
 
 
@@ -127,7 +122,7 @@ class RecordStage:
         if dedupe is None:
             return []
         steps = next(path.steps for path in self.paths if dedupe in path.steps)
-        return _identities(steps[: steps.index(dedupe) + 1])
+        return identities(steps[: steps.index(dedupe) + 1])
 
     @property
     def field_types(self) -> dict[str, str]:
@@ -144,7 +139,7 @@ class RecordStage:
         return {
             "name": self.name,
             "fields": [list(one) for one in self.fields],
-            "paths": _identities(self.paths),
+            "paths": identities(self.paths),
         }
 
 
@@ -178,6 +173,8 @@ class Stage:
 
     keyword: ClassVar[str] = "window"
     """Field of the step in the document."""
+    has_aggregates: ClassVar[bool] = True
+    """True if results are aggregates of the rows of a window, which come when the window closes."""
 
     @property
     def kind(self) -> str:
@@ -313,128 +310,8 @@ class Stage:
             "by": [list(pair) for pair in zip(self.by, self.by_types, strict=True)],
             "aggregates": [list(column) for column in self.aggregates],
             **({"packages": [list(one) for one in self.packages]} if self.packages else {}),
-            "inputs": _identities(self.inputs),
-            "post_steps": _identities(self.post_steps),
-        }
-
-
-class JoinedColumn(NamedTuple):
-    """A field of joined rows: the column of one side's row."""
-
-    name: str
-    side: int
-    column: str
-    type: str
-
-
-@dataclass(frozen=True)
-class JoinStage(Stage):
-    """A join of the rows of two sides, by the `by` fields, which both have. A window in whatever goes by when results are final:
-    each result has a window of its own (`JoinShape`), or that of both rows where these must be in one window. There are no
-    aggregates."""
-
-    keyword = "join"
-
-    streams_joined: tuple[str, ...] = ()
-    """Names of the streams that the pipeline reads, in order. The position of a row in the log is a part of its identity."""
-    type: JoinType = "inner"
-    """Which rows without a partner are results, too: none, those of the left side, those of both."""
-    columns: tuple[JoinedColumn, ...] = ()
-    """The fields beside the `by` fields."""
-    max_rows: int = 0
-    """Maximum number of rows of one side and key within reach of each other that are joined; one more is a dead letter."""
-
-    @property
-    def kind(self) -> str:
-        return self.keyword
-
-    @property
-    def why_not_revised(self) -> str:
-        return "needs a window, and joined rows are final at once; raise the delay instead"
-
-    @property
-    def why_no_updates(self) -> str:
-        return "shows windows that are open, and a join has none: its rows are final at once"
-
-    @property
-    def compared_windows(self) -> object:
-        """Only how long they are. The rest is among `upgrade_facts`."""
-        return self.size_ms, self.every_ms
-
-    @property
-    def upgrade_facts(self) -> dict[str, object]:
-        right = self.inputs[RIGHT]
-        return {
-            "how near rows are": None if self.in_windows and not self.has_same_windows else self.windows,
-            "the type": self.type,
-            "the fields": self.columns,
-            "the steps to the right side": (_identities(right.first_steps), right.before_post_steps),
-            "max_rows": self.max_rows,
-        }
-
-    @property
-    def interval(self) -> JoinShape | None:
-        """How close the rows of a pair are. None if they are in one window."""
-        return self.windows if isinstance(self.windows, JoinShape) else None
-
-    @property
-    def before_ms(self) -> int:
-        """Maximum time from a row on the right to its partner on the left, if the row on the right is earlier."""
-        return 0 if self.interval is None else self.interval.before_ms
-
-    @property
-    def after_ms(self) -> int:
-        """The same if the row on the right is later."""
-        return 0 if self.interval is None else self.interval.after_ms
-
-    @property
-    def is_latest(self) -> bool:
-        """True if a row of the left side has one partner, the latest that is not later."""
-        return self.interval is not None and self.interval.is_latest
-
-    @property
-    def in_windows(self) -> bool:
-        """True if partners are in one window."""
-        return self.interval is None
-
-    @property
-    def has_same_windows(self) -> bool:
-        """True if partners are results that have the same window."""
-        return isinstance(self.windows, SameWindowShape)
-
-    @property
-    def reads_results(self) -> bool:
-        """True if an input reads the results of another stage."""
-        return any(one.stage is not None for one in self.inputs)
-
-    @property
-    def needs_whole_keys(self) -> bool:
-        """Who meets whom is told only from all rows of a key."""
-        return True
-
-    @property
-    def identifying(self) -> tuple[str, ...]:
-        return (*self.by, ROWS_JOINED)
-
-    @property
-    def window_types(self) -> dict[str, str]:
-        return dict(zip(self.by, self.by_types, strict=True)) | {one.name: one.type for one in self.columns}
-
-    def keeps(self, side: int) -> bool:
-        """Whether rows of this side that have no partner are results, too."""
-        return self.type == "full" or (self.type == "left" and side == LEFT)
-
-    def hold_ms(self, side: int) -> int:
-        """How long after a row of this side a partner can come, at most."""
-        return self.after_ms if side == LEFT else self.before_ms
-
-    @property
-    def identity(self) -> Identity:
-        return super().identity | {
-            "join": self.type,
-            "columns": [list(column) for column in self.columns],
-            "max_rows": self.max_rows,
-            "streams": list(self.streams_joined),
+            "inputs": identities(self.inputs),
+            "post_steps": identities(self.post_steps),
         }
 
 
@@ -442,7 +319,8 @@ def _steps_of(paths: Iterable[RecordPath]) -> tuple[RowStep, ...]:
     return tuple(step for path in paths for step in path.steps)
 
 
-def _identities(parts: Iterable[RowStep | RecordPath | StageInput]) -> list[Identity]:
+def identities(parts: Iterable[RowStep | RecordPath | StageInput]) -> list[Identity]:
+    """Return the identities of these parts, without the steps that change no value."""
     return [identity for one in parts if (identity := one.identity) is not None]
 
 

@@ -7,15 +7,15 @@ judged by the one recorded with it. What the recorded slices mean may not change
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from strandline.core.described import Described
 from strandline.core.times.durations import format_duration
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
-from strandline.processing.pipelines.row_step import Identity, RowStep
-from strandline.processing.pipelines.stages import LEFT, Emit, RecordStage, Stage, StageInput
+from strandline.processing.pipelines.row_step import Identity
+from strandline.processing.pipelines.stages import LEFT, Emit, RecordStage, Stage, StageInput, identities
 from strandline.results.index_settings import IndexSettings
 from strandline.results.sinks.registry import sink_of
 
@@ -178,20 +178,16 @@ def _paths(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[tuple[
     """(stream, input of a join) -> the steps from the stream to the stage."""
     streams = list(pipeline.streams)
     paths = [(0, path) for path in stage.paths] if isinstance(stage, RecordStage) else stage.record_paths
-    return {(streams[path.stream], side): _identities(path.steps) for side, path in paths}
+    return {(streams[path.stream], side): identities(path.steps) for side, path in paths}
 
 
 def _first_steps(stage: Stage) -> list[list[Identity]]:
     """For each input the steps whose changes are reported separately: those of the first path."""
-    return [_identities(one.first_steps) for one in stage.inputs]
-
-
-def _identities(steps: Iterable[RowStep]) -> list[Identity]:
-    return [identity for step in steps if (identity := step.identity) is not None]
+    return [identities(one.first_steps) for one in stage.inputs]
 
 
 def _steps_to(given: StageInput) -> tuple[list[Identity], bool]:
-    return _identities(given.first_steps), given.before_post_steps
+    return identities(given.first_steps), given.before_post_steps
 
 
 def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
@@ -208,7 +204,7 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
         yield Change(f"the aggregates of window {old.name}", Effect.REWIND, "open windows are computed in the new way")
     if _steps_to(old.inputs[LEFT]) != _steps_to(new.inputs[LEFT]):
         yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
-    if _identities(old.post_steps) != _identities(new.post_steps):
+    if identities(old.post_steps) != identities(new.post_steps):
         yield Change(f"the steps behind window {old.name}", Effect.REWIND, "open windows are computed in the new way")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.processing.audit_queries.window_query import EXACT_TIME, TIME, WindowQuery
-from strandline.processing.pipelines.event_time import CountShape
+from strandline.processing.kinds.count.shape import CountShape
 
 
 class CountQuery(WindowQuery):

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
+from strandline.processing.kinds.count.shape import CountShape
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.keys import key_ranks, merge_keys
 from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
-from strandline.processing.pipelines.event_time import CountShape
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.names import WINDOW_NUMBER
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from strandline.core.times.durations import format_duration
+from strandline.processing.kinds.count.shape import CountShape
 from strandline.processing.kinds.stage_words import Answer
 from strandline.processing.kinds.windows.words import WindowWords
-from strandline.processing.pipelines.event_time import CountShape
 from strandline.processing.pipelines.stages import Stage
 
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from strandline.processing.audit_queries.window_query import TIME
+from strandline.processing.kinds.cumulative_days.shape import CumulativeDayShape
 from strandline.processing.kinds.days.audit import DayQuery
+from strandline.processing.kinds.days.shape import DayShape
 
 
 class CumulativeDayQuery(DayQuery):
     """A row is in each window of its days that ends later than it."""
+
+    def _whole(self) -> DayShape:
+        shape = self.stage.shape
+        assert isinstance(shape, CumulativeDayShape), "chosen by the kind of the windows"
+        return shape.whole
 
     def _ends(self) -> str:
         step = self.stage.shape.every_ms

@@ -6,8 +6,8 @@ import numpy as np
 
 from strandline.processing.columns.codes import Codes
 from strandline.processing.kinds.cumulative.operator import CumulativeOperator
-from strandline.processing.operators.panes import DayPanes
-from strandline.processing.pipelines.event_time import CumulativeDayShape
+from strandline.processing.kinds.cumulative_days.shape import CumulativeDayShape
+from strandline.processing.kinds.days.panes import DayPanes
 from strandline.processing.pipelines.stages import Stage
 
 

@@ -6,17 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.audit_queries.window_query import TIME, WindowQuery
-from strandline.processing.pipelines.event_time import CumulativeDayShape, DayShape
+from strandline.processing.kinds.days.shape import DayShape
 
 
 class DayQuery(WindowQuery):
     """Windows of days, and cumulative windows that begin with such."""
 
     def days(self, database: Database, table: Table) -> Sequence[tuple[int, int]]:
+        return list(_days(database, table, self._whole()))
+
+    def _whole(self) -> DayShape:
+        """Return the windows of whole days, in which the windows of the stage are."""
         shape = self.stage.shape
-        whole = shape.whole if isinstance(shape, CumulativeDayShape) else shape
-        assert isinstance(whole, DayShape), "chosen by the kind of the windows"
-        return list(_days(database, table, whole))
+        assert isinstance(shape, DayShape), "chosen by the kind of the windows"
+        return shape
 
     def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
         known = ", ".join(map(str, days)) or "(0, 0)"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strandline.processing.operators.panes import DayPanes
+from strandline.processing.kinds.days.panes import DayPanes
+from strandline.processing.kinds.days.shape import DayShape
 from strandline.processing.operators.windows import WindowOperator
-from strandline.processing.pipelines.event_time import DayShape
 from strandline.processing.pipelines.stages import Stage
 
 

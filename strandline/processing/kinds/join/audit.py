@@ -12,7 +12,8 @@ from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes
 from strandline.processing.kinds.join.operator import result_places
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, Stage
+from strandline.processing.kinds.join.step import JoinStage
+from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage
 from strandline.results.names import ROWS_JOINED
 from strandline.results.records.partition_labels import PARTITIONS_MAX
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START

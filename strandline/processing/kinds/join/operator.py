@@ -36,13 +36,14 @@ import pyarrow.compute as pc
 from strandline.core.errors import PermanentError
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes, ranges
+from strandline.processing.kinds.join.step import JoinStage
 from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
 from strandline.processing.operators.functions.zones import FIRST_US, LAST_US
 from strandline.processing.operators.keys import encode_keys, key_ranks, merge_keys
 from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, Stage
+from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage
 from strandline.results.names import ROWS_JOINED
 from strandline.results.records.partition_labels import partition_of, stream_place_of
 from strandline.results.writer import ELEMENT, OFFSET, PROBLEM, WINDOW_END, WINDOW_START

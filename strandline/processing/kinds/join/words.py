@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from strandline.core.times.durations import format_duration
+from strandline.processing.kinds.join.step import JoinStage
 from strandline.processing.kinds.stage_words import (
     Answer,
     StageInGraph,
@@ -13,7 +14,7 @@ from strandline.processing.kinds.stage_words import (
     emits_in_words,
     step_in_words,
 )
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinStage, Stage
+from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage
 
 
 class JoinWords(StageWords):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.processing.audit_queries.window_query import TIME, WindowQuery
-from strandline.processing.pipelines.event_time import SessionShape
+from strandline.processing.kinds.session.shape import SessionShape
 
 
 class SessionQuery(WindowQuery):

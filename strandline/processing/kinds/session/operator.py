@@ -29,10 +29,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
+from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.keys import key_ranks, merge_keys
 from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
-from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.stages import Stage
 
 _REMNANT = -1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.kinds.windows.words import WindowWords
-from strandline.processing.pipelines.event_time import SessionShape
 from strandline.processing.pipelines.stages import Stage
 
 

@@ -76,6 +76,8 @@ class CheckContext:
         self.problems: list[Problem] = []
         self.output = StepOutput({})
         """Output of the last step on the path to the step that is checked, or of this step when its check has ended."""
+        self.taken: Sequence[StepOutput] = ()
+        """Outputs of all steps that the step that is checked reads from."""
         self.sources = pipeline.sources
         self.stages: list[Stage] = []
         self.record_stages: list[RecordStage] = []

@@ -75,6 +75,6 @@ def revision_problems(
     for name, where in [*((one, "by") for one in stage.by), *((one.name, "aggregate") for one in stage.aggregates)]:
         if name.lower() == REVISION:
             yield (
-                (*path, "window", where),
+                (*path, stage.keyword, where),
                 f"'{name}' is the field that counts the late records in a revised result; choose another name",
             )

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import FieldName
 from strandline.core.documents import Path
-from strandline.processing.pipelines.joins.join_spec import JoinSpec
-from strandline.processing.pipelines.kind_registry import KEYWORDS, ROW_KINDS, part_of
+from strandline.processing.pipelines.kind_registry import KEYWORDS, STAGE_KEYWORDS, part_of
 from strandline.processing.pipelines.model.emissions import EmitSpec
-from strandline.processing.pipelines.model.windows import HAVING, WindowSpec
+from strandline.processing.pipelines.model.stage_spec import HAVING, StageSpec
 
 # A model has the fields of its last base first.
-_FIELDS_OF_KINDS = tuple(part_of(kind, "document").Fields for kind in reversed(ROW_KINDS))
+_FIELDS_OF_KINDS = tuple(part_of(kind, "document").Fields for kind in reversed(dict.fromkeys(KEYWORDS.values())))
 
 
 def _places(value: object) -> object:
@@ -33,15 +32,11 @@ class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one c
     """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `distinct`, `window` or `join` with or without
     `emit` beside it, or `emit` alone. Each may say by `from` what it takes; a join says it by `left` and `right`."""
 
-    VERBS: ClassVar[tuple[str, ...]] = (*KEYWORDS, "window", "join")
     model_config = ConfigDict(
         json_schema_extra={
-            "oneOf": [{"required": [verb]} for verb in VERBS]
+            "oneOf": [{"required": [verb]} for verb in KEYWORDS]
             + [
-                {
-                    "required": ["emit"],
-                    "not": {"anyOf": [{"required": ["window"]}, {"required": ["join"]}]},
-                }  # type: ignore[dict-item]
+                {"required": ["emit"], "not": {"anyOf": [{"required": [stage]} for stage in STAGE_KEYWORDS]}}  # type: ignore[dict-item]
             ]
         },
     )
@@ -56,10 +51,6 @@ class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one c
         "cogroup": "to group the records of several streams by one key, unite them with 'from: [a, b]', and let each aggregate "
         "say which it takes: count(*) filter (where side = 'a')",
     }
-    window: WindowSpec | None = None
-    """Collects records by time and key."""
-    join: JoinSpec | None = None
-    """Puts rows of two ways together: {name, left, right, on, within}."""
     emit: Annotated[list[EmitSpec] | None, BeforeValidator(_places)] = Field(default=None, min_length=1)
     """Where results go: beside `window` or behind it those of the window; before the first window one for each record."""
     name: FieldName | None = None
@@ -70,38 +61,48 @@ class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one c
     each, with the fields that all have."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        verbs = [verb for verb in self.VERBS if getattr(self, verb) is not None]
-        if self.emit is not None and verbs and verbs not in (["window"], ["join"]):
-            yield (
-                ("emit",),
-                f"'emit' stands beside 'window' or 'join', or in a step of its own, not beside '{verbs[0]}'",
-            )
+        verbs = [verb for verb in KEYWORDS if getattr(self, verb) is not None]
+        if self.emit is not None and verbs and (len(verbs) > 1 or verbs[0] not in STAGE_KEYWORDS):
+            stages = " or ".join(f"'{one}'" for one in STAGE_KEYWORDS)
+            yield ("emit",), f"'emit' stands beside {stages}, or in a step of its own, not beside '{verbs[0]}'"
         elif len(verbs) != 1 and not (self.emit is not None and not verbs):
             found = f"has {' and '.join(verbs)}" if verbs else "has none"
-            yield (), f"a step is exactly one of {', '.join(self.VERBS)}, emit, and this one {found}"
-        elif self.name is not None and self.window is not None:
-            yield ("name",), "a window's name stands inside 'window'; remove this one"
-        elif self.name is not None and self.join is not None:
-            yield ("name",), "a join's name stands inside 'join'; remove this one"
-        if self.join is not None and self.source is not None:
-            yield ("from",), "a join says by 'left' and 'right' what it takes; remove this"
+            yield (), f"a step is exactly one of {', '.join(KEYWORDS)}, emit, and this one {found}"
+        elif self.name is not None and self.stage is not None:
+            yield ("name",), f"a {verbs[0]}'s name stands inside '{verbs[0]}'; remove this one"
+        if self.sides and self.source is not None:
+            sides = " and ".join(f"'{path[-1]}'" for path, _ in self.sides)
+            yield ("from",), f"a {verbs[0]} says by {sides} what it takes; remove this"
 
     @property
     def keyword(self) -> str | None:
-        """The field that says what is done with rows; None if the step is a window, a join or an emission."""
+        """The field that says what is done with rows. None if the step is an emission."""
         return next((one for one in KEYWORDS if getattr(self, one) is not None), None)
+
+    @property
+    def value(self) -> Any:
+        """The value of this field. None if the step is an emission."""
+        return None if self.keyword is None else getattr(self, self.keyword)
+
+    @property
+    def stage(self) -> StageSpec | None:
+        """The stage, if the step is one."""
+        return self.value if isinstance(self.value, StageSpec) else None
+
+    @property
+    def sides(self) -> list[tuple[Path, str]]:
+        """See `StageSpec.sides`. Empty if the step is no stage."""
+        return [] if self.stage is None else self.stage.sides
 
     @property
     def lookups(self) -> tuple[str, ...]:
         """The lookups that the step reads."""
-        value = None if self.keyword is None else getattr(self, self.keyword)
-        return tuple(getattr(value, "lookups", ()))
+        return tuple(getattr(self.value, "lookups", ()))
 
     @property
     def stage_name(self) -> str | None:
-        """The name of the stage, if this step is a window or a join."""
-        stage = self.window or self.join
-        return None if stage is None else stage.name
+        """The name of the stage, if this step is one."""
+        return None if self.stage is None else self.stage.name
 
     @property
     def taken(self) -> tuple[str, ...]:
@@ -118,8 +119,8 @@ class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one c
     @property
     def names_taken(self) -> list[tuple[Path, str]]:
         """The names of what it takes from, and where each stands; none: the step before."""
-        if self.join is not None:
-            return [(("join", "left"), self.join.left), (("join", "right"), self.join.right)]
+        if self.sides:
+            return [((str(self.keyword), *path), name) for path, name in self.sides]
         if len(self.taken) == 1:
             return [(("from",), self.taken[0])]
         return [(("from", number), name) for number, name in enumerate(self.taken)]

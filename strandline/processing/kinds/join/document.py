@@ -1,4 +1,4 @@
-"""The `join` of a pipeline's document: all that its text alone can tell."""
+"""The step `join`: all that the text of a document alone can tell."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, names_alike
 from strandline.core.documents import Path
+from strandline.processing.kinds.join.step import JoinType
+from strandline.processing.pipelines.model.stage_spec import StageSpec
+from strandline.processing.pipelines.stages import Stage
+from strandline.processing.pipelines.straddling import straddling_problems
 
-JoinType = Literal["inner", "left", "full"]
 JOINED_ROWS_MAX = 1_000_000
 _MAX_ROWS = 10_000
 _OF_A_SIDE = r"^(left|right)\.[A-Za-z_]\w*$"
@@ -38,14 +41,12 @@ class WithinSpec(DocumentModel):
     """So much after it."""
 
 
-class JoinSpec(DocumentModel):
+class JoinSpec(StageSpec):
     """Puts rows of two ways together that have one key and are near each other in event time."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": [one]} for one in ("within", "tumbling", "same_window")]}
     )
-    name: FieldName
-    """The stage's name: in results, status and dead letters."""
     left: str
     """The name of a step above, or of a stream: whose rows are on the left. Behind a window they are its results."""
     right: str
@@ -103,9 +104,29 @@ class JoinSpec(DocumentModel):
             yield ("max_rows",), "a row meets one other at most, so nothing is to be bounded; remove it"
 
     @property
+    def sides(self) -> list[tuple[Path, str]]:
+        return [(("left",), self.left), (("right",), self.right)]
+
+    @property
+    def result_fields(self) -> list[tuple[str, Path]]:
+        keys: list[tuple[str, Path]] = [(name, ("on", number)) for number, name in enumerate(self.on)]
+        return [*keys, *((name, ("add", name)) for name in self.add)]
+
+    def problems_after(self, stage: Stage, before: Stage) -> Iterator[tuple[Path, str]]:
+        if self.tumbling is not None:
+            yield from straddling_problems(stage, before, [(("tumbling",), self.tumbling)])
+
+    @property
     def before_ms(self) -> int:
         return self.within.before if self.within is not None else self.tumbling or 0
 
     @property
     def after_ms(self) -> int:
         return self.within.after if self.within is not None else self.tumbling or 0
+
+
+class Fields(DocumentModel):
+    """What the kind adds to a step."""
+
+    join: JoinSpec | None = None
+    """Puts rows of two ways together: {name, left, right, on, within}."""

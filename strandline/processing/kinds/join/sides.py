@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.field_types import is_nested
+from strandline.processing.kinds.join.document import JoinSpec
+from strandline.processing.kinds.join.step import JoinedColumn
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.pipelines.joins.join_spec import JoinSpec
-from strandline.processing.pipelines.stages import LEFT, RIGHT, JoinedColumn, Stage
+from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage
 
 Columns = Mapping[str, str | None]
 """The columns of one side with their types; None where an error was reported already."""

@@ -1,0 +1,33 @@
+"""The field `count` of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import Field
+
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import Duration
+from strandline.core.documents import Path
+
+
+class CountSpec(DocumentModel):
+    """Windows that hold so many records of a key each, in the order of event time."""
+
+    size: Annotated[int, Field(ge=1, le=10_000_000)]
+    """How many."""
+    max: Duration
+    """At its multiples since 1970-01-01 UTC counting begins anew, and what is not filled is closed: else a start would have to
+    count from the first record of all."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.max == 0:
+            yield ("max",), "counting would begin anew at once; expected at least 1ms"
+
+
+class WindowFields(DocumentModel):
+    """What the kind adds to `window`."""
+
+    count: CountSpec | None = None
+    """{size, max}; instead of tumbling."""

@@ -1,0 +1,20 @@
+"""The plan of windows that count records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.processing.kinds.count.shape import CountShape
+from strandline.processing.kinds.windows.window_plan import WindowPlan
+
+
+class CountPlan(WindowPlan):
+    """Windows of so many records."""
+
+    why_no_offset = "counting begins at multiples of 'max'; remove it"
+
+    def shape(self, window: Any) -> CountShape:
+        return CountShape(window.count.max, 1, count=window.count.size)
+
+
+PLAN = CountPlan()

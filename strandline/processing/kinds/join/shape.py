@@ -1,0 +1,102 @@
+"""The windows of joined rows: where they begin and end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from strandline.core.times.durations import format_duration
+from strandline.processing.pipelines.event_time import AnywhereShape, WindowShape
+
+
+@dataclass(frozen=True)
+class JoinShape(AnywhereShape):
+    """What an interval join gives: the window of each joined row begins with the earlier of its two rows, and ends 1 ms after the
+    millisecond of the later one; that of a row without a partner ends when none can come any more.
+
+    A row on the left at `t` matches rows on the right from `before_ms` before it to `after_ms` after it, both included. `size_ms`
+    is the longest window, and `every_ms` is 1: they end anywhere.
+    """
+
+    before_ms: int = 0
+    after_ms: int = 0
+    is_latest: bool = False
+    """Whether a row on the left matches only the latest of these."""
+    kind = "join"
+
+    @property
+    def spacing_ms(self) -> int:
+        return self.size_ms
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {**super().identity, "within": [self.before_ms, self.after_ms], "latest": self.is_latest}
+
+    @property
+    def reach_ms(self) -> int:
+        """A row that ends without a partner, any row that might have been its partner, and what is counted of the rows before
+        that. For a join with the latest row nothing is counted."""
+        if self.is_latest:
+            return self.size_ms
+        return self.before_ms + self.after_ms + self.size_ms
+
+    def last_open_end(self, event_ms: int) -> int:
+        return event_ms + self.size_ms
+
+    def __str__(self) -> str:
+        if self.is_latest:
+            return f"joined with the latest within {format_duration(self.before_ms)} before"
+        return f"joined within {format_duration(self.before_ms)} before and {format_duration(self.after_ms)} after"
+
+
+@dataclass(frozen=True)
+class SameWindowShape(WindowShape):
+    """What a join gives of results that have one window: each joined row has that window, and depends on what ended with it.
+    Windows end where those of the sides do, `of`; `size_ms` is theirs."""
+
+    of: WindowShape = field(kw_only=True)
+    kind = "same_window"
+
+    @property
+    def needs_whole_keys(self) -> bool:
+        return True
+
+    @property
+    def result_windows(self) -> WindowShape:
+        return self.of
+
+    @property
+    def identity(self) -> dict[str, object]:
+        return {**super().identity, "of": self.of.identity}
+
+    @property
+    def reach_ms(self) -> int:
+        return 1
+
+    @property
+    def grid_ms(self) -> int:
+        return self.of.grid_ms
+
+    def last_end(self, at_ms: int) -> int:
+        return self.of.last_end(at_ms)
+
+    def last_start(self, at_ms: int) -> int:
+        return self.of.last_start(at_ms)
+
+    def first_end(self, after_ms: int) -> int:
+        return self.of.first_end(after_ms)
+
+    def first_start(self, after_ms: int) -> int:
+        """The last moment of the first window that ends later: there its results are."""
+        return self.first_end(after_ms) - self.reach_ms
+
+    def first_begin(self, after_ms: int) -> int:
+        return self.of.first_begin(after_ms)
+
+    def last_end_holding(self, event_ms: int) -> int:
+        return self.first_end(event_ms)
+
+    def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
+        return self.of.may_end_in(after_ms, up_to_ms)
+
+    def __str__(self) -> str:
+        return f"joined in the same window, {self.of}"

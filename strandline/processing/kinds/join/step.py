@@ -1,0 +1,134 @@
+"""The checked form of a join. Light to import, because every Python worker needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from strandline.processing.kinds.join.shape import JoinShape, SameWindowShape
+from strandline.processing.pipelines.row_step import Identity
+from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage, identities
+from strandline.results.names import ROWS_JOINED
+
+JoinType = Literal["inner", "left", "full"]
+
+
+class JoinedColumn(NamedTuple):
+    """A field of joined rows: the column of one side's row."""
+
+    name: str
+    side: int
+    column: str
+    type: str
+
+
+@dataclass(frozen=True)
+class JoinStage(Stage):
+    """A join of the rows of two sides, by the `by` fields, which both have. A window in whatever goes by when results are final:
+    each result has a window of its own (`JoinShape`), or that of both rows where these must be in one window. There are no
+    aggregates."""
+
+    keyword = "join"
+    has_aggregates = False
+
+    streams_joined: tuple[str, ...] = ()
+    """Names of the streams that the pipeline reads, in order. The position of a row in the log is a part of its identity."""
+    type: JoinType = "inner"
+    """Which rows without a partner are results, too: none, those of the left side, those of both."""
+    columns: tuple[JoinedColumn, ...] = ()
+    """The fields beside the `by` fields."""
+    max_rows: int = 0
+    """Maximum number of rows of one side and key within reach of each other that are joined; one more is a dead letter."""
+
+    @property
+    def kind(self) -> str:
+        return self.keyword
+
+    @property
+    def why_not_revised(self) -> str:
+        return "needs a window, and joined rows are final at once; raise the delay instead"
+
+    @property
+    def why_no_updates(self) -> str:
+        return "shows windows that are open, and a join has none: its rows are final at once"
+
+    @property
+    def compared_windows(self) -> object:
+        """Only how long they are. The rest is among `upgrade_facts`."""
+        return self.size_ms, self.every_ms
+
+    @property
+    def upgrade_facts(self) -> dict[str, object]:
+        right = self.inputs[RIGHT]
+        return {
+            "how near rows are": None if self.in_windows and not self.has_same_windows else self.windows,
+            "the type": self.type,
+            "the fields": self.columns,
+            "the steps to the right side": (identities(right.first_steps), right.before_post_steps),
+            "max_rows": self.max_rows,
+        }
+
+    @property
+    def interval(self) -> JoinShape | None:
+        """How close the rows of a pair are. None if they are in one window."""
+        return self.windows if isinstance(self.windows, JoinShape) else None
+
+    @property
+    def before_ms(self) -> int:
+        """Maximum time from a row on the right to its partner on the left, if the row on the right is earlier."""
+        return 0 if self.interval is None else self.interval.before_ms
+
+    @property
+    def after_ms(self) -> int:
+        """The same if the row on the right is later."""
+        return 0 if self.interval is None else self.interval.after_ms
+
+    @property
+    def is_latest(self) -> bool:
+        """True if a row of the left side has one partner, the latest that is not later."""
+        return self.interval is not None and self.interval.is_latest
+
+    @property
+    def in_windows(self) -> bool:
+        """True if partners are in one window."""
+        return self.interval is None
+
+    @property
+    def has_same_windows(self) -> bool:
+        """True if partners are results that have the same window."""
+        return isinstance(self.windows, SameWindowShape)
+
+    @property
+    def reads_results(self) -> bool:
+        """True if an input reads the results of another stage."""
+        return any(one.stage is not None for one in self.inputs)
+
+    @property
+    def needs_whole_keys(self) -> bool:
+        """Who meets whom is told only from all rows of a key."""
+        return True
+
+    @property
+    def identifying(self) -> tuple[str, ...]:
+        return (*self.by, ROWS_JOINED)
+
+    @property
+    def window_types(self) -> dict[str, str]:
+        return dict(zip(self.by, self.by_types, strict=True)) | {one.name: one.type for one in self.columns}
+
+    def keeps(self, side: int) -> bool:
+        """Whether rows of this side that have no partner are results, too."""
+        return self.type == "full" or (self.type == "left" and side == LEFT)
+
+    def hold_ms(self, side: int) -> int:
+        """How long after a row of this side a partner can come, at most."""
+        return self.after_ms if side == LEFT else self.before_ms
+
+    @property
+    def identity(self) -> Identity:
+        return super().identity | {
+            "join": self.type,
+            "columns": [list(column) for column in self.columns],
+            "max_rows": self.max_rows,
+            "streams": list(self.streams_joined),
+        }

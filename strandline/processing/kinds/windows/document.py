@@ -1,0 +1,137 @@
+"""The step `window`, and the fields of tumbling and sliding windows. Each other kind of windows adds the fields of its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import ConfigDict, Field
+
+from strandline.core.document_model import DocumentModel
+from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, names_alike
+from strandline.core.documents import Path, did_you_mean
+from strandline.core.times.durations import format_duration
+from strandline.core.times.time_zones import zone_names
+from strandline.processing.kinds.windows.limits import too_many
+from strandline.processing.kinds.windows.window_plan import NEEDS_DAYS, WindowPlan
+from strandline.processing.pipelines.event_time import WindowShape
+from strandline.processing.pipelines.kind_registry import WINDOW_KEYWORDS, part_of
+from strandline.processing.pipelines.model.expression_text import ExpressionText
+from strandline.processing.pipelines.model.stage_spec import HAVING, StageSpec
+from strandline.processing.pipelines.stages import Stage
+
+
+class SlidingSpec(DocumentModel):
+    """Windows that overlap."""
+
+    size: Duration
+    """How long each is."""
+    every: Duration
+    """How far apart they begin, counted from 1970-01-01 UTC."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if self.every == 0:
+            yield ("every",), "windows that all begin at once; expected at least 1ms"
+        elif self.every > self.size:
+            yield (
+                ("every",),
+                f"{format_duration(self.every)} is more than the size of {format_duration(self.size)}: records between two "
+                "windows would be in none",
+            )
+        elif (problem := too_many(self.size, self.every)) is not None:
+            yield ("every",), problem
+
+
+class WindowFields(DocumentModel):
+    """What tumbling and sliding windows add to `window`."""
+
+    tumbling: Duration | None = None
+    """The size; instead of sliding."""
+    sliding: SlidingSpec | None = None
+    """{size, every}; instead of tumbling."""
+
+
+_OTHER_KINDS = [kind for kind in dict.fromkeys(WINDOW_KEYWORDS.values()) if kind != "windows"]
+# A model has the fields of its last base first.
+_FIELDS_OF_KINDS = tuple(part_of(kind, "document").WindowFields for kind in reversed(_OTHER_KINDS))
+
+
+class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec):  # type: ignore[misc]  # one class for each kind of windows
+    """Windows of event time: tumbling, which follow each other, sliding, which overlap, or cumulative, which grow, counted from
+    1970-01-01 UTC; sessions, which end when no record comes for a while; or windows of so many records each."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in WINDOW_KEYWORDS]})
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {
+        "hopping": "windows that overlap are 'sliding: {size: 1m, every: 10s}'",
+        "size": "stands in the kind of window: tumbling: 1m, or sliding: {size: 1m, every: 10s}",
+        "group_by": "the fields of the key are 'by: [...]'",
+        "having": HAVING,
+    }
+    offset: Duration | None = None
+    """Of windows that neither are sessions nor count: so much later they begin."""
+    tz: str | None = None
+    """Of windows of whole days, or that grow for whole days: the time zone whose days they are, as Europe/Berlin; else UTC's."""
+    by: list[str] = Field(default_factory=list)
+    """The fields that make the key; none means one result a window."""
+    aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
+    """Result field -> expression with an aggregate function."""
+
+    def contradictions(self) -> Iterator[tuple[Path, str]]:
+        if sum(getattr(self, kind) is not None for kind in WINDOW_KEYWORDS) != 1:
+            yield (), f"a window has exactly one of: {', '.join(WINDOW_KEYWORDS)}"
+        else:
+            yield from self._of_kind()
+        paths: dict[str, Path] = {}
+        for name, path in self.result_fields:
+            if name in paths:
+                yield path, f"'{name}' stands twice among the fields of the result; choose another name"
+            if name.startswith("_"):
+                yield path, f"'{name}' begins with '_', and Elasticsearch keeps such names for itself; choose another"
+            paths.setdefault(name, path)
+        for name, message in names_alike(paths):
+            yield paths[name], message
+
+    def _of_kind(self) -> Iterator[tuple[Path, str]]:
+        if self.tz is not None and self.tz not in zone_names():
+            yield ("tz",), f"'{self.tz}' is not a time zone{did_you_mean(self.tz, zone_names())}"
+        if self.tz is not None and not self.plan.has_time_zone:
+            yield ("tz",), NEEDS_DAYS
+        yield from self.plan.contradictions(self)
+
+    @property
+    def keyword(self) -> str:
+        """The field that has the kind of windows."""
+        return next(one for one in WINDOW_KEYWORDS if getattr(self, one) is not None)
+
+    @property
+    def plan(self) -> WindowPlan:
+        """The plan of the kind."""
+        plan: WindowPlan = part_of(WINDOW_KEYWORDS[self.keyword], "plan").PLAN
+        if self.tz is not None and plan.kind_in_time_zone:
+            plan = part_of(plan.kind_in_time_zone, "plan").PLAN
+        return plan
+
+    @property
+    def shape(self) -> WindowShape:
+        """The windows as numbers."""
+        return self.plan.shape(self)
+
+    @property
+    def offset_ms(self) -> int:
+        """How much later than the multiples of their distance windows begin."""
+        return self.offset or 0
+
+    @property
+    def result_fields(self) -> list[tuple[str, Path]]:
+        keys: list[tuple[str, Path]] = [(name, ("by", number)) for number, name in enumerate(self.by)]
+        return [*keys, *((name, ("aggregate", name)) for name in self.aggregate)]
+
+    def problems_after(self, stage: Stage, before: Stage) -> Iterator[tuple[Path, str]]:
+        yield from self.plan.problems_after(self, stage, before)
+
+
+class Fields(DocumentModel):
+    """What the kind adds to a step."""
+
+    window: WindowSpec | None = None
+    """Collects records by time and key."""

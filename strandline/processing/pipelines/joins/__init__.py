@@ -1,1 +1,0 @@
-"""Joins in the document of a pipeline."""
