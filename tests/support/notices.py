@@ -31,8 +31,8 @@ def a_channel_tools(
     timeout_s: float = 5.0,
     tls: ssl.SSLContext | None = None,
 ) -> ChannelTools:
-    """Return tools that may send to these hosts. Without `tls`, they trust no certificate: to load the authorities of the machine takes
-    longer than most tests."""
+    """Return tools that may send to these hosts. Without `tls`, they trust no certificate: to load the authorities of the machine
+    takes longer than most tests."""
     values = {name: SecretStr(value) for name, value in (secrets or {}).items()}
     named = NamedSecrets(None, values, secret_hosts or {}, "STRANDLINE_NOTICE")
     allowed = AllowedHosts(hosts, "STRANDLINE_NOTICE_HOSTS")
