@@ -29,7 +29,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
 from strandline.log.topics import Topics
 from strandline.services.embedded.addresses import settings_environment
-from strandline.services.rest.apply_documents import Applier, ensure_templates
+from strandline.services.jobs.apply_documents import Applier, ensure_templates
 from strandline.services.supervision.audit_jobs import audit_command
 
 JOB = "w1-audited"

@@ -25,7 +25,7 @@ from strandline.log.topics import Topics
 from strandline.processing.run.runner import Runner
 from strandline.processing.spark.session import start_spark
 from strandline.results.writer import WINDOW_START, WriteReport
-from strandline.services.rest.apply_documents import Applier
+from strandline.services.jobs.apply_documents import Applier
 
 JOB = f"work-{time.time_ns()}"
 """Another one in each process: the next one finds no dead letters of a job that its ledger doesn't know."""

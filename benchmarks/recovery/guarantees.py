@@ -26,7 +26,7 @@ from strandline.log.topics import Topics
 from strandline.processing.run.runner import Runner
 from strandline.processing.spark.session import start_spark
 from strandline.services.embedded.addresses import settings_environment
-from strandline.services.rest.apply_documents import Applier, ensure_templates
+from strandline.services.jobs.apply_documents import Applier, ensure_templates
 
 GUARANTEES = ("none", "exactly_once")
 ROWS_MAX = 100_000

@@ -38,19 +38,19 @@ from strandline.notices.settings import NoticeSettings
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.processing.source.followed.reading import SourceReader
 from strandline.results.generations import discard_generation, newest_generation
+from strandline.services.jobs.apply_documents import Applier, check_documents, ensure_templates
+from strandline.services.jobs.dead_letters import DeadLetters
+from strandline.services.jobs.job_lives import JobLives
+from strandline.services.jobs.notice_surroundings import notice_service
 from strandline.services.processes.file_lock import held_alone
 from strandline.services.processes.limited_work import LimitedWork
 from strandline.services.rest.api import create_app
-from strandline.services.rest.apply_documents import Applier, check_documents, ensure_templates
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.rest.guards.bounded_http import BoundedHttp
-from strandline.services.rest.notice_surroundings import notice_service
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
-from strandline.services.supervision.dead_letter_replays import DeadLetters
 from strandline.services.supervision.housekeeping import Housekeeping
-from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.leadership import ServiceIdentity, is_on_this_machine, new_service_name
 from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
@@ -61,8 +61,8 @@ logger = structlog.get_logger()
 
 LOCK_FILE = "control.lock"
 _LIMITED_MODULES = (
-    "strandline.services.rest.apply_documents",
-    "strandline.services.rest.previews",
+    "strandline.services.jobs.apply_documents",
+    "strandline.services.jobs.previews",
     "strandline.processing.formats.undeclared",
     "strandline.processing.formats.inference.proposals",
 )

@@ -21,9 +21,9 @@ from confluent_kafka.admin import AdminClient
 from strandline.core.errors import Conflict, LogTruncated
 from strandline.ledger.states import BackfillState
 from strandline.results.generations import Generation, swap_aliases
-from strandline.services.rest.job_status import present_pipeline
-from strandline.services.rest.result_records import result_records
-from strandline.services.rest.result_views import kibana_objects
+from strandline.services.jobs.job_status import present_pipeline
+from strandline.services.jobs.result_records import result_records
+from strandline.services.jobs.result_views import kibana_objects
 from tests.support.audit_lab import AuditLab
 from tests.support.lens import counted, panels, search
 from tests.support.platform import Platform

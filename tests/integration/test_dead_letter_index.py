@@ -26,8 +26,8 @@ from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWr
 from strandline.results.dead_letters.documents import BYTES_MAX, DEAD_LETTER_MAPPING
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping, ensure_index_template
-from strandline.services.rest.job_status import present_pipeline
-from strandline.services.rest.result_views import kibana_objects
+from strandline.services.jobs.job_status import present_pipeline
+from strandline.services.jobs.result_views import kibana_objects
 from strandline.services.supervision import dead_letter_copies
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from tests.support.control import BOTH, Api

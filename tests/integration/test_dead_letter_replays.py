@@ -34,9 +34,9 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
+from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter, ReplayReport
 from strandline.services.processes.pids import PidFile
-from strandline.services.rest.apply_documents import Applier
-from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter, ReplayReport
 from tests.support.platform import Platform
 from tests.support.topic_reader import read_messages, wait_until_readable
 from tests.support.waiting import stretched, wait_until
@@ -182,7 +182,7 @@ import sys
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
-from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter
+from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter
 settings = Settings()
 log = KafkaStatus(settings.kafka_bootstrap)
 letters = DeadLetters(Ledger.open(settings.ledger_url), log, settings.kafka_bootstrap, 1_000_000)

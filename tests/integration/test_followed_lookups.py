@@ -37,8 +37,8 @@ from strandline.processing.source.followed import query_rows as query_module
 from strandline.processing.source.followed.query_rows import query_rows
 from strandline.processing.source.followed.query_rows import reading as reading_of
 from strandline.processing.source.followed.reading import SourceReader
+from strandline.services.jobs.applying.lookup_changes import LookupChanges
 from strandline.services.processes.pids import PidFile
-from strandline.services.rest.applying.lookup_changes import LookupChanges
 from strandline.services.supervision.lookups.follower import LookupFollower
 from tests.support.postgresql import new_database
 from tests.support.steady_sender import SteadySender

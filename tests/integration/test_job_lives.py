@@ -86,7 +86,7 @@ RESET = """
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
-from strandline.services.supervision.job_lives import JobLives
+from strandline.services.jobs.job_lives import JobLives
 settings = Settings()
 admin = KafkaAdmin(settings.kafka_bootstrap, timeout_s=30, changes_topics=True)
 JobLives(Ledger.open(settings.ledger_url), admin, settings.elasticsearch_url).reset("lives", "earliest")

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.core.errors import Conflict
 from strandline.log.kafka_status import KafkaStatus
-from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter, ReplayReport
+from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter, ReplayReport
 from tests.support.audit_lab import AuditLab
 
 pytestmark = pytest.mark.timeout(600)

@@ -27,8 +27,8 @@ from strandline.log.topics import Topics
 from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
 from strandline.processing.emission.result_stream_writer import result_header
 from strandline.processing.pipelines.result_streams import lagging_readers
+from strandline.services.jobs.apply_documents import Applier, ensure_templates
 from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
-from strandline.services.rest.apply_documents import Applier, ensure_templates
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import stretched, wait_until
 

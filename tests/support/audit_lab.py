@@ -31,8 +31,8 @@ from strandline.processing.backfill.plan import plan_backfill
 from strandline.processing.backfill.process import Backfill
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
 from strandline.processing.run.runner import Runner
-from strandline.services.rest.apply_documents import Applier, ensure_templates
-from strandline.services.supervision.job_lives import JobLives
+from strandline.services.jobs.apply_documents import Applier, ensure_templates
+from strandline.services.jobs.job_lives import JobLives
 from tests.support.waiting import stretched
 
 

@@ -27,8 +27,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, JobState, SliceKind
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.results.charts.series import Drawn, Series
+from strandline.services.jobs import results
 from strandline.services.rest.api import create_app
-from strandline.services.rest.routes import results
 from tests.support.control import Api, Log, ObedientSupervisor, serving
 from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
 from tests.support.tokens import tokens_of_each_kind

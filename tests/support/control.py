@@ -35,14 +35,14 @@ from strandline.notices.service import NoticeService
 from strandline.notices.view import Surroundings
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
+from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.dead_letters import DeadLetters
+from strandline.services.jobs.job_lives import JobLives
 from strandline.services.rest.api import create_app
-from strandline.services.rest.apply_documents import Applier
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
-from strandline.services.supervision.dead_letter_replays import DeadLetters
-from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor

@@ -10,7 +10,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule
 from strandline.log.admin import TopicDescription
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.services.rest.apply_documents import Applier, check_documents
+from strandline.services.jobs.apply_documents import Applier, check_documents
 from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = "stream: {name}\nschema: {{n: long}}\n{entrance}\n"

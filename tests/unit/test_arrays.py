@@ -32,7 +32,7 @@ from strandline.results.comparison import differences, differences_beyond_roundi
 from strandline.results.document import Document, DocumentShape
 from strandline.results.mapping import build_mapping, field_mapping
 from strandline.results.writer import Refused
-from strandline.services.rest.result_views import kibana_objects
+from strandline.services.jobs.result_views import kibana_objects
 from tests.support.stage_batches import stage_batch
 
 STREAM = """\

@@ -28,7 +28,7 @@ from strandline.services.cli import commands
 from strandline.services.cli.batch_verbs import as_batch
 from strandline.services.cli.display import batch_sentence
 from strandline.services.client import ControlClient
-from strandline.services.rest.apply_documents import check_documents
+from strandline.services.jobs.apply_documents import check_documents
 from strandline.services.supervision.supervisor import Supervisor
 from tests.support.control import PIPELINE, STREAM, Api, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice

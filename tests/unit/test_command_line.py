@@ -35,8 +35,8 @@ from strandline.services.cli.output import printable, waiting
 from strandline.services.cli.result_verbs import _table as series_table
 from strandline.services.doctor.finding import ok, wrong
 from strandline.services.embedded.addresses import StackAddresses
-from strandline.services.rest import result_records
-from strandline.services.rest.explanation import JobFacts, explain
+from strandline.services.jobs import result_records
+from strandline.services.jobs.explanation import JobFacts, explain
 from tests.support.control import BOTH, PIPELINE, STREAM, Api, IdleSupervisor, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import stretched

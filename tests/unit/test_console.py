@@ -19,8 +19,8 @@ from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState
 from strandline.services.console.page import CONTENT_SECURITY_POLICY, page_files
-from strandline.services.rest.histories import STEP_MS, STEPS, Histories
-from strandline.services.rest.routes import jobs
+from strandline.services.jobs import job_status
+from strandline.services.jobs.histories import STEP_MS, STEPS, Histories
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.tokens import tokens_of_each_kind
@@ -337,7 +337,7 @@ def test_a_job_whose_stream_is_missing_is_explained_by_that(running: Api, monkey
     def missing(*_: object) -> None:
         raise NotFound("there is no stream turbines")
 
-    monkeypatch.setattr(jobs, "explanation", missing)
+    monkeypatch.setattr(job_status, "explanation", missing)
     (found,) = running.ask("GET", "/v1/explanations").json()["explanations"]
     assert (found["job"], found["cause"], found["sentence"]) == ("power", "missing", "there is no stream turbines")
 

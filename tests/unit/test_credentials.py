@@ -26,7 +26,7 @@ from strandline.results.elasticsearch_client import request
 from strandline.results.generations import Generation, discard_generation, swap_aliases
 from strandline.results.mapping import ensure_index_template
 from strandline.services import control
-from strandline.services.rest.apply_documents import ensure_templates
+from strandline.services.jobs.apply_documents import ensure_templates
 from tests.support.control import BOTH, Api
 from tests.support.settings_classes import all_settings
 from tests.support.tokens import secret_of

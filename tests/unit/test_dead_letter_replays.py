@@ -23,8 +23,8 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.prospects import Prospects
 from strandline.services.cli.dead_letter_verbs import _sum
 from strandline.services.cli.display import repair_sentence, replay_notes
-from strandline.services.supervision import dead_letter_replays
-from strandline.services.supervision.dead_letter_replays import DeadLetters, LetterFilter, _judge, _Original, _runs
+from strandline.services.jobs import dead_letters
+from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter, _judge, _Original, _runs
 from tests.support.control import BOTH, Api
 
 STREAM = """
@@ -127,7 +127,7 @@ def test_a_record_of_many_rows_is_accepted_if_all_are() -> None:
 
 
 def test_letters_are_listed_and_counted_by_reason_step_and_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letter_replays, "LETTERS_A_LOOK", 4)
+    monkeypatch.setattr(dead_letters, "LETTERS_A_LOOK", 4)
     api.apply(BOTH)
     api.log.letters = [letter(n, ("decode", "late", "schema")[n % 3], f"step{n % 2}") for n in range(10)]
 

@@ -36,7 +36,7 @@ from strandline.processing.desk.records import DeskRecords, partition_of_key
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.cli.desk.case_reports import junit_xml
-from strandline.services.rest import previews
+from strandline.services.jobs import previews
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.unit.test_command_line import Say, say
 

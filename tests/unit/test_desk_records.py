@@ -21,7 +21,7 @@ from strandline.processing.desk.records import DeskRecords
 from strandline.processing.operators.cascade import Cascade
 from strandline.results.document import document_id
 from strandline.results.records.record_document import record_document_id
-from strandline.services.rest import previews
+from strandline.services.jobs import previews
 from tests.integration.test_record_emissions import DOCUMENTS, WITH_WINDOW, expected, readings, shown
 from tests.support.messages import avro_record
 from tests.unit.test_command_line import Say, say

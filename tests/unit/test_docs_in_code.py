@@ -12,7 +12,7 @@ from strandline.frontends.sql.queries import _ARGUMENTS as WINDOW_FUNCTIONS
 from strandline.frontends.sql.translation import translate
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import StoredDeadLetter
-from strandline.services.rest.checking import check_without_stack
+from strandline.services.jobs.checking import check_without_stack
 from tests.support.control import Api, ObedientSupervisor, serving
 from tests.support.page_blocks import DOCS, blocks_of
 

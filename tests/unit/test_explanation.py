@@ -15,8 +15,8 @@ from strandline.log.kafka_status import LogRange
 from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.services.rest import job_status
-from strandline.services.rest.explanation import JobFacts, explain
+from strandline.services.jobs import job_status
+from strandline.services.jobs.explanation import JobFacts, explain
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 

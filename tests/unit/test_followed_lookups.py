@@ -38,8 +38,8 @@ from strandline.processing.source.followed import query_rows as query_module
 from strandline.processing.source.followed import reading
 from strandline.processing.source.followed.query_rows import query_rows
 from strandline.processing.source.followed.reading import SourceReader, wait_ms
-from strandline.services.rest.apply_documents import check_documents
-from strandline.services.rest.checking import check_without_stack
+from strandline.services.jobs.apply_documents import check_documents
+from strandline.services.jobs.checking import check_without_stack
 from strandline.services.supervision.lookups import follower as follower_module
 from strandline.services.supervision.lookups.follower import LookupFollower
 from tests.support.control import Api

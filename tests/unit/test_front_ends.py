@@ -24,7 +24,7 @@ from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.cli import commands as command_line
-from strandline.services.rest.checking import check_without_stack
+from strandline.services.jobs.checking import check_without_stack
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.services.cli import commands as command_line
-from strandline.services.rest.apply_documents import check_documents
+from strandline.services.jobs.apply_documents import check_documents
 
 ROOT = Path(__file__).parents[2]
 STREAMS = """

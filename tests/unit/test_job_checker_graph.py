@@ -13,7 +13,7 @@ import pytest
 from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
-from strandline.services.rest.apply_documents import check_documents
+from strandline.services.jobs.apply_documents import check_documents
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.documents import Expected
 from tests.support.chaos.checking.graph.lookups import LOOKUP, rows_of

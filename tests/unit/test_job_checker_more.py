@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from strandline.results.document import document_id
-from strandline.services.rest.apply_documents import check_documents
+from strandline.services.jobs.apply_documents import check_documents
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import MAX_AHEAD_MS, PACES, Pace, Windows
 from tests.support.chaos.checking.pipelines import judge_result

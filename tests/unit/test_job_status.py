@@ -9,7 +9,7 @@ import pytest
 
 import strandline
 from strandline.processing.slices.rewind import RewindCost
-from strandline.services.rest.job_status import rewind_view
+from strandline.services.jobs.job_status import rewind_view
 
 HOUR_MS = 3_600_000
 
@@ -37,6 +37,7 @@ def test_completed_is_written_in_one_place() -> None:
     """What people see of a batch that has ended is a word of the API; a second writing of it would be changed alone."""
     root = Path(strandline.__file__).parent
     shown_by = [
+        *root.glob("services/jobs/**/*.py"),
         *root.glob("services/rest/**/*.py"),
         *root.glob("services/cli/**/*.py"),
         *root.glob("frontends/client/*.py"),

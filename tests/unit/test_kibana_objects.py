@@ -17,9 +17,9 @@ from strandline.results.dead_letters.documents import DEAD_LETTER_MAPPING
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping
 from strandline.services.cli import commands as command_line
+from strandline.services.jobs.apply_documents import check_documents
+from strandline.services.jobs.result_views import kibana_objects
 from strandline.services.rest.api import create_app
-from strandline.services.rest.apply_documents import check_documents
-from strandline.services.rest.result_views import kibana_objects
 from tests.support.lens import faults, field_type, panels
 
 ROOT = Path(__file__).parents[2]

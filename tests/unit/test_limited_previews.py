@@ -17,9 +17,9 @@ from strandline.processing.formats.inference.proposals import infer_from_topic
 from strandline.processing.kinds.windows.limits import WINDOWS_MAX
 from strandline.services import control
 from strandline.services.control import _LIMITED_MODULES, ControlSettings
+from strandline.services.jobs.apply_documents import Applier, check_documents
+from strandline.services.jobs.previews import _headers, _run_desk, chosen_pipeline
 from strandline.services.processes.limited_work import LimitedWork
-from strandline.services.rest.apply_documents import Applier, check_documents
-from strandline.services.rest.previews import _headers, _run_desk, chosen_pipeline
 from tests.support.control import BOTH, Api, Topics
 
 STREAM = "stream: tanks\nschema: {tank: string, ts: {type: timestamp, unit: ms}, note: string}\n"

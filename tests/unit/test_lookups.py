@@ -32,8 +32,8 @@ from strandline.processing.source.kept_lookups import KeptTables, LookupRef, Sli
 from strandline.processing.source.prospects import Prospects
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.slice_rows import SourceFacts
-from strandline.services.rest.apply_documents import Applier
-from strandline.services.rest.checking import check_without_stack
+from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.checking import check_without_stack
 from tests.support.control import Topics
 from tests.support.growing_log import GrowingLog
 from tests.support.ledgers import a_checkpoint, a_slice

@@ -38,8 +38,8 @@ from strandline.results.document import Document, Refused
 from strandline.results.mapping import build_mapping
 from strandline.results.records.record_document import RecordShape, record_document_id
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WriteReport
-from strandline.services.rest.apply_documents import check_documents
-from strandline.services.rest.result_views import kibana_objects, result_views
+from strandline.services.jobs.apply_documents import check_documents
+from strandline.services.jobs.result_views import kibana_objects, result_views
 from tests.support.ledgers import a_checkpoint
 
 STREAM = StreamSpec.from_document(

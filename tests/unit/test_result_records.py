@@ -11,7 +11,7 @@ import pytest
 
 from strandline.ledger.ledger import Ledger
 from strandline.results.elasticsearch_client import RequestRefused
-from strandline.services.rest import result_records
+from strandline.services.jobs import result_records
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 

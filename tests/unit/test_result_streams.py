@@ -14,8 +14,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.admin import TopicDescription
 from strandline.processing.emission.fencing import slots_of_older_runs
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.services.rest.applying.results_read import find_circle
-from strandline.services.rest.checking import check_without_stack
+from strandline.services.jobs.applying.results_read import find_circle
+from strandline.services.jobs.checking import check_without_stack
 from tests.support.control import STREAM, Api, MadeTopic
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.unit.test_api import problem_of

@@ -23,8 +23,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.processing.emission.put_back import PutBack, PutBackRecord
+from strandline.services.jobs import dead_letters
 from strandline.services.rest.api import create_app
-from strandline.services.supervision import dead_letter_replays
 from tests.support.control import BOTH, Api
 from tests.support.tokens import tokens_of_each_kind
 from tests.unit.test_http_answers import ToldStreams, ToldWriter
@@ -363,8 +363,8 @@ def test_what_destroys_or_puts_back_names_who_ordered_it(
     ) -> PutBack:
         return PutBack({one.replay.identity for one in records})
 
-    monkeypatch.setattr(dead_letter_replays, "put_back", put_back_all)
-    monkeypatch.setattr(dead_letter_replays.DeadLetters, "_originals", lambda self, stream, letters: {})
+    monkeypatch.setattr(dead_letters, "put_back", put_back_all)
+    monkeypatch.setattr(dead_letters.DeadLetters, "_originals", lambda self, stream, letters: {})
     api = Api(ledger, doorkeeper=doorkeeper)
     operator = {"Authorization": f"Bearer {tokens_of_each_kind(ledger, STREAM)['operator']}"}
     yaml = {"Content-Type": "application/yaml"}

@@ -10,8 +10,8 @@ import pytest
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.ledger import Ledger
-from strandline.services.rest import runner_logs
-from strandline.services.rest.runner_logs import runner_log, without_secrets
+from strandline.services.jobs import runner_logs
+from strandline.services.jobs.runner_logs import runner_log, without_secrets
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.source.decoding import conforming_decoder, decoding_of
 from strandline.processing.source.source_config import Piece
 from strandline.processing.source.stream_formats import StreamFormats
-from strandline.services.rest.apply_documents import Applier
+from strandline.services.jobs.apply_documents import Applier
 from tests.support.control import Topics
 from tests.support.growing_log import GrowingLog
 from tests.support.ledgers import a_checkpoint, a_slice

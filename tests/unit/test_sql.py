@@ -16,7 +16,7 @@ from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.cli.document_verbs import join_files
-from strandline.services.rest.apply_documents import check_documents
+from strandline.services.jobs.apply_documents import check_documents
 
 STREAM = "create stream turbines (turbine string, ts timestamp, power double, rated double) with (key = 'turbine');\n"
 TUMBLE = "table(tumble(table turbines, descriptor(ts), interval '1' minute))"

@@ -12,7 +12,7 @@ from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.processing.desk.desk import Desk, DeskResult
 from strandline.processing.desk.records import DeskRecords
-from strandline.services.rest.apply_documents import check_documents
+from strandline.services.jobs.apply_documents import check_documents
 
 ON = "o.id = s.id and s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
 SAME = "o.id = s.id and o.window_start = s.window_start and o.window_end = s.window_end"

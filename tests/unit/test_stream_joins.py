@@ -24,7 +24,7 @@ from strandline.processing.pipelines.stages import LEFT, RIGHT
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.results.document import document_id
 from strandline.services.cli.desk.desk_display import graph_tables
-from strandline.services.rest.apply_documents import check_documents
+from strandline.services.jobs.apply_documents import check_documents
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STREAMS = """

@@ -120,7 +120,7 @@ def _series(aggregations: dict[str, Any], query: SeriesQuery) -> list[Series]:
 
 def _points(aggregations: dict[str, Any]) -> list[tuple[int, float]]:
     buckets: Sequence[dict[str, Any]] = aggregations["time"]["buckets"]
-    return [(one["key"], one["value"]["value"]) for one in buckets if one["value"]["value"] is not None]
+    return [(int(one["key"]), float(one["value"]["value"])) for one in buckets if one["value"]["value"] is not None]
 
 
 def _search(url: str, alias: str, body: dict[str, Any]) -> Any:

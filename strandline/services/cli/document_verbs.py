@@ -82,12 +82,13 @@ def check_pipeline(
 ) -> None:
     """Check a pipeline and change nothing. Needs no stack when the files hold its stream too."""
     from strandline.services.client import ControlUnavailable
-    from strandline.services.rest.checking import absent, check_without_stack, refusal, wrong_without_stack
+    from strandline.services.jobs.checking import absent, check_without_stack, refusal, wrong_without_stack
+    from strandline.services.rest.views import check_view
 
     text, name_source = join_files([stream_file, file])
     judged = check_without_stack(text, str(file))
     if judged is not None:
-        answer = judged.model_dump()
+        answer = check_view(judged).model_dump()
     else:
         try:
             with connect(data_dir, url, token_file) as client:
@@ -97,7 +98,7 @@ def check_pipeline(
             if not wrong:
                 lacking = absent(text, str(file))[0].message
                 raise type(error)(f"{file} holds {lacking}; a stack may have it, but {error}") from error
-            answer = refusal(InvalidDocument(wrong)).model_dump()
+            answer = check_view(refusal(InvalidDocument(wrong))).model_dump()
     problems = [
         name_source(Problem(one["detail"], one["pointer"], one["source"], one["line"])) for one in answer["problems"]
     ]

@@ -81,8 +81,8 @@ def _objects(
 
 
 def _objects_of_file(file: Path, links: str) -> list[dict[str, Any]]:
-    from strandline.services.rest.apply_documents import check_documents
-    from strandline.services.rest.result_views import kibana_objects
+    from strandline.services.jobs.apply_documents import check_documents
+    from strandline.services.jobs.result_views import kibana_objects
 
     text, name_source = join_files([file])
     try:

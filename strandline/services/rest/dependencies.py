@@ -16,14 +16,14 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.notices.service import NoticeService
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.dead_letters import DeadLetters
+from strandline.services.jobs.histories import Histories
+from strandline.services.jobs.job_lives import JobLives
 from strandline.services.processes.limited_work import RunLimited, run_here
-from strandline.services.rest.apply_documents import Applier
-from strandline.services.rest.histories import Histories
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
-from strandline.services.supervision.dead_letter_replays import DeadLetters
-from strandline.services.supervision.job_lives import JobLives
 from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
 from strandline.services.supervision.supervisor import Supervisor

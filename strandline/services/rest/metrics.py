@@ -14,11 +14,10 @@ from strandline import __version__
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import COMPLETED, JobState
 from strandline.log.kafka_status import KafkaStatus
-from strandline.services.rest.job_status import StreamRanges, job_view
-from strandline.services.rest.lookup_status import lookup_summaries
+from strandline.services.jobs.job_status import JobStatus, StreamRanges, job_status
+from strandline.services.jobs.lookups import LookupSummary, lookup_summaries
+from strandline.services.jobs.notices import notice_summaries
 from strandline.services.rest.notice_metrics import NoticeMetrics
-from strandline.services.rest.notice_status import notice_summaries
-from strandline.services.rest.views import JobView, LookupSummary
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _KAFKA_WAIT_S = 2.0
@@ -28,7 +27,7 @@ _KAFKA_WAIT_S = 2.0
 def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
     """All metrics as text, without lag while Kafka does not answer."""
     ranges = StreamRanges(log, _KAFKA_WAIT_S)
-    views = [job_view(ledger, ranges, job) for job in ledger.jobs()]
+    views = [job_status(ledger, ranges, job) for job in ledger.jobs()]
     latencies = {
         (job.name, stage): _latency_s(ledger, job.name, end_ms)
         for job in views
@@ -52,7 +51,7 @@ def _latency_s(ledger: Ledger, job: str, end_ms: int) -> float | None:
 class _Jobs(Collector):
     """The metrics of all jobs at one moment."""
 
-    def __init__(self, jobs: list[JobView], latencies: dict[tuple[str, str], float | None], now_s: float) -> None:
+    def __init__(self, jobs: list[JobStatus], latencies: dict[tuple[str, str], float | None], now_s: float) -> None:
         """`latencies`: (job, stage) -> seconds."""
         self._jobs = jobs
         self._latencies = latencies

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from strandline.services.rest.notice_views import NoticeSummary
+from strandline.services.jobs.notices import NoticeSummary
 
 
 class NoticeMetrics(Collector):

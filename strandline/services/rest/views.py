@@ -1,33 +1,25 @@
-"""The answers of the REST API. Those that equal a row of the ledger have no class here: the row itself is the answer.
+"""The answers of the REST API. Those that equal a row of the ledger, or the answer of a use case, have no class here.
 
 Times are milliseconds since 1970 UTC (`_ms`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from strandline.core.described import Described
-from strandline.ledger.states import (
-    BackfillRow,
-    BackfillState,
-    CheckpointRow,
-    Completed,
-    Desired,
-    EventRow,
-    JobState,
-    Offsets,
-    Role,
-    RunRow,
-    SenderFaults,
-    SliceRow,
-    StreamRow,
-    Totals,
-)
-from strandline.processing.pipelines.upgrade import Change
-from strandline.services.rest.problems import ProblemError
+from strandline.ledger.states import CheckpointRow, EventRow, Offsets, Role, RunRow, SliceRow, StreamRow
+from strandline.services.jobs.arrivals import ArrivalView
+from strandline.services.jobs.backfills import BackfillView
+from strandline.services.jobs.checking import Checked, StageView
+from strandline.services.jobs.explanation import JobExplanationView
+from strandline.services.jobs.job_status import JobStatus
+from strandline.services.jobs.lookups import LookupSummary
+from strandline.services.jobs.results import ResultAliasView
+from strandline.services.rest.problems import ProblemError, problem_errors
 
 
 class View(Described, BaseModel):
@@ -55,67 +47,6 @@ class Applied(View):
 
 class AppliedList(View):
     applied: list[Applied]
-
-
-class RewindView(View):
-    """What a start would cost. Recovery, failover and upgrade cost the same: each reads the log again."""
-
-    records: int
-    """How many would be read again."""
-    seconds: float
-    """An estimate for a Spark session that runs already; a cold start takes about ten seconds more."""
-    retention_left_ms: int | None
-    """How long retention still keeps the records that the rewind needs, if no window closes meanwhile; null when it needs
-    none, or records are kept for ever."""
-    warning: str = ""
-    """What to do, when less than a quarter of the retention is left; else empty."""
-
-
-class LastStartView(View):
-    """How the newest run got the state of its open windows."""
-
-    epoch: int
-    way: Literal["rewind", "snapshot"]
-    """`rewind`: it read the log again. `snapshot`: it started from Spark's checkpoint on disk (`recovery: snapshot`)."""
-    records: int
-    """How many it read again, with those of a slice that was planned and not committed."""
-    slice_first: int
-    """Where it began to read."""
-    slice_committed: int
-    """The last slice whose results were out."""
-    at_ms: int
-
-
-class JobPlan(View):
-    """What applying a pipeline would mean for its job."""
-
-    job: str
-    outcome: Literal["created", "changed", "unchanged"]
-    version: int
-    """The version that the job would have."""
-    changes: list[Change]
-    """The forbidden ones first."""
-    rewind: RewindView | None
-    """The rewind that the start of the new version would need; null where there is nothing to rewind."""
-
-
-class DocumentPlan(View):
-    """What applying a stream or a lookup would mean."""
-
-    kind: Literal["stream", "lookup"]
-    name: str
-    changes: list[Change]
-    """The forbidden ones: why applying is refused."""
-    notes: list[str]
-    """As applying would answer with."""
-
-
-class PlanView(View):
-    """What applying would mean. It is refused where one change is forbidden."""
-
-    documents: list[DocumentPlan]
-    """The streams and lookups."""
-    jobs: list[JobPlan]
 
 
 class PartitionView(View):
@@ -149,66 +80,8 @@ class StreamView(View):
     partitions: list[PartitionView]
 
 
-class LookupSourceView(View):
-    """How a lookup's source is followed."""
-
-    told: str
-    """What it is, as `stream devices`."""
-    state: Literal["current", "failing", "old"]
-    """`failing`: the last reading failed; `old`: the rows are older than `max_age_ms`."""
-    age_ms: int
-    """How long ago the present version was what the source said."""
-    max_age_ms: int
-    every_ms: int
-    """How often it is read."""
-    next_in_ms: int
-    """When it is read again; for large versions later than `every_ms`."""
-    failing_ms: int | None
-    """For how long reading has failed."""
-    error: str
-    """Why the last reading failed; empty: it did not."""
-    skipped: int
-    """Records of a stream that could be no rows, since the document was applied."""
-    skipped_last: str
-    """The last of them: where it stands, and why."""
-
-
-class LookupSummary(View):
-    """A lookup in its present version."""
-
-    name: str
-    version: int
-    digest: str
-    document: dict[str, Any]
-    """The lookup's document without its rows."""
-    rows: int
-    applied_ms: int
-    source: LookupSourceView | None
-    """Null: its rows came with its document."""
-
-
 class LookupList(View):
     lookups: list[LookupSummary]
-
-
-class LookupVersionView(View):
-    """One version of a lookup."""
-
-    version: int
-    rows: int
-    digest: str
-    applied_ms: int
-
-
-class LookupView(LookupSummary):
-    """A lookup in its present version, and the versions before."""
-
-    jobs: list[str]
-    """Those that need it: because their present versions use it, or slices that a replay may read went by it."""
-    version_needed: int | None
-    """The oldest version whose rows a replay may need; null: no job needs the lookup."""
-    versions: list[LookupVersionView]
-    """The newest 100, the oldest of them first."""
 
 
 class DeletedLookupView(View):
@@ -254,25 +127,6 @@ class ProposalView(View):
     """Why it rejects the first of the others."""
 
 
-class PreviewView(View):
-    """What a pipeline makes of the newest records of a stream. Nothing of it was written."""
-
-    pipeline: str
-    stream: str
-    records: int
-    accepted: int
-    rejected: dict[str, int]
-    """Reason -> records."""
-    result_counts: dict[str, int]
-    """Stage -> results."""
-    results: list[dict[str, Any]]
-    """The documents, 1,000 at most: as many of each stage."""
-    dead_letters: list[dict[str, Any]]
-    """Records and results that could not be used, 100 at most."""
-    is_cut: bool
-    """Whether the stream holds more than was read."""
-
-
 class PipelineGraphView(View):
     """What a pipeline does and costs."""
 
@@ -298,23 +152,6 @@ class PipelineGraphView(View):
     """What costs, and what may surprise."""
 
 
-class StageView(View):
-    """One compiled stage of a pipeline."""
-
-    name: str
-    windows: str
-    """Which windows, in words."""
-    size_ms: int
-    """How long its windows are; of sessions, at most; 0 where it emits records."""
-    every_ms: int
-    """How far apart they begin: less than `size_ms` where they slide; the gap of sessions."""
-    by: dict[str, str]
-    """Key field -> type."""
-    aggregates: dict[str, str]
-    """Result field -> type."""
-    emits: list[str]
-
-
 class CheckView(View):
     """The check of a pipeline."""
 
@@ -326,21 +163,10 @@ class CheckView(View):
     """How far back in event time a rewind may have to go."""
 
 
-class ExplanationView(View):
-    """Why a job has no output, or what it waits for."""
-
-    cause: str
-    """A code for programs, as `window_open`."""
-    sentence: str
-    next: str
-    """What to do."""
-    notes: list[str]
-    """Faults of senders, whatever the cause is: partitions whose records are all rejected, with the reasons and devices, and keys
-    that are ahead of their log time."""
-
-
-class JobExplanationView(ExplanationView):
-    job: str
+def check_view(checked: Checked) -> CheckView:
+    """Return the result of a check as the API shows it."""
+    problems = problem_errors(checked.problems)
+    return CheckView(valid=not problems, problems=problems, stages=checked.stages, reach_ms=checked.reach_ms)
 
 
 class ExplanationList(View):
@@ -352,121 +178,6 @@ class KibanaView(View):
 
     objects: list[dict[str, Any]]
     """Saved objects of Kibana 8.19, in the order in which it takes them; none if the job emits to no index."""
-
-
-class SeriesView(View):
-    """One line of a chart."""
-
-    key: str
-    """The value of the key; the value's name where there is one line only."""
-    points: list[tuple[int, float]]
-    """(start of the window in ms since 1970, value), by time. Windows without a value are left out."""
-
-
-class ResultsView(View):
-    """Results of one alias over time."""
-
-    alias: str
-    job: str
-    stage: str
-    size_ms: int
-    """Of a window."""
-    every_ms: int
-    """From one window's start to the next one's."""
-    value: str
-    operation: str
-    """What makes one value of those of several windows: `sum`, `average`, `min` or `max`."""
-    by: str | None
-    """The key: each of its values is a series. Null: there is one series."""
-    from_ms: int | None
-    """Windows that start at this time or later; null where there is no result at all."""
-    to_ms: int | None
-    """The start of the youngest window."""
-    step_ms: int
-    """So much time is one point: one window, or several when there are more than points."""
-    results: int
-    """All results in this time, also those of keys that are not drawn."""
-    series: list[SeriesView]
-    """Of the keys that have most results."""
-    counts: Totals
-    """Of the whole job, since its beginning: accepted, late and other rejected records."""
-
-
-class LeaderView(View):
-    """The control service that leads a job."""
-
-    name: str
-    address: str
-    """Its REST API."""
-    lease_epoch: int
-    """Rises by one with every new leader, and with every start of a leader."""
-    lease_until_ms: int
-    """When the lease runs out unless it is renewed, by the ledger's clock."""
-
-
-class BatchView(View):
-    """How far a batch has come. Records are counted by offsets, and the end of a transaction counts as one."""
-
-    records_read: int
-    records_left: int
-    share: float
-    """Of the records, from 0 to 1."""
-    records_per_s: float | None
-    """Over the last slices; null before the first one with records."""
-    seconds_left: float | None
-    """By that rate."""
-
-
-class JobView(View):
-    name: str
-    version: int
-    stream: str
-    """The input; of several the first."""
-    streams: list[str]
-    """All inputs, in the order of the document."""
-    desired: Desired
-    state: JobState | Completed
-    """`completed`: a batch that has read its range and closed every window. The ledger calls it `drained`."""
-    message: str
-    """Why it is in this state; empty when there is nothing to say."""
-    epoch: int
-    """The newest run; 0 before the first."""
-    generation: int
-    """Of the results that it writes itself: higher after a reset."""
-    restores: bool
-    """True until the next run has restored the results that a store lost."""
-    leader: LeaderView | None
-    """Null while no control service leads the job."""
-    created_ms: int
-    updated_ms: int
-    slice: int | None
-    """The last committed slice."""
-    watermark_ms: int | None
-    """In force for the last planned slice: an older record of it is late."""
-    latest_event_ms: int | None
-    """The latest event time in all committed slices."""
-    lag_records: int | None
-    """Records of the log after the last committed slice, of a batch up to its ends; null when Kafka does not answer."""
-    batch: BatchView | None
-    """Null for a job without an end, and for a batch that has not begun."""
-    counts: Totals
-    last_emission: dict[str, int]
-    """Stage -> end (ms) of the last window that it has emitted."""
-    rewind: RewindView | None
-    """What a rewind would cost now; null before the first slice, and of a batch that has completed. A start from a snapshot costs
-    less."""
-    last_start: LastStartView | None
-    """Null before the first run."""
-    backfill: BackfillView | None
-    """The backfill that is requested or runs."""
-    warnings: list[str]
-    """What is wrong with what it uses: a stream that is gone, lookups whose sources can't be read, or whose rows are too old."""
-    sender_faults: SenderFaults
-    """Devices whose clocks are ahead, and partitions whose records are all rejected."""
-    notes: list[str]
-    """The faults of senders as sentences."""
-    links: list[Link]
-    """The requests that would change something now."""
 
 
 class DeletedJobView(View):
@@ -490,6 +201,18 @@ class LogView(View):
     lines: list[str]
     byte_next: int
     """Pass it as `after` for what comes next."""
+
+
+@dataclass(frozen=True)
+class JobView(JobStatus):
+    links: list[Link]
+    """The requests that would change something now."""
+
+
+def job_view(status: JobStatus) -> JobView:
+    """Return the status of a job with its links."""
+    links = [Link(rel=verb, method="POST", href=f"/v1/jobs/{status.name}/{verb}") for verb in status.verbs]
+    return JobView(**vars(status), links=links)
 
 
 class JobList(View):
@@ -561,71 +284,10 @@ def run_view(row: RunRow) -> RunView:
     return RunView(**{name: value for name, value in vars(row).items() if name in RunView.model_fields})
 
 
-class HistoryView(View):
-    """Counts of a job over time. Each list has one value for each step, the oldest first."""
-
-    from_ms: int
-    """Begin of the first step."""
-    step_ms: int
-    records: list[int]
-    accepted: list[int]
-    rejected: list[int]
-    """Rejected records without repeated ones (`duplicate`)."""
-    results: list[int]
-    runs: list[int]
-    """Runs that began."""
-    behind_ms: list[int | None]
-    """How far the commits were behind the newest log time that they had read, at most; null without a commit."""
-
-
-class ArrivalPartitionView(View):
-    partition: int
-    offset_next: int
-    newest_ms: int | None
-    """Log time of the newest record; null if the partition has none."""
-
-
-class ArrivalView(View):
-    """The newest record of a stream."""
-
-    stream: str
-    newest_ms: int | None
-    """Log time of the newest record; null if the topic has none, or if Kafka doesn't answer."""
-    records: int | None
-    """Records in the topic; null if Kafka doesn't answer."""
-    partitions: list[ArrivalPartitionView]
-    problem: str
-    """Why Kafka can't be asked for the stream; empty if it can."""
-
-
 class ArrivalList(View):
     now_ms: int
     """Time of the service, to compare with."""
     arrivals: list[ArrivalView]
-
-
-class ResultNumberView(View):
-    """A number that can be drawn."""
-
-    name: str
-    type: str
-    operation: str
-    """How the values of several windows become one value."""
-
-
-class ResultAliasView(View):
-    """An alias of results, and the fields of its documents."""
-
-    alias: str
-    job: str
-    stage: str
-    size_ms: int
-    every_ms: int
-    windows: str
-    """Kind of the windows if their size doesn't show it, such as `sessions`; else empty."""
-    keys: list[str]
-    """Key fields that can make the series of a chart."""
-    numbers: list[ResultNumberView]
 
 
 class ResultAliasList(View):
@@ -716,87 +378,8 @@ class RepairView(View):
     message: str
 
 
-class WindowRangeView(View):
-    """Windows by their end."""
-
-    after_ms: int
-    """They end after it."""
-    up_to_ms: int
-    """The last one ends at it."""
-
-
-class BackfillView(View):
-    """Windows that are computed again, as a generation of their own."""
-
-    job: str
-    generation: int
-    """Counted from 2; 1 is what the job itself writes. The indices are `{emit name}.gN-yyyy.MM`."""
-    version: int
-    """Of the pipeline that computes them."""
-    from_ms: int
-    to_ms: int | None
-    """As requested; null: up to what was emitted then."""
-    windows: dict[str, WindowRangeView]
-    """Stage -> its windows."""
-    state: BackfillState
-    message: str
-    """Why it is in this state; empty when there is nothing to say."""
-    done_ms: int | None
-    """All windows that end at or before this time are written; null while none is."""
-    records: int
-    """About how many are to be read."""
-    records_done: int
-    results: dict[str, int]
-    """Stage -> results."""
-    refused: dict[str, int]
-    """Stage -> results that the index refused; each has a dead letter."""
-    sample: list[str]
-    """Why the index refused the first of them."""
-    attempts: int
-    """How many processes have worked on it."""
-    requested_ms: int
-    updated_ms: int
-    ended_ms: int | None
-
-
 class BackfillList(View):
     backfills: list[BackfillView]
-
-
-def backfill_view(row: BackfillRow) -> BackfillView:
-    """A backfill as the API shows it."""
-    shown = {name: value for name, value in vars(row).items() if name in BackfillView.model_fields}
-    windows = {stage: WindowRangeView(**one._asdict()) for stage, one in row.windows.items()}
-    return BackfillView(**{**shown, "windows": windows, "attempts": row.epoch})
-
-
-class OffsetRangeView(View):
-    """A piece of one partition: from `offset_first` up to, but not including, `offset_next`."""
-
-    stream: str
-    partition: int
-    offset_first: int
-    offset_next: int
-
-
-class ResultRecordsView(View):
-    """Where the records of one result stand: all of them are in these ranges, with others that came at the same time."""
-
-    alias: str
-    document: str
-    """The result's id."""
-    job: str
-    stage: str
-    version: int
-    """Of the pipeline that computed it."""
-    window_start_ms: int
-    window_end_ms: int
-    from_ms: int
-    """No event before this time counts in it: the window's start, or earlier where a stage before has windows that slide."""
-    slice_first: int
-    slice_last: int
-    """What came in later slices was late for it."""
-    ranges: list[OffsetRangeView]
 
 
 class HealthView(View):

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from strandline.core.times.durations import TIME_MS_MAX
+from strandline.services.jobs.orders import order_audit
 from strandline.services.rest.dependencies import Caller, Control
 from strandline.services.supervision.audit_jobs import AuditState
 
@@ -20,9 +21,7 @@ def start_audit(
     control: Control, caller: Caller, name: str, response: Response, after_ms: End = None, up_to_ms: End = None
 ) -> AuditState:
     """Begin an audit, of all windows or of those that end after `after_ms`, up to `up_to_ms`. One runs at a time."""
-    state = control.audits.start(name, after_ms, up_to_ms)
-    if caller is not None:
-        control.ledger.record_event("audit_ordered", f"{caller} ordered: audit job {name}", name, principal=caller)
+    state = order_audit(control.audits, control.ledger, name, after_ms, up_to_ms, caller)
     response.headers["Location"] = f"/v1/jobs/{name}/audit"
     return state
 

@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from strandline.core.times.durations import TIME_MS_MAX
+from strandline.services.jobs.backfills import BackfillView, backfill_view
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
-from strandline.services.rest.views import BackfillList, BackfillView, backfill_view
+from strandline.services.rest.views import BackfillList
 
 router = APIRouter(tags=["jobs"])
 

@@ -8,10 +8,10 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Body, Path, Query
 
-from strandline.core.errors import NotFound
 from strandline.core.record_headers import DeadLetterReason
 from strandline.core.times.durations import TIME_MS_MAX
 from strandline.log.kafka_status import StoredDeadLetter
+from strandline.services.jobs.dead_letters import LetterFilter
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.views import (
     DeadLetterCounts,
@@ -21,7 +21,6 @@ from strandline.services.rest.views import (
     RepairView,
     ReplayView,
 )
-from strandline.services.supervision.dead_letter_replays import LetterFilter
 
 router = APIRouter(tags=["dead letters"])
 
@@ -72,16 +71,13 @@ def count_dead_letters(
 @router.get("/v1/jobs/{name}/dead-letters/{number}")
 def show_dead_letter(control: Control, name: str, number: Annotated[int, Path(ge=0, le=INTEGER_MAX)]) -> DeadLetterFull:
     """One dead letter, with the sender's bytes whole."""
-    control.ledger.job(name)
-    found = control.log.dead_letters(name, number - 1, 1)
-    if not found or found[0].offset != number:
-        raise NotFound(f"job {name} has no dead letter {number} (any more); list them to see which there are")
-    view = _dead_letter_view(found[0]).model_dump()
-    view["value"] = found[0].value.decode("utf-8", "replace")
+    found = control.dead_letters.letter(name, number)
+    view = _dead_letter_view(found).model_dump()
+    view["value"] = found.value.decode("utf-8", "replace")
     return DeadLetterFull(
         **view,
-        value_base64=base64.b64encode(found[0].value).decode("ascii"),
-        replay_of=control.dead_letters.origin_of(found[0]),
+        value_base64=base64.b64encode(found.value).decode("ascii"),
+        replay_of=control.dead_letters.origin_of(found),
     )
 
 

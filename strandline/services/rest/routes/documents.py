@@ -8,10 +8,11 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from strandline.core.errors import InvalidDocument
 from strandline.processing.source.kept_lookups import with_present_tables
-from strandline.services.rest.checking import approval, refusal
+from strandline.services.jobs.applying.judged import PlanView
+from strandline.services.jobs.checking import approval, refusal
+from strandline.services.jobs.previews import RECORDS_MAX, SECONDS_MAX, PreviewView, chosen_pipeline, preview
 from strandline.services.rest.dependencies import Caller, Control, MayReadTopics, require_readable
-from strandline.services.rest.previews import RECORDS_MAX, SECONDS_MAX, chosen_pipeline, preview
-from strandline.services.rest.views import AppliedList, CheckView, PlanView, PreviewView
+from strandline.services.rest.views import Applied, AppliedList, CheckView, check_view
 
 router = APIRouter(tags=["documents"])
 
@@ -48,7 +49,7 @@ def apply_documents(
     restarts with its new version, and the same documents again change nothing."""
     applied = control.applier.apply(body, source, caller)
     control.supervisor.wake()
-    return AppliedList(applied=applied)
+    return AppliedList(applied=[Applied(**vars(one)) for one in applied])
 
 
 @router.post("/v1/documents/plan", openapi_extra=_YAML_BODY)
@@ -90,6 +91,6 @@ def check_pipeline(
 ) -> CheckView:
     """Check a pipeline against its stream, which may be in the same text. Changes nothing."""
     try:
-        return approval(control.applier.check(body, source))
+        return check_view(approval(control.applier.check(body, source)))
     except InvalidDocument as error:
-        return refusal(error)
+        return check_view(refusal(error))

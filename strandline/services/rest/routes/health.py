@@ -7,8 +7,8 @@ from collections.abc import Callable
 from fastapi import APIRouter, Response
 
 from strandline.core.errors import StrandlineError
+from strandline.services.jobs.lookups import lookup_warnings
 from strandline.services.rest.dependencies import Control, MayRead
-from strandline.services.rest.lookup_status import lookup_warnings
 from strandline.services.rest.metrics import CONTENT_TYPE, render_metrics
 from strandline.services.rest.views import HealthView
 

@@ -9,42 +9,33 @@ from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, Response
 
-from strandline.core.errors import Conflict, NotFound
-from strandline.ledger.states import Desired, JobRow
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
-from strandline.services.rest.dependencies import (
-    INTEGER_MAX,
-    Caller,
-    Control,
-    Dependencies,
-    MayReadTopics,
-    require_readable,
-)
-from strandline.services.rest.job_status import StreamRanges, explanation, job_view, present_pipeline
-from strandline.services.rest.previews import preview
-from strandline.services.rest.result_views import kibana_objects
+from strandline.services.jobs.explanation import ExplanationView
+from strandline.services.jobs.histories import HistoryView
+from strandline.services.jobs.job_lives import Place
+from strandline.services.jobs.job_status import StreamRanges, explanation, explanations, job_status, present_pipeline
+from strandline.services.jobs.orders import Verb, order
+from strandline.services.jobs.previews import PreviewView, preview
+from strandline.services.jobs.result_views import kibana_objects
+from strandline.services.jobs.runner_logs import runner_log
+from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.routes.documents import Records, Seconds
-from strandline.services.rest.runner_logs import runner_log
 from strandline.services.rest.views import (
     CheckpointList,
     DeletedJobView,
     ExplanationList,
-    ExplanationView,
-    HistoryView,
-    JobExplanationView,
     JobList,
     JobView,
     KibanaView,
     LogView,
     PipelineGraphView,
-    PreviewView,
     RunList,
     SliceList,
     checkpoint_view,
+    job_view,
     run_view,
 )
-from strandline.services.supervision.job_lives import Place
 
 router = APIRouter(tags=["jobs"])
 
@@ -55,13 +46,13 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 def list_jobs(control: Control) -> JobList:
     """All jobs, by name."""
     ranges = StreamRanges(control.log)
-    return JobList(jobs=[job_view(control.ledger, ranges, job) for job in control.ledger.jobs()])
+    return JobList(jobs=[job_view(job_status(control.ledger, ranges, job)) for job in control.ledger.jobs()])
 
 
 @router.get("/v1/jobs/{name}")
 def show_job(control: Control, name: str) -> JobView:
     """One job: state, position, lag, counts, and the verbs that would change something now."""
-    return job_view(control.ledger, StreamRanges(control.log), control.ledger.job(name))
+    return job_view(job_status(control.ledger, StreamRanges(control.log), control.ledger.job(name)))
 
 
 @router.get("/v1/jobs/{name}/explanation")
@@ -73,17 +64,8 @@ def explain_job(control: Control, name: str) -> ExplanationView:
 @router.get("/v1/explanations")
 def explain_jobs(control: Control) -> ExplanationList:
     """The explanation of each job, by name. A job whose stream or lookup no longer exists is explained by that."""
-    ranges = StreamRanges(control.log)
-    return ExplanationList(explanations=[_explained(control, ranges, job) for job in control.ledger.jobs()])
-
-
-def _explained(control: Dependencies, ranges: StreamRanges, job: JobRow) -> JobExplanationView:
-    try:
-        found = explanation(control.ledger, ranges, job, control.store_away)
-    except NotFound as error:
-        step = f"apply its document again, or stop and delete the job: strandline job delete {job.name}"
-        found = ExplanationView(cause="missing", sentence=str(error), next=step, notes=[])
-    return JobExplanationView(job=job.name, **dict(found))
+    found = explanations(control.ledger, StreamRanges(control.log), control.store_away)
+    return ExplanationList(explanations=found)
 
 
 @router.get("/v1/jobs/{name}/log")
@@ -148,34 +130,32 @@ def show_kibana_objects(
 @router.post("/v1/jobs/{name}/start", status_code=202)
 def start_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """Start the job. It rewinds to its last emission first. A running job goes on."""
-    return _order(control, name, Desired.RUNNING, response, "start", caller)
+    return _order(control, name, "start", response, caller)
 
 
 @router.post("/v1/jobs/{name}/stop", status_code=202)
 def stop_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """End the job after its current slice. Open windows stay open until the next start."""
-    return _order(control, name, Desired.STOPPED, response, "stop", caller)
+    return _order(control, name, "stop", response, caller)
 
 
 @router.post("/v1/jobs/{name}/drain", status_code=202)
 def drain_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """Read the log to its end, close every open window, then end. Later records of those windows are late."""
-    return _order(control, name, Desired.DRAINED, response, "drain", caller)
+    return _order(control, name, "drain", response, caller)
 
 
 @router.post("/v1/jobs/{name}/restart", status_code=202)
 def restart_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """End the job's run after its current slice and start a new one, with a higher epoch."""
-    control.ledger.ask_restart(name)
-    return _order(control, name, Desired.RUNNING, response, "restart", caller)
+    return _order(control, name, "restart", response, caller)
 
 
 @router.post("/v1/jobs/{name}/restore", status_code=202)
 def restore_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
     """Start a run that restores the results that a store lost. It replays the recorded slices from the first one with a missing
     result, and emits their results again under the same ids. `restores` is false when all are restored."""
-    control.ledger.order_restore(name)
-    return _order(control, name, Desired.RUNNING, response, "restore", caller)
+    return _order(control, name, "restore", response, caller)
 
 
 @router.delete("/v1/jobs/{name}")
@@ -207,7 +187,7 @@ def reset_job(
     place = int(to) if to.isdecimal() else cast(Place, to)  # as the pattern says
     job = control.lives.reset(name, place, caller)
     control.supervisor.wake()
-    return job_view(control.ledger, StreamRanges(control.log), job)
+    return job_view(job_status(control.ledger, StreamRanges(control.log), job))
 
 
 @router.get("/v1/jobs/{name}/slices")
@@ -252,16 +232,8 @@ def show_history(control: Control, name: str) -> HistoryView:
     return control.histories.of(name)
 
 
-def _order(control: Control, name: str, desired: Desired, response: Response, verb: str, caller: str | None) -> JobView:
-    job = control.ledger.job(name)
-    if job.has_completed and desired is not Desired.STOPPED:
-        raise Conflict(
-            f"batch {name} has completed, and its results are there: nothing is left to {verb}. To compute them again, under a "
-            f"new generation: strandline job reset {name} --to start; for another range, run it under another name"
-        )
-    job = control.ledger.set_desired(name, desired)
-    if caller is not None:
-        control.ledger.record_event(f"{verb}_ordered", f"{caller} ordered: {verb} job {name}", name, principal=caller)
+def _order(control: Control, name: str, verb: Verb, response: Response, caller: str | None) -> JobView:
+    job = order(control.ledger, name, verb, caller)
     control.supervisor.wake()
     response.headers["Location"] = f"/v1/jobs/{name}"
-    return job_view(control.ledger, StreamRanges(control.log), job)
+    return job_view(job_status(control.ledger, StreamRanges(control.log), job))

@@ -6,11 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from strandline.notices.document import NoticeSpec
-from strandline.notices.rendering import render
+from strandline.services.jobs import notices
+from strandline.services.jobs.notices import NoticeView, notice_summaries, notice_view
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
-from strandline.services.rest.notice_status import notice_summaries, notice_view
-from strandline.services.rest.notice_views import DeletedNoticeView, NoticeList, NoticeTestView, NoticeView
+from strandline.services.rest.notice_views import DeletedNoticeView, NoticeList, NoticeTestView
 
 router = APIRouter(tags=["notices"])
 
@@ -31,11 +30,9 @@ def show_notice(control: Control, name: str) -> NoticeView:
 def send_test_message(control: Control, name: str) -> NoticeTestView:
     """Send a test message to each channel of a notice. The answer has the numbers of the messages; the notice shows whether they
     were confirmed."""
-    spec = NoticeSpec.from_document(control.ledger.notice(name).document)
-    content = render(name, "test", [], spec.about)
-    made = control.ledger.add_test_messages(name, [(channel, content) for channel in spec.channels])
+    made = notices.send_test_messages(control.ledger, name)
     control.notices.wake()
-    return NoticeTestView(notice=name, messages=[one.number for one in made])
+    return NoticeTestView(notice=name, messages=made)
 
 
 @router.post("/v1/notices/{name}/mute")
@@ -49,10 +46,7 @@ def mute_notice(
     ] = None,
 ) -> NoticeView:
     """Hold back the messages of a notice until a time. What happens in between is reported, joined, at its end."""
-    control.ledger.mute_notice(name, until_ms, caller)
-    verb = "muted" if until_ms is not None else "unmuted"
-    facts = {"notice": name, "until_ms": until_ms}
-    control.ledger.record_event(f"notice_{verb}", f"notice {name} is {verb}", facts=facts, principal=caller)
+    notices.mute_notice(control.ledger, name, until_ms, caller)
     control.notices.wake()
     return notice_view(control.ledger, name)
 
@@ -60,6 +54,5 @@ def mute_notice(
 @router.delete("/v1/notices/{name}")
 def delete_notice(control: Control, caller: Caller, name: str) -> DeletedNoticeView:
     """Delete a notice, its problems and its messages, also those that are still to be sent."""
-    control.ledger.delete_notice(name)
-    control.ledger.record_event("notice_deleted", f"notice {name} is deleted", facts={"notice": name}, principal=caller)
+    notices.delete_notice(control.ledger, name, caller)
     return DeletedNoticeView(notice=name)

@@ -14,7 +14,7 @@ from strandline.core.times.durations import format_retention
 from strandline.processing.formats.inference.proposals import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.services.rest.arrivals import ArrivalsAsked
+from strandline.services.jobs.arrivals import ArrivalsAsked
 from strandline.services.rest.dependencies import Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.views import (
     ArrivalList,

@@ -14,9 +14,9 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import present_pipelines
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
-from strandline.services.rest.applying.registered import find_job
-from strandline.services.rest.job_status import present_pipeline, rewind_view
-from strandline.services.rest.views import JobPlan
+from strandline.services.jobs.applying.judged import JobPlan
+from strandline.services.jobs.applying.registered import find_job
+from strandline.services.jobs.job_status import present_pipeline, rewind_view
 
 
 class JobChanges:

@@ -9,22 +9,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from threading import BoundedSemaphore, Lock
 from typing import Any
 
 import numpy as np
 
+from strandline.core.described import Described
 from strandline.core.errors import InvalidDocument, Problem, TransientError
 from strandline.log.kafka_status import KafkaStatus, NewestRecords
 from strandline.processing.desk.desk import Desk, DeskLetter, letter_fields
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.source.decoding import decoding_of
+from strandline.services.jobs.apply_documents import Batch
 from strandline.services.processes.limited_work import RunLimited, run_here
-from strandline.services.rest.apply_documents import Batch
-from strandline.services.rest.views import PreviewView
 
 RECORDS_MAX = 10_000
 SECONDS_MAX = 30.0
@@ -36,6 +36,26 @@ _WAIT_S = 10.0
 _one_at_a_time = Lock()
 _places = BoundedSemaphore(2)
 """One that is under way and one that waits. Each holds one of the threads that answer all requests."""
+
+
+@dataclass(frozen=True)
+class PreviewView(Described):
+    """What a pipeline makes of the newest records of a stream. Nothing of it was written."""
+
+    pipeline: str
+    stream: str
+    records: int
+    accepted: int
+    rejected: dict[str, int]
+    """Reason -> records."""
+    result_counts: dict[str, int]
+    """Stage -> results."""
+    results: list[dict[str, Any]]
+    """The documents, 1,000 at most: as many of each stage."""
+    dead_letters: list[dict[str, Any]]
+    """Records and results that could not be used, 100 at most."""
+    is_cut: bool
+    """Whether the stream holds more than was read."""
 
 
 def chosen_pipeline(batch: Batch, name: str | None, source: str) -> CheckedPipeline:

@@ -22,7 +22,7 @@ from strandline.processing.pipelines.lookups.followed_streams import problems_of
 from strandline.processing.pipelines.lookups.lookup_shapes import refused_changes, shape_of
 from strandline.processing.pipelines.result_streams import present_pipelines
 from strandline.processing.pipelines.stored import followers_of, shapes_of_version
-from strandline.services.rest.views import Applied
+from strandline.services.jobs.applying.applied import Applied
 
 _READER = "an apply"
 """Who reads a source for a changed document, as the ledger has it."""

@@ -152,6 +152,14 @@ class DeadLetters:
         self._one_at_a_time = threading.Lock()
         """A process has one reader of what was put back."""
 
+    def letter(self, job: str, number: int) -> StoredDeadLetter:
+        """Return one dead letter, whole. Raises NotFound, LogUnavailable."""
+        self._ledger.job(job)
+        found = self._log.dead_letters(job, number - 1, 1)
+        if not found or found[0].offset != number:
+            raise NotFound(f"job {job} has no dead letter {number} (any more); list them to see which there are")
+        return found[0]
+
     def page(self, job: str, wanted: LetterFilter, after: int, limit: int) -> LetterPage:
         """Up to `limit` dead letters that are wanted, with a number above `after`. There may be more even if it is fewer: so many
         are looked at, at most. Raises NotFound, LogUnavailable."""

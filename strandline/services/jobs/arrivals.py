@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
+from strandline.core.described import Described
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.log.kafka_status import KafkaStatus
-from strandline.services.rest.views import ArrivalPartitionView, ArrivalView
 
 _WAIT_S = 5.0
 """Maximum time for all streams of one answer."""
 _QUESTION_S_MIN = 0.05
+
+
+@dataclass(frozen=True)
+class ArrivalPartitionView(Described):
+    partition: int
+    offset_next: int
+    newest_ms: int | None
+    """Log time of the newest record; null if the partition has none."""
+
+
+@dataclass(frozen=True)
+class ArrivalView(Described):
+    """The newest record of a stream."""
+
+    stream: str
+    newest_ms: int | None
+    """Log time of the newest record; null if the topic has none, or if Kafka doesn't answer."""
+    records: int | None
+    """Records in the topic; null if Kafka doesn't answer."""
+    partitions: list[ArrivalPartitionView]
+    problem: str
+    """Why Kafka can't be asked for the stream; empty if it can."""
 
 
 class ArrivalsAsked:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from strandline.core.described import Described
 from strandline.core.record_headers import REASON_DUPLICATE
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import SliceCounts
-from strandline.services.rest.views import HistoryView
 
 STEP_MS = 600_000
 STEPS = 144
@@ -23,6 +23,24 @@ CHECKPOINTS_MAX = 20_000
 JOBS_MAX = 1_000
 """Maximum number of jobs whose counts are kept."""
 _RUNS_MAX = 500
+
+
+@dataclass(frozen=True)
+class HistoryView(Described):
+    """Counts of a job over time. Each list has one value for each step, the oldest first."""
+
+    from_ms: int
+    """Begin of the first step."""
+    step_ms: int
+    records: list[int]
+    accepted: list[int]
+    rejected: list[int]
+    """Rejected records without repeated ones (`duplicate`)."""
+    results: list[int]
+    runs: list[int]
+    """Runs that began."""
+    behind_ms: list[int | None]
+    """How far the commits were behind the newest log time that they had read, at most; null without a commit."""
 
 
 @dataclass

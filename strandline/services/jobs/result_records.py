@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from strandline.core.described import Described
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.processing.pipelines.event_time import first_event
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.results.elasticsearch_client import RequestRefused, request
-from strandline.services.rest.views import OffsetRangeView, ResultRecordsView
 
 _TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class OffsetRangeView(Described):
+    """A piece of one partition: from `offset_first` up to, but not including, `offset_next`."""
+
+    stream: str
+    partition: int
+    offset_first: int
+    offset_next: int
+
+
+@dataclass(frozen=True)
+class ResultRecordsView(Described):
+    """Where the records of one result stand: all of them are in these ranges, with others that came at the same time."""
+
+    alias: str
+    document: str
+    """The result's id."""
+    job: str
+    stage: str
+    version: int
+    """Of the pipeline that computed it."""
+    window_start_ms: int
+    window_end_ms: int
+    from_ms: int
+    """No event before this time counts in it: the window's start, or earlier where a stage before has windows that slide."""
+    slice_first: int
+    slice_last: int
+    """What came in later slices was late for it."""
+    ranges: list[OffsetRangeView]
 
 
 def result_records(ledger: Ledger, elasticsearch_url: str, job: str, alias: str, document: str) -> ResultRecordsView:

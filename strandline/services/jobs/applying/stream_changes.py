@@ -15,8 +15,8 @@ from strandline.processing.pipelines.schema_changes import refused_changes
 from strandline.processing.pipelines.stored import shapes_of_version, spec_of_version
 from strandline.processing.pipelines.upgrade import Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, rewind_cost
-from strandline.services.rest.applying.registered import find_stream, stream_spec
-from strandline.services.rest.job_status import input_streams
+from strandline.services.jobs.applying.registered import find_stream, stream_spec
+from strandline.services.jobs.job_status import input_streams
 
 
 class StreamChanges:

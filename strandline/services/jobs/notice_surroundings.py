@@ -15,7 +15,7 @@ from strandline.notices.channels.tools import ChannelTools
 from strandline.notices.service import NoticeService
 from strandline.notices.settings import NoticeSettings
 from strandline.notices.view import JobFacts, Surroundings
-from strandline.services.rest.job_status import StreamRanges, job_view, present_pipeline
+from strandline.services.jobs.job_status import StreamRanges, job_status, present_pipeline
 
 _KAFKA_WAIT_S = 2.0
 _PAGE_TIMEOUT_S = 5.0
@@ -48,13 +48,13 @@ def job_facts(ledger: Ledger, log: KafkaStatus, job: str) -> JobFacts:
     """Return what is known of a job. What Kafka would have to answer is None while it doesn't. Raises LedgerUnavailable."""
     try:
         row = ledger.job(job)
-        view = job_view(ledger, StreamRanges(log, _KAFKA_WAIT_S), row)
+        status = job_status(ledger, StreamRanges(log, _KAFKA_WAIT_S), row)
         retention_ms = present_pipeline(ledger, row).retention_ms
     except NotFound:
         return JobFacts()
     return JobFacts(
-        lag_records=view.lag_records,
-        retention_left_ms=None if view.rewind is None else view.rewind.retention_left_ms,
+        lag_records=status.lag_records,
+        retention_left_ms=None if status.rewind is None else status.rewind.retention_left_ms,
         retention_ms=None if retention_ms == FOREVER_MS else retention_ms,
     )
 

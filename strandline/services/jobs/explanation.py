@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from strandline.core.described import Described
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_LATE
 from strandline.core.times.durations import format_about, format_duration
 from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, SenderFaults, SliceRow, Totals
@@ -12,7 +13,6 @@ from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
 from strandline.processing.kinds.stage_words import words_of
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.services.rest.views import ExplanationView
 
 _NOT_READING = {
     JobState.CREATED: ("not_started", "was never started"),
@@ -20,6 +20,25 @@ _NOT_READING = {
     JobState.STOPPED: ("stopped", "is stopped"),
     JobState.DRAINED: ("drained", "is drained: it has closed all of its windows"),
 }
+
+
+@dataclass(frozen=True)
+class ExplanationView(Described):
+    """Why a job has no output, or what it waits for."""
+
+    cause: str
+    """A code for programs, as `window_open`."""
+    sentence: str
+    next: str
+    """What to do."""
+    notes: list[str]
+    """Faults of senders, whatever the cause is: partitions whose records are all rejected, with the reasons and devices, and keys
+    that are ahead of their log time."""
+
+
+@dataclass(frozen=True)
+class JobExplanationView(ExplanationView):
+    job: str
 
 
 @dataclass(frozen=True)

@@ -38,16 +38,16 @@ from strandline.processing.pipelines.result_streams import (
 from strandline.processing.pipelines.stored import spec_of_version
 from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.sinks.registry import sink_of
-from strandline.services.rest.applying.job_changes import JobChanges
-from strandline.services.rest.applying.judged import Judged
-from strandline.services.rest.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
-from strandline.services.rest.applying.notice_changes import apply_notice
-from strandline.services.rest.applying.place_changes import PlaceChanges, places_of
-from strandline.services.rest.applying.registered import find_job, find_stream
-from strandline.services.rest.applying.results_read import ResultsRead
-from strandline.services.rest.applying.stream_changes import StreamChanges
-from strandline.services.rest.job_status import input_streams
-from strandline.services.rest.views import Applied, PlanView
+from strandline.services.jobs.applying.applied import Applied
+from strandline.services.jobs.applying.job_changes import JobChanges
+from strandline.services.jobs.applying.judged import Judged, PlanView
+from strandline.services.jobs.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
+from strandline.services.jobs.applying.notice_changes import apply_notice
+from strandline.services.jobs.applying.place_changes import PlaceChanges, places_of
+from strandline.services.jobs.applying.registered import find_job, find_stream
+from strandline.services.jobs.applying.results_read import ResultsRead
+from strandline.services.jobs.applying.stream_changes import StreamChanges
+from strandline.services.jobs.job_status import input_streams
 
 _SENDERS_TIMES = (
     "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by "

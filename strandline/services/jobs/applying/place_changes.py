@@ -16,7 +16,7 @@ from strandline.processing.pipelines.stored import load_pipeline, spec_of_versio
 from strandline.processing.pipelines.upgrade import forbidden_at_places
 from strandline.results.names import emit_of_open_index, generation_of, open_index
 from strandline.results.sinks.registry import form_of
-from strandline.services.rest.applying.registered import find_job, find_stream
+from strandline.services.jobs.applying.registered import find_job, find_stream
 
 KindAndName = tuple[str, str]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.notices.document import NoticeSpec
-from strandline.services.rest.applying.lookup_changes import outcome_of
-from strandline.services.rest.views import Applied
+from strandline.services.jobs.applying.applied import Applied
+from strandline.services.jobs.applying.lookup_changes import outcome_of
 
 
 def apply_notice(ledger: Ledger, spec: NoticeSpec, principal: str | None) -> Applied:

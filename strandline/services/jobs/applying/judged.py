@@ -4,14 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from strandline.core.described import Described
 from strandline.core.errors import Conflict
 from strandline.ledger.states import JobBase
 from strandline.processing.pipelines.upgrade import Change, Effect
-from strandline.services.rest.applying.lookup_changes import LookupChange
-from strandline.services.rest.views import DocumentPlan, JobPlan, PlanView
+from strandline.services.jobs.applying.lookup_changes import LookupChange
+from strandline.services.jobs.job_status import RewindView
+
+
+@dataclass(frozen=True)
+class JobPlan(Described):
+    """What applying a pipeline would mean for its job."""
+
+    job: str
+    outcome: Literal["created", "changed", "unchanged"]
+    version: int
+    """The version that the job would have."""
+    changes: list[Change]
+    """The forbidden ones first."""
+    rewind: RewindView | None
+    """The rewind that the start of the new version would need; null where there is nothing to rewind."""
+
+
+@dataclass(frozen=True)
+class DocumentPlan(Described):
+    """What applying a stream or a lookup would mean."""
+
+    kind: Literal["stream", "lookup"]
+    name: str
+    changes: list[Change]
+    """The forbidden ones: why applying is refused."""
+    notes: list[str]
+    """As applying would answer with."""
+
+
+@dataclass(frozen=True)
+class PlanView(Described):
+    """What applying would mean. It is refused where one change is forbidden."""
+
+    documents: list[DocumentPlan]
+    """The streams and lookups."""
+    jobs: list[JobPlan]
+
 
 Kind = Literal["stream", "lookup", "pipeline"]
 
@@ -65,7 +102,7 @@ class Judged:
         return PlanView(
             documents=streams + lookups,
             jobs=[
-                plan.model_copy(update={"changes": [*self._forbidden("pipeline", job), *plan.changes]})
+                replace(plan, changes=[*self._forbidden("pipeline", job), *plan.changes])
                 for job, plan in self.jobs.items()
             ],
         )

@@ -1,24 +1,30 @@
-"""A job as the API shows it, from the ledger's rows and Kafka's offsets. Reads only."""
+"""The status of a job, from the ledger's rows and Kafka's offsets. Reads only."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Literal
 
+from strandline.core.described import Described
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import (
     COMPLETED,
     CheckpointRow,
+    Completed,
+    Desired,
     JobRow,
     JobState,
     Offsets,
     SenderFaults,
     SliceRow,
     SliceStatus,
+    Totals,
     offset_count,
 )
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
@@ -26,18 +32,9 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import check_stored, inputs_of, shapes_of_version, spec_of_version
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
-from strandline.services.rest.explanation import JobFacts, explain, notes_of
-from strandline.services.rest.lookup_status import lookup_warnings
-from strandline.services.rest.views import (
-    BatchView,
-    ExplanationView,
-    JobView,
-    LastStartView,
-    LeaderView,
-    Link,
-    RewindView,
-    backfill_view,
-)
+from strandline.services.jobs.backfills import BackfillView, backfill_view
+from strandline.services.jobs.explanation import ExplanationView, JobExplanationView, JobFacts, explain, notes_of
+from strandline.services.jobs.lookups import lookup_warnings
 
 RETENTION_LEFT_SHARE_MIN = 0.25
 """The status warns when less than this share of the retention is left."""
@@ -55,6 +52,123 @@ _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.FAILED: ("start", "stop", "drain", "restart"),
 }
 """The verbs that change something in each state. The others are allowed, and change nothing."""
+
+
+@dataclass(frozen=True)
+class LastStartView(Described):
+    """How the newest run got the state of its open windows."""
+
+    epoch: int
+    way: Literal["rewind", "snapshot"]
+    """`rewind`: it read the log again. `snapshot`: it started from Spark's checkpoint on disk (`recovery: snapshot`)."""
+    records: int
+    """How many it read again, with those of a slice that was planned and not committed."""
+    slice_first: int
+    """Where it began to read."""
+    slice_committed: int
+    """The last slice whose results were out."""
+    at_ms: int
+
+
+@dataclass(frozen=True)
+class LeaderView(Described):
+    """The control service that leads a job."""
+
+    name: str
+    address: str
+    """Its REST API."""
+    lease_epoch: int
+    """Rises by one with every new leader, and with every start of a leader."""
+    lease_until_ms: int
+    """When the lease runs out unless it is renewed, by the ledger's clock."""
+
+
+@dataclass(frozen=True)
+class BatchView(Described):
+    """How far a batch has come. Records are counted by offsets, and the end of a transaction counts as one."""
+
+    records_read: int
+    records_left: int
+    share: float
+    """Of the records, from 0 to 1."""
+    records_per_s: float | None
+    """Over the last slices; null before the first one with records."""
+    seconds_left: float | None
+    """By that rate."""
+
+
+@dataclass(frozen=True)
+class RewindView(Described):
+    """What a start would cost. Recovery, failover and upgrade cost the same: each reads the log again."""
+
+    records: int
+    """How many would be read again."""
+    seconds: float
+    """An estimate for a Spark session that runs already; a cold start takes about ten seconds more."""
+    retention_left_ms: int | None
+    """How long retention still keeps the records that the rewind needs, if no window closes meanwhile; null when it needs
+    none, or records are kept for ever."""
+    warning: str = ""
+    """What to do, when less than a quarter of the retention is left; else empty."""
+
+
+@dataclass(frozen=True)
+class JobStatus(Described):
+    name: str
+    version: int
+    stream: str
+    """The input; of several the first."""
+    streams: list[str]
+    """All inputs, in the order of the document."""
+    desired: Desired
+    state: JobState | Completed
+    """`completed`: a batch that has read its range and closed every window. The ledger calls it `drained`."""
+    message: str
+    """Why it is in this state; empty when there is nothing to say."""
+    epoch: int
+    """The newest run; 0 before the first."""
+    generation: int
+    """Of the results that it writes itself: higher after a reset."""
+    restores: bool
+    """True until the next run has restored the results that a store lost."""
+    leader: LeaderView | None
+    """Null while no control service leads the job."""
+    created_ms: int
+    updated_ms: int
+    slice: int | None
+    """The last committed slice."""
+    watermark_ms: int | None
+    """In force for the last planned slice: an older record of it is late."""
+    latest_event_ms: int | None
+    """The latest event time in all committed slices."""
+    lag_records: int | None
+    """Records of the log after the last committed slice, of a batch up to its ends; null when Kafka does not answer."""
+    batch: BatchView | None
+    """Null for a job without an end, and for a batch that has not begun."""
+    counts: Totals
+    last_emission: dict[str, int]
+    """Stage -> end (ms) of the last window that it has emitted."""
+    rewind: RewindView | None
+    """What a rewind would cost now; null before the first slice, and of a batch that has completed. A start from a snapshot costs
+    less."""
+    last_start: LastStartView | None
+    """Null before the first run."""
+    backfill: BackfillView | None
+    """The backfill that is requested or runs."""
+    warnings: list[str]
+    """What is wrong with what it uses: a stream that is gone, lookups whose sources can't be read, or whose rows are too old."""
+    sender_faults: SenderFaults
+    """Devices whose clocks are ahead, and partitions whose records are all rejected."""
+    notes: list[str]
+    """The faults of senders as sentences."""
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """The verbs that would change something now."""
+        return () if self.state == COMPLETED else _VERBS[JobState(self.state)]
+
+
+_LAST_START_FACTS = {one.name for one in fields(LastStartView)}
 
 
 class StreamRanges:
@@ -90,7 +204,7 @@ class StreamRanges:
             return None
 
 
-def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
+def job_status(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobStatus:
     """Return what is known of a job. `ranges` may be shared by all jobs of one answer."""
     streams = input_streams(ledger, job)
     last_slice = ledger.last_slice(job.name)
@@ -98,10 +212,18 @@ def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
     totals = ledger.totals(job.name)
     position = _position(ledger, job, checkpoint)
     rewind, warnings = _told_by_pipeline(ledger, job)
-    verbs = () if job.has_completed else _VERBS[job.state]
     faults = checkpoint.sender_faults if checkpoint else SenderFaults()
-    return JobView(
-        **{**vars(job), "state": COMPLETED if job.has_completed else job.state},
+    return JobStatus(
+        name=job.name,
+        version=job.version,
+        desired=job.desired,
+        state=COMPLETED if job.has_completed else job.state,
+        message=job.message,
+        epoch=job.epoch,
+        generation=job.generation,
+        restores=job.restores,
+        created_ms=job.created_ms,
+        updated_ms=job.updated_ms,
         stream=streams[0],
         streams=streams,
         leader=_leader(ledger, job),
@@ -118,7 +240,6 @@ def job_view(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobView:
         warnings=warnings,
         sender_faults=faults,
         notes=notes_of(job.name, faults),
-        links=[Link(rel=verb, method="POST", href=f"/v1/jobs/{job.name}/{verb}") for verb in verbs],
     )
 
 
@@ -160,13 +281,31 @@ def explanation(
     )
 
 
+def explanations(
+    ledger: Ledger, ranges: StreamRanges, store_away: Callable[[CheckedPipeline], str | None]
+) -> list[JobExplanationView]:
+    """The explanation of each job, by name. A job whose stream or lookup no longer exists is explained by that."""
+    return [_explained(ledger, ranges, job, store_away) for job in ledger.jobs()]
+
+
+def _explained(
+    ledger: Ledger, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
+) -> JobExplanationView:
+    try:
+        found = explanation(ledger, ranges, job, store_away)
+    except NotFound as error:
+        step = f"apply its document again, or stop and delete the job: strandline job delete {job.name}"
+        found = ExplanationView(cause="missing", sentence=str(error), next=step, notes=[])
+    return JobExplanationView(job=job.name, **vars(found))
+
+
 def _takes_long(last_slice: SliceRow) -> bool:
     planned_s = time.time() - last_slice.planned_ms / 1000
     return last_slice.status is SliceStatus.PLANNED and planned_s > _SLICE_LONG_S
 
 
 def rewind_view(cost: RewindCost, retention_ms: int) -> RewindView:
-    """A rewind's cost as the API shows it. `retention_ms` is of the stream's document; FOREVER_MS is without end."""
+    """A rewind's cost as it is shown. `retention_ms` is of the stream's document; FOREVER_MS is without end."""
     left_ms, warning = None, ""
     if cost.needed_since_ms is not None and cost.records and retention_ms != FOREVER_MS:
         left_ms = cost.needed_since_ms + retention_ms - time.time_ns() // 1_000_000
@@ -212,7 +351,10 @@ def input_streams(ledger: Ledger, job: JobRow) -> list[str]:
 
 def _last_start(ledger: Ledger, job: JobRow) -> LastStartView | None:
     event = ledger.last_event(job.name, RUN_BEGINS)
-    return LastStartView(at_ms=event.at_ms, **event.facts) if event else None
+    if event is None:
+        return None
+    shown = {name: value for name, value in event.facts.items() if name in _LAST_START_FACTS}
+    return LastStartView(at_ms=event.at_ms, **shown)
 
 
 def _leader(ledger: Ledger, job: JobRow) -> LeaderView | None:

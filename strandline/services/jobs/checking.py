@@ -1,31 +1,59 @@
-"""The check of a pipeline, as the API and the command line show it."""
+"""The check of a pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from strandline.core.described import Described
 from strandline.core.documents import Path, did_you_mean, read_documents
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.services.rest.apply_documents import Batch, check_documents
-from strandline.services.rest.problems import problem_errors
-from strandline.services.rest.views import CheckView, StageView
+from strandline.services.jobs.apply_documents import Batch, check_documents
 
 
-def refusal(error: InvalidDocument) -> CheckView:
+@dataclass(frozen=True)
+class StageView(Described):
+    """One compiled stage of a pipeline."""
+
+    name: str
+    windows: str
+    """Which windows, in words."""
+    size_ms: int
+    """How long its windows are; of sessions, at most; 0 where it emits records."""
+    every_ms: int
+    """How far apart they begin: less than `size_ms` where they slide; the gap of sessions."""
+    by: dict[str, str]
+    """Key field -> type."""
+    aggregates: dict[str, str]
+    """Result field -> type."""
+    emits: list[str]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check of documents found."""
+
+    problems: list[Problem]
+    stages: list[StageView]
+    """Empty unless it is valid."""
+    reach_ms: int | None = None
+    """How far back in event time a rewind may have to go."""
+
+
+def refusal(error: InvalidDocument) -> Checked:
     """The answer for documents that are wrong."""
-    return CheckView(valid=False, problems=problem_errors(error.problems), stages=[])
+    return Checked(error.problems, [])
 
 
-def approval(batch: Batch) -> CheckView:
+def approval(batch: Batch) -> Checked:
     """The answer for documents that are right."""
     stages = [stage for pipeline in batch.pipelines for stage in _stages(pipeline)]
     reach_ms = max((pipeline.reach_ms for pipeline in batch.pipelines), default=None)
-    return CheckView(valid=True, problems=[], stages=stages, reach_ms=reach_ms)
+    return Checked([], stages, reach_ms)
 
 
-def check_without_stack(text: bytes, source: str) -> CheckView | None:
+def check_without_stack(text: bytes, source: str) -> Checked | None:
     """Check documents without a ledger; None when a pipeline's stream, a lookup that it uses, or the stream that a lookup follows
     is not among them, so that the ledger is needed."""
     try:
