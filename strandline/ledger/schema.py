@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict
 from strandline.ledger.database import Database
 
-HEAD = "r0002"
+HEAD = "r0001"
 """Revision that this code needs. Revisions are numbered without gaps; each keeps the code of the previous revision working."""
 _LOCK_KEY = 0x5374_7261_6E64
 
