@@ -14,6 +14,7 @@ import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pydantic._internal._docs_extraction import extract_docstrings_from_cls
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
@@ -27,6 +28,50 @@ BENCHMARKS = "benchmarks.md"
 """The page that shows benchmarks/RESULTS.md, which stands outside of docs/."""
 MERMAID = "assets/mermaid/mermaid-11.6.0.min.js"
 """Vendored with its licence and checksum (docs/assets/mermaid), unchanged from the npm package."""
+SETTINGS_INTRODUCTION = """\
+# Settings
+
+Environment variables, read once when a process starts. In the column *meaning*, the prefix `STRANDLINE_` is omitted.
+
+`strandline up` sets the variables that follow from `--data-dir` and `--port-offset`, and listens on 127.0.0.1 only.
+It refuses to start if you set another `*_HOST`, TLS for its own ports, or a login for a server that it starts.
+
+A secret can be in a file: `STRANDLINE_KAFKA_PASSWORD_FILE=/run/secrets/kafka` instead of `STRANDLINE_KAFKA_PASSWORD`.
+This works for `*_PASSWORD`, `*_API_KEY`, `KAFKA_OAUTH_CLIENT_SECRET`, `KAFKA_PROPERTIES`, `SQL_SOURCES`, `SQL_SINK_URL`,
+`POLL_SECRETS`, `NOTICE_SECRETS`, `ELASTICSEARCH_URL`, and `LEDGER_URL`.
+Setting both forms is an error, and so is `_FILE` for any other variable.
+[Connect to secured servers](../security.md#when-a-secret-or-a-certificate-changes) says when a changed file is read again.
+"""
+SETTING_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("Directories and logs", "", ("",)),
+    ("Kafka", "[Connect to secured servers](../security.md#kafka) has examples.", ("kafka_", "stream_replication")),
+    ("Elasticsearch", "[Connect to secured servers](../security.md#elasticsearch) has examples.", ("elasticsearch_",)),
+    (
+        "Ledger, databases, schema registry",
+        "See [tables](../sinks.md#tables), [lookups](../lookups.md), and [schemas](../formats.md#a-schema-registry).",
+        ("ledger_", "sql_", "schema_registry_"),
+    ),
+    (
+        "Access control",
+        "[Access](../access.md) explains tokens and roles.",
+        ("auth", "oidc_", "allow_open", "tokens_", "check_"),
+    ),
+    ("Control service", "", ("control_", "lease_", "slices_kept_", "standbys")),
+    ("Jobs and Spark", "", ("spark_", "slice_", "scratch_", "snapshot_", "audit_", "allow_functions")),
+    (
+        "All gateways",
+        "",
+        ("gateway_", "record_", "streams_look", "confirm_", "spool_", "pages_", "port_offset"),
+    ),
+    ("HTTP gateway", "[HTTP ingest](../http-ingest.md) is the reference.", ("http_",)),
+    ("MQTT server", "[MQTT server](../mqtt-listener.md) is the guide.", ("mqtt_listener_",)),
+    ("MQTT bridge", "", ("mqtt_",)),
+    ("UDP gateway", "", ("udp_",)),
+    ("TCP gateway", "", ("tcp_",)),
+    ("Polling gateway", "[HTTP polling](../http-polling.md) is the guide.", ("poll_",)),
+    ("Notices", "[Notices](../notices.md) is the guide.", ("notice_",)),
+)
+"""Title, introduction, and prefixes of the settings of each group."""
 BODIES = {"StreamSpec": "`stream:`", "LookupSpec": "`lookup:`", "PipelineSpec": "`pipeline:`"}
 
 
@@ -95,20 +140,33 @@ def _usage(parameter: Any) -> str:
 
 
 def settings() -> str:
-    """Every environment variable, by the process that reads it."""
-    lines = ["# Settings", "", "Environment variables, read once when a process starts.", ""]
-    seen: set[str] = set()
+    """Every environment variable, by topic. The meaning is the docstring of the field."""
+    fields: dict[str, tuple[Any, str]] = {}
     for kind in _settings_classes():
-        own = [(name, field) for name, field in kind.model_fields.items() if name not in seen]
-        seen.update(name for name, _ in own)
-        if own:
-            lines += [f"## {_first_line(kind)}", "", "| variable | default | meaning |", "| --- | --- | --- |"]
-            lines += [
-                f"| `STRANDLINE_{name.upper()}` | {_default(field)} | {_cell(field.description or '')} |"
-                for name, field in own
-            ]
-            lines.append("")
+        meanings = extract_docstrings_from_cls(kind, use_inspect=True)
+        for name, field in kind.model_fields.items():
+            if name in kind.__annotations__ or name not in fields:
+                fields[name] = field, meanings.get(name, fields.get(name, (None, ""))[1])
+    lines = [SETTINGS_INTRODUCTION]
+    grouped: dict[str, list[str]] = {title: [] for title, _, _ in SETTING_GROUPS}
+    for name in fields:
+        grouped[_group(name)].append(name)
+    for title, introduction, _ in SETTING_GROUPS:
+        lines += [f"## {title}", "", *([introduction, ""] if introduction else [])]
+        lines += ["| variable | default | meaning |", "| --- | --- | --- |"]
+        for name in grouped[title]:
+            field, meaning = fields[name]
+            lines.append(f"| `STRANDLINE_{name.upper()}` | {_default(field)} | {_cell(meaning)} |")
+        lines.append("")
     return "\n".join(lines)
+
+
+def _group(name: str) -> str:
+    """Return the title of the group with the longest prefix of `name`; the first group contains all others."""
+    matches = [
+        (len(prefix), title) for title, _, prefixes in SETTING_GROUPS for prefix in prefixes if name.startswith(prefix)
+    ]
+    return max(matches)[1]
 
 
 def _settings_classes() -> list[type[BaseSettings]]:
@@ -125,16 +183,15 @@ def _settings_classes() -> list[type[BaseSettings]]:
     return found
 
 
-def _first_line(kind: type[BaseSettings]) -> str:
-    return (kind.__doc__ or kind.__name__).strip().splitlines()[0].rstrip(".")
-
-
 def _default(field: Any) -> str:
     if field.default_factory is not None:
-        return "by user"
+        made = field.default_factory()
+        return f"`{json.dumps(made)}`" if isinstance(made, dict | list) else "see the meaning"
     if field.default is PydanticUndefined:
         return "required"
-    return "none" if field.default in (None, ()) else f"`{field.default}`"
+    if isinstance(field.default, bool):
+        return f"`{str(field.default).lower()}`"
+    return "none" if field.default in (None, (), "") else f"`{field.default}`"
 
 
 def pipeline_fields() -> str:

@@ -1,5 +1,5 @@
 """Settings: each process reads them once, at its start, from the environment (`STRANDLINE_*`). All other code receives
-values, never the environment. docs/operating.md lists every setting, and a test compares the two.
+values, never the environment. The docs are generated from the docstrings of the fields.
 """
 
 from __future__ import annotations
@@ -52,193 +52,203 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="STRANDLINE_", frozen=True)
 
     data_dir: Path = Field(default_factory=_default_data_dir)
-    """Where every file of the embedded stack lies: servers, sockets, logs, databases."""
+    """Directory for all files of the stack. Default for root: `/var/lib/strandline`; otherwise `strandline` in `XDG_DATA_HOME`,
+    or in `~/.local/share` if that isn't set."""
     cache_dir: Path = Field(default_factory=_default_cache_dir)
-    """Where the fetched servers are kept between stacks; may be deleted at any time while no stack runs."""
+    """Directory for downloaded servers, an archive of Spark classes, and a home for Spark. It can be deleted while no stack runs.
+    Default for root: `/var/cache/strandline`; otherwise `strandline` in `XDG_CACHE_HOME`, or in `~/.cache`."""
     embedded_passwords: bool | None = None
-    """True if Kafka, Elasticsearch and the MQTT broker that `strandline up` and `example` start ask for a password of the stack.
-    Default: as at the last start of the stack; the servers of a new stack ask."""
+    """True if the Kafka, Elasticsearch, and MQTT broker that `strandline up` and `example` start require a password. `up
+    --passwords` and `--no-passwords` take precedence. Default: as at the last start of the stack; True for a new stack."""
     kafka_bootstrap: str = "127.0.0.1:9092"
-    """The Kafka brokers, `host:port` separated by commas."""
+    """Kafka brokers, `host:port` separated by commas."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """How Kafka's connections are secured: SSL is TLS, SASL is a login."""
+    """Security of connections to Kafka: `SSL` uses TLS, `SASL_PLAINTEXT` a login, `SASL_SSL` both."""
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = "SCRAM-SHA-512"
-    """How a login proves the password; with OAUTHBEARER it is a token instead, of an OAuth provider."""
+    """Mechanism that proves the password of the login: `SCRAM-SHA-512`, `SCRAM-SHA-256`, or `PLAIN`. `OAUTHBEARER` uses a token
+    of an OAuth provider instead."""
     kafka_username: str | None = None
-    """As whom every client of Kafka logs in."""
+    """User name for logins to Kafka."""
     kafka_password: SecretStr | None = None
-    """The password of that user."""
+    """Password of the Kafka user."""
     kafka_oauth_token_url: str | None = None
-    """With OAUTHBEARER: the provider's token endpoint; https off loopback."""
+    """Token endpoint of the OAuth provider, for `OAUTHBEARER`. Must be https unless it is on loopback."""
     kafka_oauth_client_id: str | None = None
-    """As whom clients ask there for a token."""
+    """Client id with which processes request Kafka tokens."""
     kafka_oauth_client_secret: SecretStr | None = None
-    """The secret of that client."""
+    """Secret of the OAuth client."""
     kafka_oauth_scope: str | None = None
-    """The scope that they ask for, if the provider wants one."""
+    """Scope to request, if the provider requires one."""
     kafka_oauth_ca_file: Path | None = None
-    """A PEM file of the certificates that vouch for the endpoint's; default: those of the machine."""
+    """PEM file with the CA certificates that verify the token endpoint. Default: the CAs of the machine."""
     kafka_ca_file: Path | None = None
-    """A PEM file of the certificates that vouch for the brokers'; default: those of the machine."""
+    """PEM file with the CA certificates that verify the brokers. Default: the CAs of the machine."""
     kafka_certificate_file: Path | None = None
-    """A PEM file with the certificate, and its chain, by which clients prove who they are to Kafka."""
+    """PEM file with the client certificate, and its chain, for Kafka."""
     kafka_key_file: Path | None = None
-    """A PEM file with the private key of that certificate. Default: the key is in the certificate's file."""
+    """PEM file with the private key of the client certificate. Default: the key is in the certificate file."""
     kafka_key_password: SecretStr | None = None
-    """The password of that key, if it is encrypted."""
+    """Password of the private key, if the key is encrypted."""
     kafka_properties: dict[str, Property] = {}
-    """Further properties of librdkafka, a JSON object: `{"socket.keepalive.enable": true}`. Those that a promise of Strandline
-    needs are refused."""
+    """Additional librdkafka properties as a JSON object, for example `{"socket.keepalive.enable": true}`. Properties that a
+    guarantee depends on are refused."""
     stream_replication: int = Field(default=1, ge=1)
-    """Replicas of each topic that Strandline makes."""
+    """Number of replicas of each topic that Strandline creates."""
     elasticsearch_url: str = "http://127.0.0.1:9200"
-    """The results store."""
+    """URL of Elasticsearch, the results store."""
     schema_registry_url: str | None = None
-    """The schema registry, of Confluent's interface, that the records of streams with `registry: true` name their schemas in."""
+    """URL of the schema registry (Confluent API) for streams with `registry: true`, without user and password."""
     schema_registry_user: str | None = None
-    """As whom jobs ask it."""
+    """User name with which jobs authenticate to the schema registry."""
     schema_registry_password_file: Path | None = None
-    """A file with the password of that user."""
+    """File that contains the password of the schema registry user."""
     elasticsearch_cloud_id: str | None = None
-    """The cloud id of an Elastic Cloud deployment: it names the store instead of `elasticsearch_url`."""
+    """Cloud id of an Elastic Cloud deployment, instead of `ELASTICSEARCH_URL`."""
     elasticsearch_api_key: SecretStr | None = None
-    """An API key of Elasticsearch, encoded as Kibana and `POST /_security/api_key` give it."""
+    """API key of Elasticsearch, encoded as Kibana and `POST /_security/api_key` return it. Set an API key or a user, not both."""
     elasticsearch_username: str | None = None
-    """As whom Strandline logs in at Elasticsearch, where there is no API key."""
+    """User name for Elasticsearch, if there is no API key."""
     elasticsearch_password: SecretStr | None = None
-    """The password of that user."""
+    """Password of the Elasticsearch user."""
     elasticsearch_ca_file: Path | None = None
-    """A PEM file of the certificates that vouch for Elasticsearch's; default: those of the machine."""
+    """PEM file with the CA certificates that verify Elasticsearch. Default: the CAs of the machine."""
     elasticsearch_certificate_file: Path | None = None
-    """A PEM file with the certificate by which Strandline proves who it is to Elasticsearch."""
+    """PEM file with the client certificate for Elasticsearch."""
     elasticsearch_key_file: Path | None = None
-    """A PEM file with the private key of that certificate. Default: the key is in the certificate's file."""
+    """PEM file with the private key of the client certificate. It must not be encrypted. Default: the key is in the certificate
+    file."""
     ledger_url: str = "sqlite:///strandline-ledger.sqlite"
-    """SQLAlchemy URL of the ledger's database: `sqlite:///FILE` or `postgresql+psycopg://...?sslmode=verify-full&sslrootcert=FILE`.
-    May hold a password."""
+    """SQLAlchemy URL of the ledger database: `sqlite:///FILE` or `postgresql+psycopg://...?sslmode=verify-full&sslrootcert=FILE`.
+    Can contain a password."""
     ledger_password: SecretStr | None = None
-    """The password of the ledger's user, where the URL has none. Read anew for each connection."""
+    """Password of the ledger user, if the URL contains none. Read again for each connection."""
     sql_sink_url: str | None = None
-    """SQLAlchemy URL of the database whose tables take the results of `emit: [{sql: ...}]`. May hold a password."""
+    """SQLAlchemy URL of the database for `emit: [{sql: ...}]`, for example `postgresql+psycopg://...`. Audits read the tables
+    there. Can contain a password."""
     sql_sources: dict[str, SecretStr] = {}
-    """The databases whose queries give rows of lookups, as a JSON object: name -> SQLAlchemy URL, which may hold a password:
-    `{"crm": "postgresql+psycopg://reader:...@db/crm"}`. A user who can only read is enough."""
+    """Databases whose queries provide rows of lookups, as a JSON object: name -> SQLAlchemy URL, for example `{"crm":
+    "postgresql+psycopg://reader:...@db/crm"}`. Control services read it again for each query. Can contain passwords; a read-only
+    user is enough."""
     allow_functions: str = ""
-    """The Python functions that the `map` steps of pipelines may call, separated by commas: `package.module` (each function
-    that is defined there) or `package.module:function`. Default: none."""
+    """Python functions that `map` steps can call, separated by commas: `package.module` (all functions defined there) or
+    `package.module:function`. Control services, runners, and executors each read their own environment."""
     control_host: str = "127.0.0.1"
-    """The address on which the REST API listens. Off loopback it takes AUTH, or ALLOW_OPEN, as every listener does."""
+    """Address on which the REST API listens. Other addresses than loopback need `AUTH` or `ALLOW_OPEN`."""
     control_port: int = 8080
-    """The port of the REST API."""
+    """Port of the REST API."""
     control_tls_certificate: Path | None = None
-    """A PEM file with the REST API's certificate and its chain. With it every connection is TLS."""
+    """PEM file with the certificate, and its chain, of the REST API. If it is set, every connection uses TLS."""
     control_tls_key: Path | None = None
-    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    """PEM file with the private key. Default: the key is in the certificate file."""
     control_tls_client_ca: Path | None = None
-    """A PEM file of certificates: only clients pass whose own they vouch for."""
+    """PEM file with CA certificates. If it is set, clients must present a certificate of one of these CAs."""
     http_host: str = "127.0.0.1"
-    """The address on which the HTTP gateway listens."""
+    """Address on which the HTTP gateway listens, and the health ports of all other gateways."""
     http_port: int = 8081
-    """The port of the HTTP gateway."""
+    """Port of the HTTP gateway."""
     http_tls_certificate: Path | None = None
-    """A PEM file with the HTTP gateway's certificate and its chain. With it every connection is TLS."""
+    """PEM file with the certificate, and its chain, of the HTTP gateway. If it is set, every connection uses TLS."""
     http_tls_key: Path | None = None
-    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    """PEM file with the private key. Default: the key is in the certificate file."""
     http_tls_client_ca: Path | None = None
-    """A PEM file of certificates: only senders pass whose own they vouch for."""
+    """PEM file with CA certificates. If it is set, senders must present a certificate of one of these CAs."""
     pages_tls_certificate: Path | None = None
-    """A PEM file with the certificate, and its chain, of the health pages of the gateways for MQTT, UDP, TCP and polling. With it
-    every connection there is TLS."""
+    """PEM file with the certificate, and its chain, of the health ports of the MQTT, UDP, TCP, and polling gateways. If it is
+    set, every connection uses TLS."""
     pages_tls_key: Path | None = None
-    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    """PEM file with the private key. Default: the key is in the certificate file."""
     pages_tls_client_ca: Path | None = None
-    """A PEM file of certificates: only who has one that they vouch for sees the pages."""
+    """PEM file with CA certificates. If it is set, clients of the health ports must present a certificate of one of these CAs."""
     gateway_names: tuple[str, ...] = ()
-    """Host names under which gateways take records by HTTP and answer `/metrics`, beside addresses, those of loopback,
-    `http_host` and the machine's own; `*` for any. `/healthz` and `/readyz` always answer under any name."""
+    """JSON list of `Host` names under which gateways accept records by HTTP and serve `/metrics`, in addition to IP addresses,
+    `localhost`, `HTTP_HOST`, and the host name of the machine. Other names get 421, so that no web page can send records. `["*"]`
+    accepts any name. `/healthz` and `/readyz` answer under any name."""
     http_body_bytes_max: int = Field(default=16 * 1024 * 1024, ge=1024)
-    """A larger request body is refused with 413 before it is read whole."""
+    """Maximum size of a request body in bytes. A larger body is refused with 413."""
     http_connections_max: int = Field(default=10_000, ge=1)
-    """Connections that the HTTP gateway keeps open; over it the one that has waited longest for a request is closed.
-    Less if the system allows the process fewer open files."""
+    """Maximum number of open connections of the HTTP gateway, bounded by `ulimit -n`. A new connection replaces the connection
+    that has waited longest for a request."""
     record_bytes_max: int = Field(default=RECORD_BYTES_MAX, ge=1024, le=40_000_000)
-    """A larger single record is refused with 413. The limits of topics and producers follow from it. With the largest value,
-    a record with its key still fits into one request to a broker (`socket.request.max.bytes`, 100 MiB)."""
+    """Maximum size of a record in bytes. A larger record is refused with 413. The limits of topics and producers follow from it,
+    so set it for gateways and control services. After raising it, apply the documents of streams and pipelines again."""
     auth: Literal["none", "tokens", "oidc"] = "none"
-    """Who may use the REST API and the gateways: `none`: who reaches them; `tokens`: who has a token of Strandline's; `oidc`:
-    those, and who has a token of the OIDC provider."""
+    """Clients that can use the REST API and the gateways. `none`: every client that can connect. `tokens`: holders of a token.
+    `oidc`: holders of a token, or of a token of the OIDC provider."""
     oidc_issuer: str | None = None
-    """The address of the OIDC provider, exactly as its tokens have it in `iss`."""
+    """Address of the OIDC provider, exactly as in the `iss` of its tokens. Must be https unless it is on loopback."""
     oidc_audience: str | None = None
-    """What the provider's tokens for Strandline have in `aud`."""
+    """Value that tokens for Strandline have in `aud`."""
     oidc_claim: str = "roles"
-    """The claim that rights follow from; `realm_access.roles` is a claim within a claim."""
+    """Claim from which rights follow. `realm_access.roles` is a claim in a claim."""
     oidc_rights: dict[str, str] = {}
-    """Value of that claim -> `metrics`, `viewer`, `operator`, `admin` or `write:STREAM`, as a JSON object."""
+    """Rights for each value of the claim, as a JSON object: value -> `metrics`, `viewer`, `operator`, `admin`, or
+    `write:STREAM`."""
     oidc_keys_look_s: float = Field(default=300.0, gt=0)
-    """Seconds between two reads of the provider's keys: a token whose signing key was withdrawn is refused within this time."""
+    """Seconds between two reads of the provider's keys. A token whose signing key was withdrawn is refused within this time."""
     oidc_keys_kept_s: float = Field(default=86_400.0, ge=0)
     """Seconds for which the provider's keys stay valid while they can't be read."""
     allow_open: bool = False
-    """Listen off loopback even without logins, because the network keeps strangers out."""
+    """True to listen on other addresses than loopback without logins, because the network is protected."""
     tokens_look_s: float = Field(default=2.0, gt=0)
-    """How often a service looks for tokens that are new or revoked: a revoked one is refused within this time."""
+    """Seconds between two reads of the tokens. A revoked token is refused within this time."""
     tokens_kept_s: float = Field(default=900.0, ge=0)
-    """How long tokens are believed as they were last seen while the ledger does not answer."""
+    """Seconds for which known tokens stay valid while the ledger doesn't respond. After that, requests get 503."""
     streams_look_s: float = Field(default=2.0, gt=0)
-    """How often a gateway looks for streams that are new or changed."""
+    """Seconds between two reads of the streams by a gateway."""
     confirm_timeout_s: float = Field(default=1.5, gt=0)
-    """How long Kafka may confirm nothing of a stream before a gateway answers 503. One that is only slow is waited for five
-    times as long."""
+    """Seconds without a confirmation of Kafka for a stream, after which a gateway answers 503. The timeout is five times as long
+    if Kafka is only slow."""
     spool_bytes_max: int = Field(default=1024 * 1024 * 1024, ge=1024)
-    """How much a gateway may keep in its spool, below the data directory, while Kafka is away."""
+    """Maximum size of the spool of a gateway in bytes. One stream can use eight ninths of it, so that a flood leaves space for
+    other streams."""
     check_bytes_max: int = Field(default=1024 * 1024 * 1024, ge=64 * 1024 * 1024)
-    """Memory in bytes that a request to the REST API may use to check documents, to run a preview, or to read sampled records. A
-    request that needs more is refused."""
+    """Maximum memory in bytes for a REST request that checks documents, runs a preview, or reads sampled records. A request that
+    needs more is refused."""
     check_s: float = Field(default=30.0, gt=0)
-    """Seconds that such a request may compute. A request that needs longer is refused."""
+    """Maximum time in seconds for such a request. A request that needs longer is refused."""
     lease_s: float = Field(default=8.0, ge=1, le=300)
-    """How long a control service leads a job without being heard. A job whose leader died goes on under another one after
-    this time; a runner that gives no sign of life for so long is replaced (for its first sign it has 120 s)."""
+    """Time in seconds for which a control service leads a job without renewing the lease. After it, another service takes over,
+    and a runner without a sign of life is replaced (120 s before its first sign). Must be equal for all services of a ledger."""
     slices_kept_days_min: int = Field(default=1, ge=0)
-    """How many days the ledger keeps slices at least, also when nothing needs them any more."""
+    """Minimum number of days for which the ledger keeps slices, even if nothing needs them."""
     slices_kept_days_max: int = Field(default=31, ge=1)
-    """How many days the ledger keeps slices at most that no rewind and no reader of a stream of results needs: audits and
-    backfills reach back so far, or as far as the streams still hold the records, if that is less."""
+    """Maximum number of days for which the ledger keeps slices that no rewind and no reader of a stream of results needs. Audits
+    and backfills can read back so far, or as far as the streams keep their records, if that is less."""
     standbys: int = Field(default=1, ge=0, le=8)
-    """Started and warmed Spark sessions that a control service keeps for the next start of a job; 0 for none."""
+    """Number of warm Spark sessions that a control service keeps for the next start of a job; 0 for none. Each uses about 1.2 GB
+    of memory after its warm-up."""
     scratch_dir: Path | None = None
-    """Where Spark keeps its scratch checkpoint and state, and an audit its tables; lost without harm. Default: below the data
-    directory. A tmpfs is faster."""
+    """Directory for Spark's scratch checkpoint and state, and for tables of audits. Its loss does no harm, and a tmpfs is faster.
+    Default: below the data directory."""
     snapshot_dir: Path | None = None
-    """Where jobs with `recovery: snapshot` keep Spark's checkpoints, on storage that outlives the process. Default: `snapshots`
-    below the data directory. Where several control services share it, a job that moves from one to another resumes, too."""
+    """Directory for the Spark checkpoints of jobs with `recovery: snapshot`. Control services that share it resume the jobs of
+    each other. Default: `snapshots` below the data directory; on a cluster, below `SPARK_CHECKPOINT_DIR`."""
     spark_master: str = "local[*,4]"
-    """Where a job's Spark runs: `local[*,4]` is all cores of this machine and four tries of a task, or any Spark master URL."""
+    """Spark master of jobs: `local[*,4]` (all cores of this machine, four attempts of a task), or the URL of a cluster."""
     spark_driver_memory: str = "1g"
-    """Heap of a job's Spark driver (with `local`, of the whole job)."""
+    """Heap size of the Spark driver of a job."""
     spark_driver_host: str | None = None
-    """The name or address under which the executors of a cluster reach a job's Spark driver, which runs on this machine.
-    Default: the address from which this machine reaches the master of a `spark://` URL."""
+    """Name or address under which the executors of a cluster reach the driver of a job. Default: the address from which this
+    machine reaches the master of a `spark://` URL."""
     spark_cores: int = Field(default=2, ge=1)
-    """Cores of a cluster that each job, standby and backfill takes; a job's state is cut into as many parts. With
-    `local` the master says how many."""
+    """Number of cores of a cluster for each job, standby, and backfill. The state of a job is divided into as many parts."""
     spark_checkpoint_dir: Path | None = None
-    """A directory for Spark's checkpoints that this machine and those of a cluster's executors share, at the same path. A
-    cluster needs it."""
+    """Directory for Spark checkpoints on a cluster. The machines of the driver and of all executors must share it under the same
+    path. Required on a cluster."""
     audit_memory_mb: int = Field(default=1024, ge=256)
-    """How much memory the database of an audit may take; what is beyond it goes below the scratch directory."""
+    """Maximum memory of the database of an audit in MB. The rest is stored in the scratch directory."""
     slice_rows_max: int = Field(default=1_000_000, ge=1)
-    """A slice is cut before it would hold clearly more records than this."""
+    """Approximate maximum number of records in a slice."""
     slice_interval_ms: int = Field(default=200, ge=0)
-    """The shortest time from the plan of one new slice of a job to the next, unless its pipeline sets `checkpoint.every`; more
-    means fewer, larger Spark batches."""
+    """Minimum time in milliseconds between the plans of two new slices of a job, for pipelines without `checkpoint.every`. A
+    larger value makes fewer and larger slices."""
     log_bytes_max: int = Field(default=20 * 1024 * 1024, ge=64 * 1024)
-    """A process's log that is larger is moved to `NAME.log.1` and begun anew."""
+    """Maximum size of a log file in bytes. A larger file is renamed to `NAME.log.1`, and the older ones to `NAME.log.2` and so
+    on."""
     logs_kept: int = Field(default=3, ge=0, le=100)
-    """So many older logs of a process are kept, and so many of what JVMs that crashed left."""
+    """Number of older log files for each process, and of files that crashed JVMs left."""
     log_json: bool = False
-    """Log lines as JSON objects, one a line, instead of text for people."""
+    """True to write log lines as JSON objects."""
 
     @model_validator(mode="before")
     @classmethod

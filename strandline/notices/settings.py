@@ -15,14 +15,15 @@ class NoticeSettings(Settings):
     """The settings, and those that only notices need."""
 
     notice_hosts: tuple[str, ...] = ()
-    """Hosts that notices may be sent to, and pages that conditions may read: networks, addresses, names, `*.NAME` for the
-    children of a name; a JSON list."""
+    """JSON list of hosts that notices can be sent to, and of pages that their conditions can read: networks, addresses, names,
+    `*.NAME`. Control services need it."""
     notice_secrets_dir: Path | None = None
-    """A directory with a file for each secret that the documents of notices name; read at each attempt."""
+    """Directory with a file for each secret that documents of notices name. Read again at each attempt."""
     notice_secrets: dict[str, SecretStr] = Field(default_factory=dict)
-    """Secrets that the documents of notices name, by name, if there is no such directory."""
+    """Secrets by name, as a JSON object. They take precedence over those of the directory."""
     notice_secret_hosts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Hosts that each secret may be sent to, by the name of the secret: `{"MAIL": ["smtp.example.org"]}`."""
+    """Hosts that each secret can be sent to, as a JSON object: name -> list of names, `*.NAME`, addresses, networks. A secret
+    without hosts is sent nowhere."""
 
     @field_validator("notice_hosts")
     @classmethod

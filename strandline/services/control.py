@@ -77,10 +77,11 @@ class ControlSettings(NoticeSettings):
     """The settings that only the control service needs, and all others."""
 
     control_names: tuple[str, ...] = ()
-    """Host names under which the REST API and its `/metrics` answer, beside loopback's and `control_host`; a JSON list."""
+    """JSON list of `Host` names under which the REST API and its `/metrics` answer, in addition to `localhost`, `127.0.0.1`,
+    `::1`, and `CONTROL_HOST`. Other names get 421. `/healthz` and `/readyz` answer under any name."""
     control_trusted_proxies: tuple[str, ...] = ()
-    """Addresses and networks of proxies in front of the REST API; a JSON list. The `X-Forwarded-For` of other clients is
-    ignored."""
+    """JSON list of addresses and networks of proxies in front of the REST API. The audit log uses the `X-Forwarded-For` header of
+    these proxies only."""
 
     @field_validator("control_trusted_proxies")
     @classmethod

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scripts.docs_reference import MERMAID, on_post_page
+from scripts.docs_reference import MERMAID, on_post_page, settings
 from strandline.core.errors import InvalidSettings
 from strandline.core.settings import Settings
 from strandline.services.control import ControlSettings
@@ -19,13 +19,12 @@ ROOT = Path(__file__).parents[2]
 CONTAINERS = {"tests/integration/test_containers.py", "tests/integration/test_dockerfile.py"}
 
 
-def test_every_setting_is_in_the_docs_and_no_other():
-    text = (ROOT / "docs" / "operating.md").read_text()
-    named = re.findall(r"^\| `STRANDLINE_([A-Z_]+)`", text, re.MULTILINE)
-    assert len(named) == len(set(named)), "each setting stands there once"
+def test_every_setting_is_in_the_docs_with_its_meaning():
+    rows = re.findall(r"^\| `STRANDLINE_([A-Z_]+)` \| .+ \| (.*) \|$", settings(), re.MULTILINE)
     kinds = all_settings()
     assert {Settings, ControlSettings} < kinds and len(kinds) >= 6, "the search finds too few"
-    assert set(named) == {name.upper() for kind in kinds for name in kind.model_fields}
+    assert sorted(name for name, _ in rows) == sorted({name.upper() for kind in kinds for name in kind.model_fields})
+    assert [name for name, meaning in rows if len(meaning) < 10] == []
     assert {kind.model_config["env_prefix"] for kind in kinds} == {"STRANDLINE_"}
 
 
@@ -168,3 +167,23 @@ def test_the_script_of_the_diagrams_is_unchanged_and_no_page_loads_another():
     page = SimpleNamespace(url="recovery/")
     assert on_post_page(html, page, None).index(f"../{MERMAID}") < on_post_page(html, page, None).index("bundle.js")
     assert on_post_page("<p>", page, None) == "<p>"
+
+
+def test_each_page_and_heading_that_a_program_names_exists():
+    """Messages, help, comments and configuration name pages of `docs/`, some with a heading."""
+    files = [ROOT / name for name in ("docker-compose.yml", ".env.example", "Makefile", "pyproject.toml")]
+    for folder in ("strandline", "tests", "benchmarks", "examples", "scripts", "docker"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".yml", ".yaml", ".sh")]
+    named = {found for path in files for found in re.findall(r"\bdocs/([\w/-]+\.md)(?:#([\w-]+))?", path.read_text())}
+    assert len(named) > 10
+    made = set(re.findall(r"reference/\w[\w-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    for page, heading in sorted(named):
+        path = ROOT / "docs" / page
+        assert path.exists() or page in made, f"docs/{page} is named and doesn't exist"
+        assert not heading or heading in headings(path.read_text()), f"docs/{page} has no heading {heading}"
+
+
+def headings(text: str) -> set[str]:
+    """Return the anchors that MkDocs makes of the headings of a page."""
+    found = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in found}

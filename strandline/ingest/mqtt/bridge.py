@@ -64,27 +64,28 @@ class MqttBridgeSettings(Settings):
     """The settings, and what only the MQTT bridge needs to know."""
 
     mqtt_url: str = "mqtt://127.0.0.1:1883"
-    """The broker: `mqtt://HOST:PORT`, or `mqtts://HOST:PORT` for TLS."""
+    """URL of the broker that the MQTT bridge reads; `mqtts://` for TLS."""
     mqtt_version: Literal["5", "3.1.1"] = "5"
-    """The version of MQTT that the broker speaks."""
+    """Version of MQTT: `5` or `3.1.1`."""
     mqtt_client_id: str = ""
-    """Names the session that the broker keeps; no two bridges may share one. Default: made of host and port."""
+    """Client id that names the session at the broker. No two gateways can have the same. Default: `strandline-HOST-PORT` with the
+    health port."""
     mqtt_username: str | None = None
-    """The user as whom the bridge logs in at the broker."""
+    """User name for the broker."""
     mqtt_password: SecretStr | None = None
-    """The password of that user."""
+    """Password of the broker user."""
     mqtt_ca_file: Path | None = None
-    """The certificates that vouch for the broker's; default: those of the machine."""
+    """PEM file with the CA certificates that verify the broker. Default: the CAs of the machine."""
     mqtt_share_group: str = Field(default="", pattern=r"^[^/+#]*$")
-    """Bridges of one group share the messages: `$share/GROUP/FILTER`."""
+    """Name of a group of bridges that share the messages."""
     mqtt_session_expiry_s: int = Field(default=7 * 86_400, ge=0, le=0xFFFFFFFF)
-    """How long the broker is to keep the session of a bridge that is away (MQTT 5)."""
+    """Seconds for which the broker keeps the session of a bridge that is away (MQTT 5)."""
     mqtt_in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
-    """Messages that the broker may send before the first of them is acknowledged (MQTT 5)."""
+    """Maximum number of messages that the broker can send before the first is acknowledged (MQTT 5)."""
     mqtt_confirm_timeout_s: float = Field(default=10.0, gt=0)
-    """How long the bridge waits for Kafka's confirmation before it lets the broker send the messages again."""
+    """Seconds without a confirmation of Kafka, after which the bridge makes the broker send again."""
     mqtt_pages_port: int = 8084
-    """The port of the MQTT bridge's health, readiness and metrics pages."""
+    """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
 
 @dataclass

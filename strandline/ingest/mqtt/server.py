@@ -43,30 +43,30 @@ class MqttServerSettings(Settings):
     """The settings, and what only the MQTT server needs to know."""
 
     mqtt_listener_host: str = "127.0.0.1"
-    """The address on which sensors connect. Off loopback the server requires TLS and passwords, or MQTT_LISTENER_OPEN."""
+    """Address on which the MQTT server listens. Other addresses than loopback need TLS and logins, or `MQTT_LISTENER_OPEN`."""
     mqtt_listener_port: int = 1884
-    """The port on which sensors connect."""
+    """Port of the MQTT server."""
     mqtt_listener_pages_port: int = 8086
-    """The port of the MQTT server's health, readiness and metrics pages."""
+    """Port for health, readiness, and metrics."""
     mqtt_listener_tls_certificate: Path | None = None
-    """A PEM file with the server's certificate and its chain. With it every connection is TLS."""
+    """PEM file with the certificate, and its chain. If it is set, every connection uses TLS."""
     mqtt_listener_tls_key: Path | None = None
-    """A PEM file with the private key. Default: the key is in the certificate's file."""
+    """PEM file with the private key. Default: the key is in the certificate file."""
     mqtt_listener_tls_client_ca: Path | None = None
-    """A PEM file of certificates: only sensors pass whose own they vouch for."""
+    """PEM file with CA certificates. If it is set, sensors must present a certificate of one of these CAs."""
     mqtt_listener_passwords: Path | None = None
-    """The password file, as `python -m strandline.ingest.mqtt.passwords` writes it. Without it anyone may connect."""
+    """Password file. If it isn't set, and `AUTH` is `none`, every client can connect."""
     mqtt_listener_rights: Path | None = None
-    """What each user may publish, in the form of Mosquitto's `acl_file`. Without it every user of the password file may publish
-    to every topic; a token's rights say to which streams it may write."""
+    """File with the topics that each user can publish to, in the format of Mosquitto's `acl_file`."""
     mqtt_listener_open: bool = False
-    """Listen off loopback even without TLS or passwords, because the network keeps strangers out."""
+    """True to listen on other addresses than loopback without TLS or logins."""
     mqtt_listener_connections_max: int = Field(default=10_000, ge=1)
-    """Sensors that may be connected at once."""
+    """Maximum number of connections, bounded by `ulimit -n`."""
     mqtt_listener_connections_per_address_max: int | None = Field(default=None, ge=1)
-    """Of these, from one address (of IPv6: one /64). Default: half of all. Raise it for a fleet behind one address."""
+    """Maximum number of connections from one address (IPv6: one /64). Raise it for a fleet behind a single address. Default: half
+    of `MQTT_LISTENER_CONNECTIONS_MAX`."""
     mqtt_listener_keep_alive_max_s: int = Field(default=3_600, ge=10, le=65_535)
-    """A client that asks for none or a longer one gets this; 1.5 times as long without a packet, and it is disconnected."""
+    """Keep-alive in seconds for a client that requests none or a longer one."""
 
 
 async def serve(settings: MqttServerSettings) -> None:

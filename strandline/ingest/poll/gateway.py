@@ -40,19 +40,21 @@ class PollSettings(Settings):
     """The settings, and what only the polling gateway needs to know."""
 
     poll_hosts: tuple[str, ...] = ()
-    """The hosts that may be polled: networks, addresses, names, `*.NAME` for a name's children. Nothing else is asked."""
+    """JSON list of hosts that the polling gateway can request: networks, addresses, names, `*.NAME`. No other host is
+    requested."""
     poll_secrets_dir: Path | None = None
-    """A directory with a file for each secret that streams' documents name; read at each request."""
+    """Directory with a file for each secret that `poll.headers` names. Read at each request."""
     poll_secrets: dict[str, SecretStr] = Field(default_factory=dict)
-    """Secrets that streams' documents name, by name, where there is no such directory."""
+    """Secrets by name, as a JSON object. They take precedence over those of the directory."""
     poll_secret_hosts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Hosts that each secret may be sent to, by the name of the secret: `{"METERS": ["meters.example", "*.plant.example"]}`."""
+    """Hosts that each secret can be sent to, as a JSON object: name -> list of names, `*.NAME`, addresses, networks. A secret
+    without hosts is sent nowhere."""
     poll_at_once: int = Field(default=32, ge=1, le=1000)
-    """So many requests are under way at a time; the others wait for their turn."""
+    """Maximum number of parallel requests."""
     poll_confirm_timeout_s: float = Field(default=5.0, gt=0)
-    """How long the polling gateway waits for Kafka before it spools."""
+    """Seconds without a confirmation of Kafka, after which records go to the spool."""
     poll_pages_port: int = 8088
-    """The port of the polling gateway's health, readiness and metrics pages."""
+    """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
     @field_validator("poll_hosts")
     @classmethod

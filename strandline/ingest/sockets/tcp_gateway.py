@@ -51,21 +51,22 @@ class TcpSettings(Settings):
     """The settings, and what only the TCP gateway needs to know."""
 
     port_offset: int = 0
-    """Added to every port that a stream document names."""
+    """Number that the UDP and TCP gateways add to every port in a stream document."""
     tcp_host: str = "127.0.0.1"
-    """The address on which the TCP gateway listens."""
+    """Address on which the TCP gateway listens. Other addresses than loopback need TLS with client certificates, or
+    `ALLOW_OPEN`."""
     tcp_tls_certificate: Path | None = None
-    """A PEM file with the TCP gateway's certificate and its chain. With it every connection, on each port, is TLS."""
+    """PEM file with the certificate, and its chain, for all ports of the TCP gateway. If it is set, every connection uses TLS."""
     tcp_tls_key: Path | None = None
-    """A PEM file with its private key. Default: the key is in the certificate's file."""
+    """PEM file with the private key. Default: the key is in the certificate file."""
     tcp_tls_client_ca: Path | None = None
-    """A PEM file of certificates: only senders pass whose own they vouch for."""
+    """PEM file with CA certificates. If it is set, senders must present a certificate of one of these CAs."""
     tcp_connections_max: int = Field(default=10_000, ge=1)
-    """More connections at a time are refused. Less if the system allows the process fewer open files."""
+    """Maximum number of connections, bounded by `ulimit -n`. Additional connections are refused."""
     tcp_idle_s: float = Field(default=3_600, gt=0)
-    """A connection on which nothing came for so long is ended."""
+    """Seconds without data after which a connection is closed."""
     tcp_pages_port: int = 8087
-    """The port of the TCP gateway's health, readiness and metrics pages."""
+    """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
 
 class TcpPort:

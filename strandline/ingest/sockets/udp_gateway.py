@@ -57,23 +57,22 @@ class UdpSettings(Settings):
     """The settings, and what only the UDP gateway needs to know."""
 
     port_offset: int = 0
-    """Added to every port that a stream document names."""
+    """Number that the UDP and TCP gateways add to every port in a stream document."""
     udp_host: str = "127.0.0.1"
-    """The address on which the UDP gateway listens."""
+    """Address on which the UDP gateway listens. Other addresses than loopback need `UDP_SIGNED_ONLY` or `ALLOW_OPEN`."""
     udp_receive_buffer_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
-    """Of each socket. Without CAP_NET_ADMIN the kernel gives no more than `net.core.rmem_max`."""
+    """Size of the receive buffer of each socket in bytes. Without CAP_NET_ADMIN, it is bounded by `net.core.rmem_max`."""
     udp_sockets: int = Field(default=1, ge=1, le=64)
-    """Sockets for each port (SO_REUSEPORT); the kernel spreads the senders over them."""
+    """Number of sockets for each port."""
     udp_share_port: bool = False
-    """Let other gateway processes listen on the same ports (SO_REUSEPORT); the kernel spreads the senders over them."""
+    """True to let other gateway processes listen on the same ports."""
     udp_signed_only: bool = False
-    """Take signed datagrams only: streams whose documents have `udp` without `hmac` get no port. Then the gateway may listen off
-    loopback."""
+    """True to accept only signed datagrams: a stream whose `udp` has no `hmac` gets no port. Then the gateway can listen on other
+    addresses than loopback."""
     udp_confirm_timeout_s: float = Field(default=5.0, gt=0)
-    """How long the UDP gateway waits for Kafka before it spools. No sender waits for it, and a short wait costs less than
-    the spool."""
+    """Seconds without a confirmation of Kafka, after which records go to the spool."""
     udp_pages_port: int = 8085
-    """The port of the UDP gateway's health, readiness and metrics pages."""
+    """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
 
 class UdpPort:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # the verbs that need no stack begin sooner without it
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="The stack's directory; default: STRANDLINE_DATA_DIR, else the place that docs/operating.md names."
+        help="Directory of the stack. Default: STRANDLINE_DATA_DIR, else /var/lib/strandline for root, or "
+        "~/.local/share/strandline."
     ),
 ]
 Url = Annotated[

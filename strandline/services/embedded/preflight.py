@@ -59,7 +59,7 @@ def require_embedded_settings(environment: Mapping[str, str], addresses: StackAd
         if name.upper().startswith(secured) and name.upper() not in _NO_LOGIN:
             raise InvalidSettings(
                 f"{name} is set, but `strandline up` starts a server of its own for that, on 127.0.0.1 without TLS, and with no "
-                "password or one that it makes itself (--passwords); unset it, name a server of yours (docs/operating.md), or "
+                "password or one that it makes itself (--passwords); unset it, name a server of yours (docs/deploy.md), or "
                 "run the gateways and the control service one by one (docs/security.md)"
             )
         if name.upper() in allowed and value not in allowed[name.upper()]:

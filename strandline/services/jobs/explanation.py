@@ -193,7 +193,7 @@ def _of_records(facts: JobFacts) -> _Answer | None:
         return "duplicates", sentence, "if these are different records, dedupe by a field that tells them apart"
     if facts.lag_records and facts.lag_records > max(totals.records // 10, 10_000):
         sentence = f"{facts.lag_records} records are still to be read"
-        return "behind", sentence, "wait; if the number grows, the job needs more cores: see docs/operating.md"
+        return "behind", sentence, "wait; if the number grows, the job needs more cores: see docs/sizing.md"
     return None
 
 
