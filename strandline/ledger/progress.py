@@ -12,20 +12,23 @@ A write whose answer was lost may be repeated: writing the same row again succee
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound
+from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound, StrandlineError
 from strandline.core.failpoints import failpoint
 from strandline.ledger.compaction import Compaction
 from strandline.ledger.lookups.needs import require_rows
 from strandline.ledger.models import checkpoints, jobs, runs, slices
-from strandline.ledger.registry import lock_job, refuse_old_epoch, refuse_old_lease
+from strandline.ledger.registry import lock_job, lock_jobs, no_job, read_jobs, refuse_old_epoch, refuse_old_lease
 from strandline.ledger.states import (
     NO_TOTALS,
     CheckpointRow,
     Compiled,
+    JobRow,
     Offsets,
     RunRow,
     SliceCounts,
@@ -35,8 +38,20 @@ from strandline.ledger.states import (
     Totals,
 )
 
+Refusals = dict[str, StrandlineError]
+"""Jobs for which nothing was written, with the error of each."""
+
+_Row = TypeVar("_Row", SliceRow, CheckpointRow)
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
+
+
+class JobProgress(NamedTuple):
+    """How far a job has come."""
+
+    job: JobRow
+    last_slice: SliceRow | None
+    last_checkpoint: CheckpointRow | None
 
 
 class Progress(Compaction):
@@ -131,21 +146,44 @@ class Progress(Compaction):
         """Record the next slice, before it is processed. A recorded slice is never cut again.
 
         Raises Fenced when a newer run owns the job; Conflict when the slice does not follow the last one, or the last
-        one is not committed yet, or the rows of a lookup by which it goes are kept no more; NotFound.
+        one is not committed yet, or the rows of a lookup by which it goes are kept no more; LedgerBehind; NotFound.
         """
-        with self._database.writing(f"plan slice {row.number} of job {row.job}") as connection:
-            refuse_old_epoch(lock_job(connection, row.job), row.epoch)
-            _refuse_ended_run(connection, row.job, row.epoch)
-            last = _last_slice(connection, row.job)
-            if row == last:
+        _raise_refusal(self.plan_slices([row]))
+
+    def plan_slices(self, rows: Sequence[SliceRow]) -> Refusals:
+        """Record the next slice of each of several jobs in one transaction.
+
+        A job whose slice is refused doesn't affect the others: its error is returned, one of those that `plan_slice` raises.
+        """
+        return self._write_of_each(rows, "plan the next slice", self._plan)
+
+    def _plan(self, connection: sa.Connection, rows: Sequence[SliceRow]) -> Refusals:
+        last = _last_slices(connection, [row.job for row in rows])
+        added: list[dict[str, Any]] = []
+
+        def plan(row: SliceRow) -> None:
+            if row == last.get(row.job):
                 return
-            _refuse_gap(row, last)
+            _refuse_gap(row, last.get(row.job))
             require_rows(self._database, connection, row.lookup_versions)
-            connection.execute(sa.insert(slices).values(vars(row)))
+            added.append(vars(row))
+
+        refusals = _refusals_of_each(rows, plan)
+        if added:
+            connection.execute(sa.insert(slices), added)
+        return refusals
 
     def last_slice(self, job: str) -> SliceRow | None:
         with self._database.reading(f"read the last slice of job {job}") as connection:
             return _last_slice(connection, job)
+
+    def progress_of(self, names: Collection[str]) -> dict[str, JobProgress]:
+        """Return the present row, last slice, and last checkpoint of each of these jobs, as of one moment. A job that doesn't
+        exist is left out."""
+        with self._database.reading(f"read the progress of {len(names)} jobs") as connection:
+            last, final = _last_slices(connection, names), _last_checkpoints(connection, names)
+            rows = read_jobs(connection, names)
+        return {name: JobProgress(row, last.get(name), final.get(name, (None, None))[0]) for name, row in rows.items()}
 
     def slices(self, job: str, first: int, last: int) -> list[SliceRow]:
         """The existing slices from number `first` to `last`, both included, in order."""
@@ -174,26 +212,66 @@ class Progress(Compaction):
         Raises Fenced when a newer run owns the job; LedgerBehind if the ledger doesn't contain the planned slice; Conflict when
         the slice is not the one that follows the last commit, or a value that never falls would fall; NotFound.
         """
-        with self._database.writing(f"commit slice {row.slice} of job {row.job}") as connection:
-            refuse_old_epoch(lock_job(connection, row.job), row.epoch)
-            _refuse_ended_run(connection, row.job, row.epoch)
-            newest_first = sa.select(*_CHECKPOINT, *_TOTALS).where(checkpoints.c.job == row.job)
-            found = connection.execute(newest_first.order_by(checkpoints.c.slice.desc()).limit(1)).first()
-            last = CheckpointRow(*found[: len(_CHECKPOINT)]) if found else None
-            totals = Totals(*found[len(_CHECKPOINT) :]) if found else NO_TOTALS
-            if row == last:
+        _raise_refusal(self.commit_checkpoints([row]))
+
+    def commit_checkpoints(self, rows: Sequence[CheckpointRow]) -> Refusals:
+        """Make the slices of several jobs final in one transaction.
+
+        A job whose checkpoint is refused doesn't affect the others: its error is returned, one of those that
+        `commit_checkpoint` raises.
+        """
+        return self._write_of_each(rows, "commit a slice", self._commit)
+
+    def _commit(self, connection: sa.Connection, rows: Sequence[CheckpointRow]) -> Refusals:
+        names = [row.job for row in rows]
+        planned, last = _last_slices(connection, names), _last_checkpoints(connection, names)
+        added: list[dict[str, Any]] = []
+
+        def commit(row: CheckpointRow) -> None:
+            before, totals = last.get(row.job, (None, NO_TOTALS))
+            if row == before:
                 return
-            _refuse_fall(row, last)
-            committed = connection.execute(
-                sa.update(slices)
-                .where(slices.c.job == row.job, slices.c.number == row.slice, slices.c.status == SliceStatus.PLANNED)
-                .values(status=SliceStatus.COMMITTED)
-            )
-            if committed.rowcount != 1:
-                written = f"run {row.epoch} has planned slice {row.slice} and emitted its results"
-                raise _behind(row.job, _last_slice(connection, row.job), written)
-            connection.execute(sa.insert(checkpoints).values(vars(row) | _add(totals, row).columns))
-            failpoint("checkpoint.before_commit")
+            _refuse_fall(row, before)
+            found = planned.get(row.job)
+            if found is None or found.number != row.slice or found.status is not SliceStatus.PLANNED:
+                raise _behind(row.job, found, f"run {row.epoch} has planned slice {row.slice} and emitted its results")
+            added.append(vars(row) | _add(totals, row).columns)
+
+        refusals = _refusals_of_each(rows, commit)
+        if added:
+            final = sa.tuple_(slices.c.job, slices.c.number).in_([(one["job"], one["slice"]) for one in added])
+            connection.execute(sa.update(slices).where(final).values(status=SliceStatus.COMMITTED))
+            connection.execute(sa.insert(checkpoints), added)
+        failpoint("checkpoint.before_commit")
+        return refusals
+
+    def _write_of_each(
+        self, rows: Sequence[_Row], what: str, write: Callable[[sa.Connection, Sequence[_Row]], Refusals]
+    ) -> Refusals:
+        """Call `write` with the rows of those jobs whose present run they belong to, in one transaction."""
+        if not rows:
+            return {}
+        names = [row.job for row in rows]
+        if len(set(names)) != len(names):
+            raise ValueError("several rows of one job can't be written in one transaction")
+        action = f"{what} of job {names[0]}" if len(names) == 1 else f"{what} of {len(names)} jobs"
+        try:
+            with self._database.writing(action) as connection:
+                known, ended = lock_jobs(connection, names), _ended_runs(connection, rows)
+
+                def refuse(row: _Row) -> None:
+                    if row.job not in known:
+                        raise no_job(row.job)
+                    refuse_old_epoch(known[row.job], row.epoch)
+                    if row.job in ended:
+                        raise ended[row.job]
+
+                refusals = _refusals_of_each(rows, refuse)
+                return refusals | write(connection, [row for row in rows if row.job not in refusals])
+        except Conflict as error:  # the database refuses a row, and with it the transaction
+            if len(rows) == 1:
+                return {names[0]: error}
+            return {job: why for row in rows for job, why in self._write_of_each([row], what, write).items()}
 
     def last_checkpoint(self, job: str) -> CheckpointRow | None:
         found = self.checkpoints(job, limit=1)
@@ -343,12 +421,32 @@ class Progress(Compaction):
         return Totals(*row) if row else NO_TOTALS
 
 
-def _refuse_ended_run(connection: sa.Connection, job: str, epoch: int) -> None:
-    """Raises Fenced when the run was ended: a new leader ends it before it begins its own."""
-    of_run = (runs.c.job == job) & (runs.c.epoch == epoch) & runs.c.ended_ms.is_not(None)
-    ended = connection.execute(sa.select(runs.c.outcome, runs.c.message).where(of_run)).first()
-    if ended is not None:
-        raise Fenced(f"Run {epoch} of job {job} was ended ({ended.outcome}: {ended.message}): stop it now.")
+def _refusals_of_each(rows: Iterable[_Row], do: Callable[[_Row], None]) -> Refusals:
+    """Call `do` with each row, and return what it raises because of the row's job."""
+    refusals: Refusals = {}
+    for row in rows:
+        try:
+            do(row)
+        except (Fenced, Conflict, LedgerBehind, NotFound) as error:
+            refusals[row.job] = error
+    return refusals
+
+
+def _raise_refusal(refusals: Refusals) -> None:
+    for error in refusals.values():
+        raise error
+
+
+def _ended_runs(connection: sa.Connection, rows: Iterable[SliceRow] | Iterable[CheckpointRow]) -> dict[str, Fenced]:
+    """The jobs whose run was ended: a new leader ends it before it begins its own."""
+    of_rows = sa.tuple_(runs.c.job, runs.c.epoch).in_([(row.job, row.epoch) for row in rows])
+    wanted = sa.select(runs.c.job, runs.c.epoch, runs.c.outcome, runs.c.message).where(
+        of_rows, runs.c.ended_ms.is_not(None)
+    )
+    return {
+        job: Fenced(f"Run {epoch} of job {job} was ended ({outcome}: {message}): stop it now.")
+        for job, epoch, outcome, message in connection.execute(wanted)
+    }
 
 
 def _writing_version(connection: sa.Connection, planned: SliceRow, before_epoch: int) -> int:
@@ -359,9 +457,29 @@ def _writing_version(connection: sa.Connection, planned: SliceRow, before_epoch:
 
 
 def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:
-    newest = sa.select(slices).where(slices.c.job == job).order_by(slices.c.number.desc()).limit(1)
-    row = connection.execute(newest).first()
-    return SliceRow(*row) if row else None
+    return _last_slices(connection, [job]).get(job)
+
+
+def _last_slices(connection: sa.Connection, names: Collection[str]) -> dict[str, SliceRow]:
+    newest = (
+        sa.select(sa.func.max(slices.c.number)).where(slices.c.job == jobs.c.name).correlate(jobs).scalar_subquery()
+    )
+    wanted = sa.select(slices).join(jobs, slices.c.job == jobs.c.name)
+    rows = connection.execute(wanted.where(jobs.c.name.in_(names), slices.c.number == newest))
+    return {row.job: SliceRow(*row) for row in rows}
+
+
+def _last_checkpoints(connection: sa.Connection, names: Collection[str]) -> dict[str, tuple[CheckpointRow, Totals]]:
+    newest = (
+        sa.select(sa.func.max(checkpoints.c.slice))
+        .where(checkpoints.c.job == jobs.c.name)
+        .correlate(jobs)
+        .scalar_subquery()
+    )
+    wanted = sa.select(*_CHECKPOINT, *_TOTALS).join(jobs, checkpoints.c.job == jobs.c.name)
+    rows = connection.execute(wanted.where(jobs.c.name.in_(names), checkpoints.c.slice == newest))
+    split = len(_CHECKPOINT)
+    return {row.job: (CheckpointRow(*row[:split]), Totals(*row[split:])) for row in rows}
 
 
 def _begins_at_or_after(row: SliceRow, log_starts: Offsets) -> bool:

@@ -352,17 +352,34 @@ class Registry(Part):
 def read_job(connection: sa.Connection, name: str) -> JobRow:
     row = connection.execute(sa.select(*_JOB).where(jobs.c.name == name, _IS_THERE)).first()
     if row is None:
-        raise _no_job(name)
+        raise no_job(name)
     return JobRow(*row)
 
 
 def lock_job(connection: sa.Connection, name: str) -> JobRow:
-    """Lock and return the job's row until the transaction ends. Every writer of a job locks it first, so they take turns."""
-    of_job = (jobs.c.name == name) & _IS_THERE
-    row = connection.execute(sa.select(*_JOB).where(of_job).with_for_update(key_share=True)).first()
-    if row is None:
-        raise _no_job(name)
-    return JobRow(*row)
+    """Lock and return the job's row until the transaction ends. Every writer of a job locks it first, so they take turns.
+
+    Raises NotFound.
+    """
+    found = lock_jobs(connection, [name])
+    if name not in found:
+        raise no_job(name)
+    return found[name]
+
+
+def lock_jobs(connection: sa.Connection, names: Collection[str]) -> dict[str, JobRow]:
+    """As `lock_job`, for several jobs, always in the same order. A job that doesn't exist is left out."""
+    rows = connection.execute(_of_names(names).order_by(jobs.c.name).with_for_update(key_share=True))
+    return {row.name: JobRow(*row) for row in rows}
+
+
+def read_jobs(connection: sa.Connection, names: Collection[str]) -> dict[str, JobRow]:
+    """The present rows of these jobs, without a lock. A job that doesn't exist is left out."""
+    return {row.name: JobRow(*row) for row in connection.execute(_of_names(names))}
+
+
+def _of_names(names: Collection[str]) -> sa.Select[Any]:
+    return sa.select(*_JOB).where(jobs.c.name.in_(names), _IS_THERE)
 
 
 def refuse_old_epoch(job: JobRow, epoch: int) -> None:
@@ -463,5 +480,5 @@ def _no_stream(name: str) -> NotFound:
     return NotFound(f"There is no stream {name}; register it with `strandline apply FILE`.")
 
 
-def _no_job(name: str) -> NotFound:
+def no_job(name: str) -> NotFound:
     return NotFound(f"There is no job {name}; submit it with `strandline apply FILE`.")

@@ -18,7 +18,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, Fenced, InvalidSettings, LedgerUnavailable, NotFound
+from strandline.core.errors import Conflict, Fenced, InvalidSettings, LedgerBehind, LedgerUnavailable, NotFound
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import (
@@ -623,6 +623,56 @@ class TestCheckpoints:
         assert (running.slice_count("other"), running.slice_count("power")) == (1, 3)
         assert running.totals("other").records == 30
         assert running.first_slice_reaching("other", 2) is None
+
+
+class TestManyJobs:
+    """Slices and checkpoints of several jobs in one transaction, each under the conditions of its own job."""
+
+    NAMES = ("fine", "fenced", "ended", "gap", "quiet")
+
+    @pytest.fixture
+    def many(self, running: Ledger) -> Ledger:
+        for name in self.NAMES:
+            running.submit_job(name, "", {"pipeline": name})
+            running.begin_run(name, pid=1)
+        running.begin_run("fenced", pid=2)
+        running.end_run("ended", 1, "failed", "a test ended it")
+        return running
+
+    def test_a_slice_that_is_refused_leaves_the_others(self, many: Ledger) -> None:
+        numbers = {"fine": 1, "fenced": 1, "ended": 1, "gap": 2, "no such job": 1, "quiet": 1}
+        refused = many.plan_slices([a_slice(number, job=name) for name, number in numbers.items()])
+        expected = {"fenced": Fenced, "ended": Fenced, "gap": LedgerBehind, "no such job": NotFound}
+        assert {name: type(error) for name, error in refused.items()} == expected
+        assert "was ended" in str(refused["ended"])
+        found = many.progress_of([*numbers, "power"])
+        assert set(found) == {"fine", "fenced", "ended", "gap", "quiet", "power"}
+        assert {name for name, one in found.items() if one.last_slice is not None} == {"fine", "quiet"}
+
+    def test_a_checkpoint_that_is_refused_leaves_the_others(self, many: Ledger) -> None:
+        many.plan_slices([a_slice(1, job="fine"), a_slice(1, job="quiet")])
+        rows = [a_checkpoint(1, job=name) for name in ("fine", "fenced", "gap")]
+        refused = many.commit_checkpoints([*rows, a_checkpoint(1, job="quiet", accepted=-1)])
+        expected = {"fenced": Fenced, "gap": LedgerBehind, "quiet": Conflict}
+        assert {name: type(error) for name, error in refused.items()} == expected
+        found = many.progress_of(self.NAMES)
+        assert {name for name, one in found.items() if one.last_checkpoint is not None} == {"fine"}
+        assert found["fine"].last_checkpoint == a_checkpoint(1, job="fine")
+        states = {name: one.last_slice and one.last_slice.status for name, one in found.items()}
+        assert (states["fine"], states["quiet"]) == (SliceStatus.COMMITTED, SliceStatus.PLANNED)
+        assert many.totals("fine").records == 30
+        assert many.commit_checkpoints([a_checkpoint(1, job="quiet")]) == {}
+
+    def test_what_was_written_may_be_written_again(self, many: Ledger) -> None:
+        slices = [a_slice(1, job="fine"), a_slice(1, job="quiet")]
+        checkpoints = [a_checkpoint(1, job="fine"), a_checkpoint(1, job="quiet")]
+        assert many.plan_slices(slices) == many.plan_slices(slices) == {}
+        assert many.commit_checkpoints(checkpoints) == many.commit_checkpoints(checkpoints) == {}
+        assert many.totals("fine").records == 30
+
+    def test_nothing_to_write_is_no_error(self, many: Ledger) -> None:
+        assert many.plan_slices([]) == many.commit_checkpoints([]) == {}
+        assert many.progress_of([]) == {}
 
 
 class TestOldSlices:

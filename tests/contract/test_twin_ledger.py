@@ -30,3 +30,7 @@ class TestSlices(test_ledger.TestSlices):
 
 class TestCheckpoints(test_ledger.TestCheckpoints):
     pass
+
+
+class TestManyJobs(test_ledger.TestManyJobs):
+    pass

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,6 +92,12 @@ class TwinLedger:
         return list(self._runs[job])
 
     def plan_slice(self, row: SliceRow) -> None:
+        progress._raise_refusal(self.plan_slices([row]))
+
+    def plan_slices(self, rows: Sequence[SliceRow]) -> progress.Refusals:
+        return progress._refusals_of_each(rows, self._plan)
+
+    def _plan(self, row: SliceRow) -> None:
         self._refuse_old_epoch(row.job, row.epoch)
         last = self.last_slice(row.job)
         if row == last:
@@ -101,6 +108,13 @@ class TwinLedger:
     def last_slice(self, job: str) -> SliceRow | None:
         return self._slices[job][-1] if self._slices[job] else None
 
+    def progress_of(self, names: Collection[str]) -> dict[str, progress.JobProgress]:
+        return {
+            name: progress.JobProgress(self._jobs[name], self.last_slice(name), self.last_checkpoint(name))
+            for name in names
+            if name in self._jobs
+        }
+
     def slices(self, job: str, first: int, last: int) -> list[SliceRow]:
         return self._slices[job][max(0, first - 1) : max(0, last)]
 
@@ -108,6 +122,12 @@ class TwinLedger:
         return len(self._slices[job])
 
     def commit_checkpoint(self, row: CheckpointRow) -> None:
+        progress._raise_refusal(self.commit_checkpoints([row]))
+
+    def commit_checkpoints(self, rows: Sequence[CheckpointRow]) -> progress.Refusals:
+        return progress._refusals_of_each(rows, self._commit)
+
+    def _commit(self, row: CheckpointRow) -> None:
         self._refuse_old_epoch(row.job, row.epoch)
         last = self.last_checkpoint(row.job)
         if row == last:
