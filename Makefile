@@ -18,7 +18,7 @@ help:
 	@echo "             RANDOM=1: in random order, RANDOM=12345: in the order of that seed)"
 	@echo "make test-all   the same and all that takes longer: every fault at every gateway, whole stacks, all seeds, the ladders of kills"
 	@echo "make test-containers   every service of docker-compose.yml as a container without an engine (root, debootstrap, runc; 25 minutes)"
-	@echo "make check   format, lint, types, import order, tests that depend on time by chance, and that the docs can be built"
+	@echo "make check   check format, lint, plain English, types, import order, timing of tests, the console, and the docs"
 	@echo "make console  build the console's page from console/ (needs Node; the platform doesn't)"
 	@echo "make docs    build the docs as a site, into build/site"
 	@echo "make bench   two works side by side with plain Spark, Hazelcast Jet and Flink, and the latency from answer to result;"
@@ -81,6 +81,7 @@ test-containers: $(VENV)/.test-ready
 check: $(VENV)/.test-ready
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/python scripts/words_check.py
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m tests.support.timing_check

@@ -25,7 +25,7 @@ from strandline.services.cli.commands import app
 ROOT = Path(__file__).parents[1]
 OPENAPI = ROOT / "docs" / "openapi.json"
 BENCHMARKS = "benchmarks.md"
-"""The page that shows benchmarks/RESULTS.md, which stands outside of docs/."""
+"""The page that shows benchmarks/RESULTS.md, which is outside of docs/."""
 MERMAID = "assets/mermaid/mermaid-11.6.0.min.js"
 """Vendored with its licence and checksum (docs/assets/mermaid), unchanged from the npm package."""
 SETTINGS_INTRODUCTION = """\
@@ -170,7 +170,7 @@ def _group(name: str) -> str:
 
 
 def _settings_classes() -> list[type[BaseSettings]]:
-    """Those that are the base of others first, so that a variable stands where it is declared."""
+    """Return all classes of settings, base classes first, so that a variable is listed with the class that declares it."""
     for module in pkgutil.walk_packages(strandline.__path__, "strandline."):
         if ".migrations." not in module.name and not module.name.endswith(".__main__"):
             importlib.import_module(module.name)

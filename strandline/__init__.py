@@ -8,8 +8,8 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-# What users import stands here, and is loaded when it is asked for: `import strandline` loads nothing. The types of these names
-# are in `__init__.pyi`.
+# Names that users import. A module is loaded at the first use of its name: `import strandline` loads nothing.
+# The types of these names are in `__init__.pyi`.
 _PUBLIC = {
     "Client": "strandline.frontends.client.client",
     "DeskRun": "strandline.frontends.python.pipeline",
