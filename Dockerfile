@@ -14,7 +14,7 @@ RUN pip install --no-deps --no-build-isolation .
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="Strandline" \
-      org.opencontainers.image.description="Streaming ETL for sensor feeds that can't be asked to send again" \
+      org.opencontainers.image.description="Exactly-once streaming ETL for sensor data" \
       org.opencontainers.image.licenses="Apache-2.0"
 # Spark needs a Java runtime; procps gives its launcher the `ps` that it calls. Their versions are those of the base image's
 # release: Debian takes older ones away, so a pinned one could not be installed for long.

@@ -10,15 +10,17 @@ KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKEC
 .DEFAULT_GOAL := help
 # Without bytecode on the disk, each of the hundreds of processes of a test run compiles what it imports, and each worker rewrites all tests.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: console help run test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate simulate-clocks simulate-notices yardsticks sbom pin-images lock clean
+.PHONY: console help setup quick run wheel test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate simulate-clocks simulate-notices yardsticks sbom pin-images lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
+	@echo "make setup   create the Python environment for tests and checks, without running anything"
+	@echo "make quick   the part of make check that takes seconds: format, lint, plain English, import order, timing of tests"
 	@echo "make test    prove each promise (KIND=unit|property|contract|integration|migration|fault|simulation: one kind;"
 	@echo "             RANDOM=1: in random order, RANDOM=12345: in the order of that seed)"
 	@echo "make test-all   the same and all that takes longer: every fault at every gateway, whole stacks, all seeds, the ladders of kills"
 	@echo "make test-containers   every service of docker-compose.yml as a container without an engine (root, debootstrap, runc; 25 minutes)"
-	@echo "make check   check format, lint, plain English, types, import order, timing of tests, the console, and the docs"
+	@echo "make check   make quick, and types, the console, and the docs"
 	@echo "make console  build the console's page from console/ (needs Node; the platform doesn't)"
 	@echo "make docs    build the docs as a site, into build/site"
 	@echo "make bench   two works side by side with plain Spark, Hazelcast Jet and Flink, and the latency from answer to result;"
@@ -37,6 +39,7 @@ help:
 	@echo "make simulate-notices SEEDS=10000   histories of notices with kills and bad receivers; count what is lost, repeated or too much"
 	@echo "make yardsticks   sizes by package, the engine's lines, and tests of kinds outside of their folders"
 	@echo "make format  rewrite the code in the project's format"
+	@echo "make wheel   build the wheel and its checksum, into build/wheel"
 	@echo "make sbom    write which packages the image holds, with versions and hashes (CycloneDX)"
 	@echo "make lock    resolve the dependencies again and write the three lock files"
 	@echo "make pin-images   resolve the tags of all images to digests and write them into Dockerfile and docker-compose.yml"
@@ -78,13 +81,18 @@ test-all: $(VENV)/.test-ready
 test-containers: $(VENV)/.test-ready
 	@$(PYTEST) -m 'long or not long' $(CONTAINERS)
 
-check: $(VENV)/.test-ready
+setup: $(VENV)/.test-ready
+
+# The part of `check` that takes seconds. The pre-commit hooks call it, too.
+quick: $(VENV)/.test-ready
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/python scripts/words_check.py
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m tests.support.timing_check
+
+check: quick
+	@$(BIN)/mypy
 	@$(MAKE) --no-print-directory check-console
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
@@ -155,6 +163,12 @@ sbom: $(VENV)/.test-ready
 	@PYTHONWARNINGS=ignore::UserWarning $(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-format JSON --output-reproducible \
 		--output-file $(SBOM)
 	@echo "what the image holds of Python packages is in $(SBOM) (CycloneDX)"
+
+# The wheel and its checksum, built with the locked build tools. The same commit gives the same bytes.
+wheel: $(VENV)/.test-ready
+	@rm -rf build/wheel build/lib build/bdist.* && mkdir -p build/wheel
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@cd build/wheel && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
 
 # REGISTRY: a mirror to query instead of the registry of each image.
 pin-images: $(VENV)/.run-ready
