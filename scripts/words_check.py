@@ -33,6 +33,7 @@ EXEMPT = (
     "tests/support/data",
     "strandline/migrations/versions",
     "strandline/services/console/built",
+    "docs/assets",
     "strandline/services/cli/page/uPlot.iife.min.js",
 )
 """Files that must contain what this check forbids, and files that no person writes."""
