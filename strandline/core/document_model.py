@@ -8,12 +8,19 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails
 
 from strandline.core.described import Described, docstrings_of
 from strandline.core.documents import KINDS, Path, YamlDocument, did_you_mean
 from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
+
+_IS_STORED = "is_stored"
+
+
+def is_stored(info: ValidationInfo) -> bool:
+    """Return True if the document was accepted before. Such a document stays readable if a package that it needs is missing."""
+    return bool((info.context or {}).get(_IS_STORED))
 
 
 class ContradictionError(ValueError):
@@ -32,10 +39,13 @@ class DocumentModel(Described, BaseModel):
     """Fields that people look for and that are not here: name -> the sentence that says what to write instead."""
 
     @classmethod
-    def parse(cls, document: YamlDocument) -> Self:
-        """Return the model of `document`. Raises InvalidDocument with every problem found, each with its line."""
+    def parse(cls, document: YamlDocument, *, is_stored: bool = False) -> Self:
+        """Return the model of `document`. Raises InvalidDocument with every problem found, each with its line.
+
+        Args: is_stored: True if the document was accepted before. See `is_stored`.
+        """
         try:
-            return cls.model_validate(document.data)
+            return cls.model_validate(document.data, context={_IS_STORED: is_stored})
         except ValidationError as error:
             found = (problem for detail in error.errors() for problem in _problems(cls, document, detail))
             raise InvalidDocument(first_problems(found)) from error
@@ -46,7 +56,7 @@ class DocumentModel(Described, BaseModel):
         kind = next((kind for kind in KINDS if kind in data), "")
         name = str(data.get(kind, ""))
         source = f"<stored {kind} {name}>"
-        return cls.parse(YamlDocument(kind=kind, name=name, data=data, source=source))
+        return cls.parse(YamlDocument(kind=kind, name=name, data=data, source=source), is_stored=True)
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         """Yield contradictions between fields that are right by themselves: the path from here, and a sentence."""

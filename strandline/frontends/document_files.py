@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,11 +18,20 @@ import yaml
 
 from strandline.core.documents import DOCUMENT_BYTES_MAX
 from strandline.core.errors import InvalidDocument, PermanentError, Problem
+from strandline.core.streams.format import NamedFile
+from strandline.core.streams.format_registry import FORMATS, all_forms
 
-_FILES = {("avro", "schema_file"): "schema", ("protobuf", "descriptor_file"): "descriptor"}
-"""Where a file may be named -> where its content belongs: text as it is, descriptors in base64."""
 _ROWS = ("lookup", "file")
 """Of a lookup, where the file of its rows is named."""
+
+
+def _files_of_formats() -> dict[tuple[str, str], NamedFile]:
+    """Return (part of a document, its field that names a file) -> the use of the file."""
+    return {
+        (form.name if form.name in FORMATS else "format_options", field): use
+        for form in all_forms()
+        for field, use in form.files.items()
+    }
 
 
 def with_files(text: bytes, document: Path) -> bytes:
@@ -30,21 +39,26 @@ def with_files(text: bytes, document: Path) -> bytes:
 
     A text that can't be read is left as it is: its reader says why. Raises InvalidDocument for a file that can't be read.
     """
-    if not any(name.encode() in text for _, name in (*_FILES, _ROWS)):
+    files = _files_of_formats()
+    if not any(name.encode() in text for _, name in (*files, _ROWS)):
         return text
     try:
         whole = text.decode("utf-8")
-        named = list(_named(whole))
+        named = list(_named(whole, files))
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError):
         return text
     contents = []
     for one in named:
         path = _file_in_folder(one, document)
         is_rows = one.kind == _ROWS[0]
-        contents.append(_rows(whole, path, one, document) if is_rows else _content(one.kind, path, one.value, document))
+        contents.append(
+            _rows(whole, path, one, document)
+            if is_rows
+            else _content(files[one.kind, one.key.value], path, one, document)
+        )
     for (kind, key, value, _), text_of_file in reversed(list(zip(named, contents, strict=True))):
         content = json.dumps(text_of_file)
-        name = "packed" if kind == _ROWS[0] else _FILES[kind, key.value]
+        name = "packed" if kind == _ROWS[0] else files[kind, key.value].field
         end, start = value.end_mark.index, key.start_mark.index
         whole = f"{whole[:start]}{name}: {content}{whole[end:]}"
     return whole.encode()
@@ -61,7 +75,7 @@ class _Named(NamedTuple):
     """The whole document."""
 
 
-def _named(text: str) -> Iterator[_Named]:
+def _named(text: str, files: Collection[tuple[str, str]]) -> Iterator[_Named]:
     """Where the text names files, in order."""
     for root in yaml.compose_all(text, yaml.SafeLoader):
         if not isinstance(root, yaml.MappingNode):
@@ -71,7 +85,7 @@ def _named(text: str) -> Iterator[_Named]:
             if is_lookup and part_key.value == _ROWS[1] and isinstance(part, yaml.ScalarNode):
                 yield _Named(_ROWS[0], part_key, part, root)
             for key, value in part.value if isinstance(part, yaml.MappingNode) else ():
-                is_named = isinstance(key, yaml.ScalarNode) and (part_key.value, key.value) in _FILES
+                is_named = isinstance(key, yaml.ScalarNode) and (part_key.value, key.value) in files
                 if is_named and isinstance(value, yaml.ScalarNode):
                     yield _Named(part_key.value, key, value, root)
 
@@ -93,10 +107,10 @@ def _file_in_folder(named: _Named, document: Path) -> Path:
     raise InvalidDocument([Problem(message, field, str(document), named.value.start_mark.line + 1)])
 
 
-def _content(kind: str, path: Path, value: yaml.ScalarNode, document: Path) -> str:
+def _content(use: NamedFile, path: Path, named: _Named, document: Path) -> str:
     def refuse(why: str) -> InvalidDocument:
-        line = value.start_mark.line + 1
-        return InvalidDocument([Problem(f"{path} {why}", kind, str(document), line)])
+        line = named.value.start_mark.line + 1
+        return InvalidDocument([Problem(f"{path} {why}", named.kind, str(document), line)])
 
     try:
         if path.exists() and not path.is_file():
@@ -104,7 +118,7 @@ def _content(kind: str, path: Path, value: yaml.ScalarNode, document: Path) -> s
         if path.stat().st_size > DOCUMENT_BYTES_MAX:
             raise refuse(f"is larger than the {DOCUMENT_BYTES_MAX:,} bytes that a document may have")
         content = path.read_bytes()
-        return content.decode("utf-8") if kind == "avro" else base64.b64encode(content).decode()
+        return content.decode("utf-8") if use.is_text else base64.b64encode(content).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise refuse(f"can't be read: {error}") from error
 

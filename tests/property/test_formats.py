@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 
 from strandline.core.record_headers import pack_header_values
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.formats.bare_values import BareValues
+from strandline.processing.formats.csv.reader import DelimitedLines
 from strandline.processing.formats.decoder import Decoder
-from strandline.processing.formats.delimited_lines import DelimitedLines
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.source_fields import SourceFields
 from strandline.processing.formats.sparkplug.messages import MessageReader, letter_of_row, letters_of_metrics
 from strandline.processing.formats.sparkplug.sessions import Birth, Sessions, unpack
+from strandline.processing.formats.value.reader import BareValues
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema
 from strandline.processing.pipelines.event_time import EventTimeSource
 from tests.support.examples import examples
@@ -213,7 +213,7 @@ def test_lines_that_are_read_together_are_what_each_is_by_itself(rows: list[list
     document = {"stream": "s", "format": "csv", "schema": fields}
     config = record_format(StreamSpec.from_document(document))
     for width in (2, 3, 4):
-        reader = DelimitedLines(config.fields, config.columns[:width], ",")
+        reader = DelimitedLines(config.fields, config.value_rows.columns[:width], ",")
         lines: list[bytes | None] = [",".join(row).encode() for row in rows]
         exact = [reader._object(line) for line in lines]
         assert reader.objects(lines, []) == exact

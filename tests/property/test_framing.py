@@ -1,6 +1,7 @@
 """Framing, with generated bodies: a record keeps its bytes, and a bad one costs its neighbours nothing."""
 
 import json
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,12 +9,13 @@ from hypothesis import strategies as st
 from strandline.ingest.gateway.framing import (
     Unframable,
     split_broken_array,
-    split_influx_lines,
     split_json,
     split_lines,
 )
 from strandline.log.record_key import key_finder
+from strandline.processing.formats.influx.lines import split_influx
 
+split_influx_lines = partial(split_lines, split=split_influx)
 WHITESPACE = st.text(" \t\r\n", max_size=3).map(str.encode)
 
 json_values = st.recursive(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from strandline.core.packages import parts_of_packages
+from strandline.core.streams import format_registry
 from strandline.processing.pipelines import expressions
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
@@ -30,6 +31,7 @@ def install_toys(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 def forget_lists() -> None:
     """Have packages listed again, as a new process does."""
     parts_of_packages.cache_clear()
+    format_registry.forget()
     expressions._parser_class.cache_clear()
 
 

@@ -89,7 +89,7 @@ def test_a_small_file_uses_little_memory_and_time(name: str, tmp_path: Path) -> 
     content, message = HOSTILE[name]
     path = tmp_path / "records.avro"
     path.write_bytes(content)
-    config = RecordFormat("avro", (), {}, schema=json.dumps(STRINGS))
+    config = RecordFormat("avro", (), {}, options=json.dumps(STRINGS))
     tracemalloc.start()
     began_s = time.process_time()
     with pytest.raises(PermanentError, match=message):

@@ -11,7 +11,7 @@ import pytest
 from strandline.processing.formats.columns.exploded_columns import ExplodedColumns
 from strandline.processing.formats.columns.json_columns import model_of
 from strandline.processing.formats.columns.json_shape import CELLS_MAX, shape_of
-from strandline.processing.formats.columns.line_columns import InfluxColumns
+from strandline.processing.formats.influx.columns import InfluxColumns
 from strandline.processing.formats.record_fields import RecordField
 
 
@@ -45,5 +45,5 @@ def test_lines_are_cut_only_where_most_have_as_many_cells(monkeypatch: pytest.Mo
         raise AssertionError("a cell was read")
 
     wide = b"m" + b"".join(b",t%d=a" % at for at in range(10_000)) + b" x=1"
-    monkeypatch.setattr("strandline.processing.formats.columns.line_columns._are", cell)
+    monkeypatch.setattr("strandline.processing.formats.influx.columns._are", cell)
     assert InfluxColumns([RecordField("x", "double")]).columns([wide, *[b"m,t=a x=1"] * 100]) is None

@@ -102,7 +102,7 @@ def test_an_avro_file_holds_the_records_that_would_be_sent(tmp_path: Path, say: 
     case = CASES["avro"]()
     stream, _ = read_documents((EXAMPLES / "avro.yaml").read_bytes(), "avro.yaml")
     config = record_format(StreamSpec.parse(stream))
-    schema = fastavro.parse_schema(json.loads(config.schema or ""))
+    schema = fastavro.parse_schema(json.loads(config.options))
     sent = case.bodies[:20]
     rows = [fastavro.schemaless_reader(BytesIO(one), schema) for one in sent]
     with (tmp_path / "meters.avro").open("wb") as file:

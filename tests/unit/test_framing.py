@@ -1,8 +1,11 @@
 """Where one record ends and the next begins, and under which key each is logged."""
 
+from functools import partial
+
 import msgspec
 import pytest
 
+from strandline.core.streams.format_registry import form_of
 from strandline.ingest.gateway import framing
 from strandline.ingest.gateway.framing import (
     Form,
@@ -10,12 +13,13 @@ from strandline.ingest.gateway.framing import (
     TooLarge,
     Unframable,
     frame,
-    split_influx_lines,
     split_json,
     split_lines,
 )
 from strandline.log.record_key import key_finder
+from strandline.processing.formats.influx.lines import split_influx
 
+split_influx_lines = partial(split_lines, split=split_influx)
 DEEP = b"[" * 5_000 + b"]" * 5_000
 
 
@@ -131,7 +135,7 @@ def test_a_form_that_allows_several_records_is_a_batch(body, form, is_batch):
     ],
 )
 def test_bare_values(body, form, values):
-    assert [value for value, _ in frame(body, form, None, 100, record_format="value").records] == values
+    assert [value for value, _ in frame(body, form, None, 100, framing=form_of("value").framing()).records] == values
 
 
 @pytest.mark.parametrize(
@@ -139,7 +143,7 @@ def test_bare_values(body, form, values):
 )
 def test_no_bytes_are_no_bare_value(body, form):
     with pytest.raises(Unframable):
-        frame(body, form, None, 100, record_format="value")
+        frame(body, form, None, 100, framing=form_of("value").framing())
 
 
 def test_a_body_without_a_record_that_can_be_taken_is_refused():

@@ -1,14 +1,11 @@
 """Which stream a topic belongs to."""
 
-from typing import get_args
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.core.streams.formats import RecordFormatName
+from strandline.core.streams.format_registry import FORMATS, form_of
 from strandline.core.streams.stream import StreamSpec
-from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
 from strandline.ingest.mqtt.topics import TopicRoutes
 
 
@@ -128,8 +125,8 @@ def test_a_route_is_found_exactly_where_a_filter_matches(parts, topic_levels):
         assert int(route.stream[1:]) in matching
 
 
-@pytest.mark.parametrize("name", get_args(RecordFormatName))
+@pytest.mark.parametrize("name", FORMATS)
 def test_a_record_of_each_format_has_a_content_type(name):
     """Whatever comes by MQTT, or from files, is of the stream's format where its sender doesn't say more."""
     spec = stream("s", "a/#").model_copy(update={"format": name})
-    assert TopicRoutes([spec]).find(b"a/b").content_type == RECORD_CONTENT_TYPES[name]
+    assert TopicRoutes([spec]).find(b"a/b").content_type == form_of(name).content_type

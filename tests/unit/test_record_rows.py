@@ -13,9 +13,10 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.streams.stream import StreamSpec
+from strandline.processing.formats.cbor.reader import cbor_maps
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX
-from strandline.processing.formats.packed_maps import PackedMaps
+from strandline.processing.formats.msgpack.reader import msgpack_maps
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.checker import check
@@ -412,7 +413,7 @@ def test_references_of_cbor_are_not_written_out() -> None:
     for number in range(5):
         value = b"\xd8\x1c\x8c" + value + (b"\xd8\x1d" + bytes([number + 1])) * 11
     text = b"\xd9\x01\x00\x82\x64abcd\xd8\x19\x00"
-    (found,) = PackedMaps.of_cbor().objects([b"\xa2\x61a" + value + b"\x61b" + text], [None])
+    (found,) = cbor_maps().objects([b"\xa2\x61a" + value + b"\x61b" + text], [None])
     assert isinstance(found, bytes)
     assert len(found) < 1_000
     assert json.loads(found)["b"] == ["abcd", None]
@@ -421,7 +422,7 @@ def test_references_of_cbor_are_not_written_out() -> None:
 def test_no_tag_of_cbor_means_more_than_is_said() -> None:
     """Whatever tags the library knows, only those that the docs name change what they enclose, if that fits."""
     meant = {25, 29}
-    unpacked = PackedMaps.of_cbor().objects(
+    unpacked = cbor_maps().objects(
         [b"\xa1\x61a\xd9" + tag.to_bytes(2, "big") + b"\x81\x18\x2a" for tag in range(65_536)], [None]
     )
     assert {tag for tag, found in enumerate(unpacked) if found != b'{"a":[42]}'} == meant
@@ -442,7 +443,7 @@ def test_a_map_inside_a_tag_of_cbor_is_a_map(tag: int) -> None:
         )
     ]
     expected = [text, b'{"meta":%s}' % text, b'{"all":[%s]}' % text, b'{"all":[%s]}' % text]
-    reader = PackedMaps.of_cbor()
+    reader = cbor_maps()
     assert reader.objects(records, [None] * 4) == expected
     assert reader.objects([*records, b""], [None] * 5)[:4] == expected  # one by one, as beside a bad record
 
@@ -478,14 +479,14 @@ def test_a_map_inside_a_tag_of_cbor_is_a_map(tag: int) -> None:
 )
 def test_an_unusual_value_costs_no_record(format_name: str, member: str, text: str) -> None:
     head = {"cbor": b"\xa2\x61n\x01\x61a", "msgpack": b"\x82\xa1n\x01\xa1a"}[format_name]
-    reader = {"cbor": PackedMaps.of_cbor, "msgpack": PackedMaps.of_msgpack}[format_name]()
+    reader = {"cbor": cbor_maps, "msgpack": msgpack_maps}[format_name]()
     assert reader.objects([head + bytes.fromhex(member)], [None]) == [b'{"n":1,"a":%s}' % text.encode()]
 
 
 def test_decimals_of_cbor_are_numbers() -> None:
     records = [cbor2.dumps({"v": cbor2.CBORTag(4, [-2, number])}) for number in (27_315, -5)]
     assert read({"v": "double?"}, *records, format="cbor") == ([{"v": 273.15}, {"v": -0.05}], [])
-    (found,) = PackedMaps.of_cbor().objects([b"\xa1\xc4\x82\x21\x19\x6a\xb3\x01"], [None])
+    (found,) = cbor_maps().objects([b"\xa1\xc4\x82\x21\x19\x6a\xb3\x01"], [None])
     assert isinstance(found, Rejection)  # JSON has no number as a name
 
 

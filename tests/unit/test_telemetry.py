@@ -22,12 +22,13 @@ from strandline.ingest.gateway.serving.http_request import BodyRoom, Refusal, Re
 from strandline.ingest.http.targets import target_of
 from strandline.processing.formats import json_rows
 from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.otlp import reader as otlp_metrics
+from strandline.processing.formats.otlp.reader import OtlpMetrics
+from strandline.processing.formats.prometheus import reader as remote_writes
+from strandline.processing.formats.prometheus.reader import RemoteWrites, unpack_snappy
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
-from strandline.processing.formats.telemetry import otlp_metrics, remote_writes
 from strandline.processing.formats.telemetry import points as telemetry_points
-from strandline.processing.formats.telemetry.otlp_metrics import OtlpMetrics
-from strandline.processing.formats.telemetry.remote_writes import RemoteWrites, unpack_snappy
 from strandline.processing.pipelines.event_time import EventTimeSource
 from tests.unit.test_http_answers import ToldStreams, ToldWriter, answer
 

@@ -3,33 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, create_model, field_validator
 
-from strandline.core.described import docstrings_of
-from strandline.core.document_model import DocumentModel
+from strandline.core.document_model import DocumentModel, is_stored, shown
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, Retention, names_alike
-from strandline.core.documents import COLUMNS_MAX, Path, did_you_mean
+from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean
+from strandline.core.errors import InvalidDocument
 from strandline.core.field_types import ANY_TYPE, JSON_TYPE, is_nested
-from strandline.core.json_paths import parse_json_path, path_in_element, path_text
+from strandline.core.json_paths import parse_json_path
 from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec, TcpSpec, UdpSpec
 from strandline.core.streams.fields import MISSING_MAX, FieldSpec, Marker
-from strandline.core.streams.formats import (
-    FORMATS_WITH_ARRAYS,
-    FORMATS_WITH_MEMBERS,
-    SPARKPLUG_NODE_LEVEL,
-    AvroSpec,
-    CsvSpec,
-    ProtobufSpec,
-    RawSpec,
-    RecordFormatName,
+from strandline.core.streams.format import Framing, StreamFormat
+from strandline.core.streams.format_registry import (
+    FORMATS,
+    all_forms,
+    built_in_form,
+    form_of,
+    format_names,
+    names_with,
 )
 from strandline.core.streams.metadata import MetadataName
 from strandline.core.streams.shapes import Explode, ShapeSpec
 
 
-class StreamSpec(DocumentModel):
+def _known_format(name: str, info: ValidationInfo) -> str:
+    """Return the name of a format. Raises ValueError if no installed part of Strandline has it, unless the document is stored."""
+    form = form_of(name)
+    if form.unusable is None or is_stored(info):
+        return name
+    if name in format_names():
+        raise ValueError(str(form.unusable))
+    *names, last = map(repr, format_names())
+    raise ValueError(f"expected {', '.join(names)} or {last}, got {shown(name)}")
+
+
+FormatName = Annotated[
+    str,
+    AfterValidator(_known_format),
+    WithJsonSchema({"anyOf": [{"enum": list(FORMATS), "type": "string"}, {"type": "string"}]}),
+]
+"""Name of a format of Strandline or of a package."""
+
+
+class _StreamHead(DocumentModel):
+    """Fields of the document before the options of formats."""
+
+    stream: Name
+    """The name, and the Kafka topic."""
+    partitions: int = Field(default=4, ge=1, le=1000)
+    """Of the Kafka topic."""
+    format: FormatName = "json"
+    """What a record is: a JSON object; a bare `value`, a number or a text; `raw` bytes or text; a line of `csv`; a map in
+    `msgpack` or `cbor`; a line of InfluxDB's protocol, `influx`; a record of `avro`; a message of `protobuf`; a change
+    event of `debezium`; or a request with metrics of OpenTelemetry, `otlp`, or of Prometheus' remote write, `prometheus`, each
+    of whose data points is a row; or a message of Sparkplug B, `sparkplug`, each of whose metrics is a row. A package can
+    add formats."""
+
+
+_OPTIONS = {name: model for name in FORMATS if (model := built_in_form(name).options()) is not None}
+"""Format of Strandline -> the model of its options."""
+
+if TYPE_CHECKING:
+
+    class _FormatOptions(_StreamHead):
+        """The field of the options of each format."""
+
+else:
+    _FIELDS = {
+        name: (model | None, Field(None, description=built_in_form(name).options_description))
+        for name, model in _OPTIONS.items()
+    }
+    _FormatOptions = create_model("_FormatOptions", __base__=_StreamHead, __module__=__name__, **_FIELDS)
+
+
+class StreamSpec(_FormatOptions):
     """A persistent stream: its topic, its schema, and how records come in."""
 
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
@@ -37,23 +86,8 @@ class StreamSpec(DocumentModel):
         "topic": "the topic has the stream's name",
         "fields": "the fields of a record stand in 'schema: {NAME: TYPE, ...}'",
     }
-    stream: Name
-    """The name, and the Kafka topic."""
-    partitions: int = Field(default=4, ge=1, le=1000)
-    """Of the Kafka topic."""
-    format: RecordFormatName = "json"
-    """What a record is: a JSON object; a bare `value`, a number or a text; `raw` bytes or text; a line of `csv`; a map in
-    `msgpack` or `cbor`; a line of InfluxDB's protocol, `influx`; a record of `avro`; a message of `protobuf`; a change
-    event of `debezium`; or a request with metrics of OpenTelemetry, `otlp`, or of Prometheus' remote write, `prometheus`, each
-    of whose data points is a row; or a message of Sparkplug B, `sparkplug`, each of whose metrics is a row."""
-    raw: RawSpec | None = None
-    """Of the format raw: how the record becomes text."""
-    csv: CsvSpec | None = None
-    """Of the format csv: delimiter and columns."""
-    avro: AvroSpec | None = None
-    """Of the format avro: the schema, or that each record names one in the schema registry."""
-    protobuf: ProtobufSpec | None = None
-    """Of the format protobuf: the message type, or that each record names one in the schema registry."""
+    format_options: dict[str, Any] | None = None
+    """Options of the format of a package."""
     explode: Explode | None = None
     """The array in a record, as `$.readings`, each of whose elements becomes a row; or another shape of a record that is several
     rows, as `{members: $.sensors, name: sensor}`."""
@@ -82,6 +116,22 @@ class StreamSpec(DocumentModel):
     """URLs that are asked again and again; one alone may stand there without the list."""
     tcp: TcpSpec | None = None
     """A TCP port that flows into this stream, one record a line."""
+
+    @property
+    def form(self) -> StreamFormat:
+        """The format, as the registry has it."""
+        return form_of(self.format)
+
+    @property
+    def options(self) -> Any:
+        """Options of the format, in its model. None if the document has none, or if the format has no options. Raises
+        InvalidDocument."""
+        if self.format in _OPTIONS:
+            return getattr(self, self.format)
+        model = None if self.format_options is None else self.form.options()
+        if model is None:
+            return None
+        return model.parse(YamlDocument("stream", self.stream, dict(self.format_options or {})))
 
     @property
     def retention_ms(self) -> int:
@@ -117,15 +167,13 @@ class StreamSpec(DocumentModel):
             parse_json_path(path) for field in self.fields.values() for path in field.joined or [field.path or "$.x"]
         ]
         return (
-            self.format == "json"
-            and self.explode in (None, "$")
-            and all(isinstance((*one, "")[0], int) for one in paths)
+            self.form.is_json and self.explode in (None, "$") and all(isinstance((*one, "")[0], int) for one in paths)
         )
 
     @property
-    def framing(self) -> str:
-        """How gateways find the records in a body: the format, or `array` if a record is an array of values."""
-        return "array" if self.is_of_positions else self.format
+    def framing(self) -> Framing:
+        """How gateways find the records in a body. Raises StrandlineError if the format can't be used."""
+        return self.form.framing()._replace(is_of_arrays=self.is_of_positions)
 
     @property
     def types(self) -> dict[str, str]:
@@ -136,7 +184,7 @@ class StreamSpec(DocumentModel):
     def decoding_changes(self, other: StreamSpec) -> list[str]:
         """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
-        parts = ("format", *_OPTIONS, "explode", "missing", "metadata")
+        parts = ("format", *_OPTIONS, "format_options", "explode", "missing", "metadata")
         changes = [name for name in parts if getattr(self, name) != getattr(other, name)]
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
         changes += [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
@@ -168,9 +216,11 @@ class StreamSpec(DocumentModel):
             yield ("stream",), "names that end in '.dead-letter' belong to the jobs; choose another"
         for name, message in names_alike(self.fields):
             yield ("schema", name), message
-        if self.key is not None:
-            yield from self._contradictions_of_key(self.key)
-        yield from self._contradictions_of_format()
+        form = self.form
+        if form.unusable is None:
+            if self.key is not None:
+                yield from self._contradictions_of_key(self.key, form)
+            yield from self._contradictions_of_format(form)
         for name in self.mqtt.fields if self.mqtt else ():
             if name not in self.fields:
                 yield ("mqtt", "fields", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
@@ -185,7 +235,7 @@ class StreamSpec(DocumentModel):
                     "is a number of milliseconds; declare the field as timestamp, without another unit",
                 )
         if self.http is not None:
-            yield from self._contradictions_of_http(self.http)
+            yield from self._contradictions_of_http(self.http, form)
         for number, poll in enumerate(self.poll or ()):
             for name in poll.fields:
                 if name not in self.fields:
@@ -197,9 +247,9 @@ class StreamSpec(DocumentModel):
             if url in [poll.url for poll in (self.poll or ())[:number]]:
                 yield ("poll", number, "url"), "stands there twice; each answer would be two records"
 
-    def _contradictions_of_http(self, http: HttpSpec) -> Iterator[tuple[Path, str]]:
+    def _contradictions_of_http(self, http: HttpSpec, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         for number, accepted in enumerate(http.accept):
-            if accepted != "untyped" and self.format != "json":
+            if accepted != "untyped" and not form.is_json:
                 yield (
                     ("http", "accept", number),
                     f"a {accepted} becomes a JSON object, and the stream's format is {self.format}; use 'format: json'",
@@ -211,7 +261,7 @@ class StreamSpec(DocumentModel):
             times = [name for name, kind in self.types.items() if kind == "timestamp"]
             yield ("http", "event_time"), f"is not a timestamp of the schema{did_you_mean(http.event_time, times)}"
 
-    def _contradictions_of_key(self, key: str) -> Iterator[tuple[Path, str]]:
+    def _contradictions_of_key(self, key: str, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         """Gateways choose the partition, and only look for a member of a JSON object or a level of the topic."""
         if key not in self.fields:
             yield ("key",), f"'{key}' is not a field of the schema{did_you_mean(key, self.fields)}"
@@ -221,48 +271,24 @@ class StreamSpec(DocumentModel):
             or (self.poll is not None and all(key in poll.fields for poll in self.poll))
         ):
             return
-        elif self.format != "json" or self.fields[key].source is not None:
+        elif not form.is_json or self.fields[key].source is not None:
             yield (
                 ("key",),
                 f"'{key}' is not a member of a JSON object, where gateways look for the key; take one that is, or one of "
                 "mqtt.fields, http.headers or poll.fields, or none: results don't depend on it",
             )
 
-    def _contradictions_of_sparkplug(self) -> Iterator[tuple[Path, str]]:
-        """What a message says depends on those of its edge node before it."""
-        levels = dict(self.mqtt.fields) if self.mqtt else {}
-        if self.partitions > 1 and (self.key is None or levels.get(self.key) != SPARKPLUG_NODE_LEVEL):
-            yield (
-                ("key",),
-                "the messages of an edge node must come to one partition: take the field of the topic's level "
-                f"{SPARKPLUG_NODE_LEVEL} ('key: node', 'mqtt: {{fields: {{node: {SPARKPLUG_NODE_LEVEL}}}}}'), or 'partitions: 1'",
-            )
-
-    def _contradictions_of_avro(self, schema_text: str) -> Iterator[tuple[Path, str]]:
-        """Of fields that a union makes ambiguous."""
-        from strandline.core.schemas.avro_schemas import meanings_at, read_avro_schema
-
-        schema = read_avro_schema(schema_text)
-        array = None if self.explode_path is None else parse_json_path(self.explode_path)
-        for name, field in self.fields.items():
-            path = (name,) if field.path is None else parse_json_path(field.path)
-            try:
-                meanings_at(schema, path, field.type, field.unit or "ms")
-                if array is not None:
-                    meanings_at(schema, (*array, 0, *path_in_element(path, array)), field.type, field.unit or "ms")
-            except ValueError as error:
-                yield ("schema", name), str(error)
-
-    def _contradictions_of_nested(self) -> Iterator[tuple[Path, str]]:
+    def _contradictions_of_nested(self, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         """Of fields that are arrays or structs."""
         filled = {self.key, *(self.mqtt.fields if self.mqtt else ()), *(self.http.headers if self.http else ())}
         for name, field in self.fields.items():
             if not is_nested(field.type):
                 continue
-            if self.format not in _FORMATS_WITH_NESTED:
+            if not form.has_nested:
+                able = ", ".join(names_with(all_forms(), "has_nested"))
                 yield (
                     ("schema", name),
-                    f"{field.type} is read of the formats {', '.join(_FORMATS_WITH_NESTED)}, and this is {self.format}; take "
+                    f"{field.type} is read of the formats {able}, and this is {self.format}; take "
                     "values out of it by 'from', or make rows of it by 'explode' where the format can",
                 )
             if name in filled:
@@ -277,9 +303,9 @@ class StreamSpec(DocumentModel):
         """Return True if a path may begin with an index: into an element, or into a record that is an array."""
         return self.is_of_positions or self.explode is not None
 
-    def _contradictions_of_shape(self, shape: ShapeSpec) -> Iterator[tuple[Path, str]]:
+    def _contradictions_of_shape(self, shape: ShapeSpec, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         """Of fields that the shape fills."""
-        if self.format != "json" and self.explode_path is None:
+        if not form.is_json and self.explode_path is None:
             yield (
                 ("explode",),
                 f"a shape other than 'elements' is of 'format: json', and this is {self.format}; remove it",
@@ -292,45 +318,36 @@ class StreamSpec(DocumentModel):
             elif setting == "index" and self.fields[name].type not in ("long", "integer"):
                 yield ("explode", setting), f"'{name}' is a {self.fields[name].type}, and the number of a row is a long"
 
-    def _contradictions_of_columns(self) -> Iterator[tuple[Path, str]]:
-        """Of the columns of csv: each is a field, or a path of a field names it."""
-        columns = self.csv.columns if self.csv and self.csv.columns else list(self.fields)
-        read = {name: field.joined or [field.path or ""] for name, field in self.fields.items() if field.source}
-        paths = {parse_json_path(path): name for name, one in read.items() for path in one}
-        for path, name in paths.items():
-            if len(path) != 1 or path[0] not in columns:
-                yield (
-                    ("schema", name, "from"),
-                    f"'{path_text(path)}' is no column; expected '$.NAME' with a name of csv.columns",
-                )
-        for column in columns:
-            if column not in self.fields and (column,) not in paths:
-                yield ("csv", "columns"), f"'{column}' is not a field of the schema{did_you_mean(column, self.fields)}"
-
-    def _contradictions_of_format(self) -> Iterator[tuple[Path, str]]:
-        has_objects = self.format in FORMATS_WITH_MEMBERS
+    def _contradictions_of_options(self, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         for name in _OPTIONS:
             if getattr(self, name) is not None and self.format != name:
                 yield (name,), f"is of 'format: {name}', and this is {self.format}; remove it"
-        if self.format in ("avro", "protobuf") and getattr(self, self.format) is None:
-            yield (self.format,), f"is missing; expected: {docstrings_of(type(self))[self.format]}"
-        if self.format == "sparkplug":
-            yield from self._contradictions_of_sparkplug()
-        if self.avro is not None and self.avro.written_by is not None:
-            yield from self._contradictions_of_avro(self.avro.written_by)
-        if self.format == "csv":
-            yield from self._contradictions_of_columns()
-        if self.explode is not None and self.format not in FORMATS_WITH_ARRAYS:
-            yield (
-                ("explode",),
-                f"is of 'format: {' | '.join(FORMATS_WITH_ARRAYS)}', and this is {self.format}; remove it",
-            )
+        own = self.format if self.format in _OPTIONS else "format_options"
+        if self.format_options is not None and (own != "format_options" or form.options() is None):
+            yield ("format_options",), f"the format {self.format} has none of these options; remove it"
+        elif self.format_options is not None:
+            try:
+                _ = self.options
+            except InvalidDocument as error:
+                for one in error.problems:
+                    yield ("format_options", *filter(None, [one.path])), one.message
+        if form.requires_options and getattr(self, own) is None:
+            yield (own,), f"is missing; expected: {form.options_description}"
+
+    def _contradictions_of_format(self, form: StreamFormat) -> Iterator[tuple[Path, str]]:
+        found = list(self._contradictions_of_options(form))
+        yield from found
+        if not found:
+            yield from form.problems(self)
+        if self.explode is not None and not form.explodes:
+            able = " | ".join(names_with(all_forms(), "explodes"))
+            yield ("explode",), f"is of 'format: {able}', and this is {self.format}; remove it"
         if isinstance(self.explode, ShapeSpec):
-            yield from self._contradictions_of_shape(self.explode)
-        is_bare = self.format in ("value", "raw")
+            yield from self._contradictions_of_shape(self.explode, form)
+        is_bare, has_objects = form.paths == "value", form.paths == "members"
         whole = [name for name, field in self.fields.items() if field.path == "$"]
         for name, field in self.fields.items():
-            has_paths = has_objects or self.format == "csv"
+            has_paths = form.paths != "value"
             if field.source is not None and not has_paths and not (is_bare and field.path == "$"):
                 yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
             if field.path == "$" and has_objects and not self._is_element("$"):
@@ -341,11 +358,10 @@ class StreamSpec(DocumentModel):
                     f"begins with an index, and a record of format {self.format} is an object; begin with a member, as '$.temp', "
                     "or read each field by an index if a record is an array",
                 )
-        yield from self._contradictions_of_nested()
+        yield from self._contradictions_of_nested(form)
         rest = [name for name, field in self.fields.items() if field.type == JSON_TYPE]
-        keeps_rest = self.format in _FORMATS_WITH_A_REST
-        if rest and (not keeps_rest or self.explode is not None):
-            what = "explode" if keeps_rest else f"format {self.format}"
+        if rest and (not form.keeps_rest or self.explode is not None):
+            what = "explode" if form.keeps_rest else f"format {self.format}"
             yield (
                 ("schema", rest[0]),
                 f"json is for the other members of an object; with {what} there are none of a row",
@@ -357,16 +373,6 @@ class StreamSpec(DocumentModel):
                 yield ("schema", name), "json is no member of the record, and so no key and no level of a topic"
         if is_bare and len(whole) > 1:
             yield ("schema", whole[1], "from"), f"the value goes to '{whole[0]}' already; a record has one value"
-        if self.format == "raw" and all(self.fields[name].type != "string" for name in whole or self.fields):
-            yield ("schema", *whole), "a raw record goes into a field of type string, and there is none"
-
-
-_FORMATS_WITH_A_REST = ("json", "msgpack", "cbor", "influx")
-"""Their records may have members that nobody declares."""
-_FORMATS_WITH_NESTED = ("json", "msgpack", "cbor")
-"""Their records may have fields that are arrays or structs."""
-_OPTIONS = ("raw", "csv", "avro", "protobuf")
-"""The parts of a document that belong to the format of their name."""
 
 
 def _begins_with_index(path: str) -> bool:

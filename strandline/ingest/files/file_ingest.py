@@ -48,7 +48,6 @@ from strandline.ingest.append.worker_thread import WorkerThread
 from strandline.ingest.append.writer_identity import WriterIdentity
 from strandline.ingest.files.journal import FileAttempt, Journal, KnownFile
 from strandline.ingest.files.rows import rows_of
-from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
 from strandline.log.record_key import key_finder
 
 SOURCE_BYTES_MAX = 500
@@ -205,7 +204,7 @@ class FileIngest:
             (HEADER_WRITER, self._identity.writer_id.encode()),
             (HEADER_EPOCH, b"%d" % self._identity.epoch),
             (HEADER_RECEIVED, b"%d" % (time.time_ns() // 1_000_000)),
-            (HEADER_CONTENT_TYPE, RECORD_CONTENT_TYPES[self._spec.format]),
+            (HEADER_CONTENT_TYPE, self._spec.form.content_type),
             (HEADER_SOURCE, source),
         ]
         records = []

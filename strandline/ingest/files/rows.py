@@ -30,6 +30,7 @@ from strandline.core.files.text_rows import (
     rows_of_lines,
     without_column_names,
 )
+from strandline.core.streams.format import ValueRows
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.decompression import ZSTD_OPTIONS
 
@@ -41,8 +42,6 @@ else:
 _READ_BYTES = 1 << 18
 COMPRESSIONS = (".gz", ".zst", ".zstd")
 PARQUET = (".parquet", ".pq")
-ONE_A_LINE = ("json", "value", "raw", "csv", "influx", "debezium")
-"""The formats whose records stand one a line. In others a byte that ends a line may be a part of any value."""
 
 
 def rows_of(
@@ -65,15 +64,20 @@ def rows_of(
         rows = _parquet_rows(path, spec, record_bytes_max, on_read, compression)
         yield from islice(((row, row_next) for row_next, row in enumerate(rows, 1)), line_first, None)
         return
-    if spec.format not in ONE_A_LINE:
-        way = "MQTT" if spec.format == "sparkplug" else "HTTP"
-        raise UnreadableFile(f"{path}: records of format {spec.format} don't stand one a line; send them by {way}")
-    if kind == ".csv" and spec.format != "csv":
+    form = spec.form
+    if form.unusable is not None:
+        raise UnreadableFile(f"{path}: {form.unusable}")
+    if not form.is_line:
+        raise UnreadableFile(
+            f"{path}: records of format {spec.format} don't stand one a line; send them by {form.sender}"
+        )
+    of_values = form.value_rows(spec)
+    if kind == ".csv" and of_values is None:
         raise UnreadableFile(f"{path} holds CSV, and stream {spec.stream} has the format {spec.format}, not csv")
     with path.open("rb") as file:
         lines = lines_of(_blocks(file, compression, bytes_max, on_read, path), record_bytes_max)
-        if spec.format == "csv":
-            placed = _csv_rows(lines, line_first, spec, record_bytes_max, path)
+        if of_values is not None:
+            placed = _csv_rows(lines, line_first, of_values, record_bytes_max, path)
         else:
             placed = rows_of_lines(islice(lines, line_first, None), record_bytes_max)
         for row, count in placed:
@@ -81,12 +85,11 @@ def rows_of(
 
 
 def _csv_rows(
-    lines: Iterator[Row], line_first: int, spec: StreamSpec, record_bytes_max: int, path: Path
+    lines: Iterator[Row], line_first: int, of_values: ValueRows, record_bytes_max: int, path: Path
 ) -> Iterator[PlacedRow]:
     """The rows behind the first `line_first` lines, with lines counted from there. Raises UnreadableFile where the file's first
     row names columns that the stream doesn't expect, also if it was taken before."""
-    delimiter = (spec.csv.delimiter if spec.csv else ",").encode()
-    columns = spec.csv.columns if spec.csv and spec.csv.columns else list(spec.fields)
+    delimiter, columns = of_values.delimiter.encode(), of_values.columns
     before = islice(lines, line_first)
     rows = rows_of_csv(before if line_first else lines, delimiter, record_bytes_max)
     rows = without_column_names(rows, columns, delimiter, str(path))
@@ -162,7 +165,7 @@ def _parquet_rows(
 
     from strandline.core.files.parquet_rows import ROWS_AT_ONCE, python_rows
 
-    if spec.format != "json" or compression:
+    if not spec.form.is_json or compression:
         what = (
             f"stream {spec.stream} has the format {spec.format}"
             if not compression

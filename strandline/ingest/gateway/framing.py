@@ -19,43 +19,18 @@ import msgspec
 
 from strandline.core.errors import PermanentError
 from strandline.core.files.text_rows import BYTE_ORDER_MARK
+from strandline.core.streams.format import PLAIN, Framing
 from strandline.ingest.gateway.cloud_events import identity_of_event
 from strandline.log.record_key import Record, key_finder
 
 RECORDS_MAX = 100_000
 """Records (or lines) in one request: each costs a few hundred bytes of memory, however short it is."""
-RECORD_CONTENT_TYPES = {
-    "json": b"application/json",
-    "value": b"text/plain",
-    "csv": b"text/csv",
-    "msgpack": b"application/vnd.msgpack",
-    "cbor": b"application/cbor",
-    "influx": b"text/plain",
-    "raw": b"application/octet-stream",
-    "avro": b"application/avro",
-    "protobuf": b"application/x-protobuf",
-    "debezium": b"application/json",
-    "otlp": b"application/x-protobuf",
-    "prometheus": b"application/x-protobuf",
-    "sparkplug": b"application/x-protobuf",
-}
-"""Format of a stream -> the content type of one record, whatever the form of its request."""
-
 _WHITESPACE = b" \t\r\n"  # JSON's; bytes.strip() alone would take more
 _SPACE = ord(" ")
 _COMMAS_MAX = 1_000_000
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 """A whole string, or one structural character outside of strings. Possessive, so it never backtracks."""
 _COMMA, _QUOTE = b',"'
-_INFLUX_LINE = re.compile(
-    rb"""[ \t\r]*+\#[^\n]*+  # a comment; or
-    |(?=[^\n])[^ \\\n]*+(?:\\[^\n]?[^ \\\n]*+)*+  # the measurement and its tags, up to the first space without a backslash
-    (?:[^=\\\n]++|="[^"\\]*+(?:\\.[^"\\]*+)*+"(?=[,\s]|\Z)|\\[^\n]?|=)*+  # fields and time; texts may hold ends of lines""",
-    re.DOTALL | re.VERBOSE,
-)
-"""A line of InfluxDB's protocol without its end. A quote opens a text only behind the `=` of a field, and only if the next
-quote stands at the end of a value: else the line ends at its first break, so that a text without an end costs no lines
-behind it. Possessive, too."""
 _CLOSER = {ord("["): ord("]"), ord("{"): ord("}")}
 
 
@@ -142,18 +117,17 @@ FORM_OF_CONTENT_TYPE = {
 }
 
 
-def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int, record_format: str = "json") -> Framed:
+def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int, framing: Framing = PLAIN) -> Framed:
     """Return the records of a body; an empty array has none. Records that are too large are left out and named. A byte order
     mark before a text is no part of a record.
 
-    `record_format`: the stream's `framing`. With `array`, a body that is an array of values is one record. With `value`, a body
-    of JSON may also be a bare value, which is one record. With `influx`, lines are those of InfluxDB's protocol.
+    `framing`: that of the stream. If a record is an array, a body that is an array of values is one record.
 
     Raises Unframable (no record, or no way to tell them apart), and TooLarge when every record is too large.
     """
     if form is not Form.WHOLE:
         body = body.removeprefix(BYTE_ORDER_MARK)
-    values = _split(body, form, record_format)
+    values = _split(body, form, framing)
     refused: list[RefusedRecord] = []
     if len(body) > record_bytes_max:
         refused = [
@@ -176,9 +150,9 @@ def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int,
     return Framed([(value, find_key(value)) for value in values], refused, is_batch, identities)
 
 
-def _split(body: bytes, form: Form, record_format: str) -> list[bytes]:
+def _split(body: bytes, form: Form, framing: Framing) -> list[bytes]:
     if form is Form.LINES:
-        return split_influx_lines(body) if record_format == "influx" else split_lines(body)
+        return split_lines(body, framing.split_lines)
     if form in (Form.WHOLE, Form.EVENT):
         if not body:
             raise Unframable("the body is empty; send one record")
@@ -188,10 +162,10 @@ def _split(body: bytes, form: Form, record_format: str) -> list[bytes]:
         if start != b"[":
             raise Unframable("a batch of CloudEvents is a JSON array; send one event as application/cloudevents+json")
         return split_json(body)
-    if record_format == "array" and start == b"[":
+    if framing.is_of_arrays and start == b"[":
         elements = split_json(body)
         return elements if elements and all(one[:1] == b"[" for one in elements) else [body]
-    return [body] if record_format == "value" and start not in (b"", b"[") else split_json(body)
+    return [body] if framing.takes_bare_json and start not in (b"", b"[") else split_json(body)
 
 
 def split_json(body: bytes) -> list[bytes]:
@@ -287,27 +261,19 @@ def split_broken_array(body: bytes, records_max: int | None = None) -> list[byte
     return values
 
 
-def split_lines(body: bytes) -> list[bytes]:
+def split_lines(body: bytes, split: Callable[[bytes], list[bytes] | None] | None = None) -> list[bytes]:
     r"""One record a line, without its `\n` or `\r\n`; blank lines are skipped.
 
+    Args: split: `StreamFormat.split_lines` of a format whose lines can also end elsewhere.
     Raises Unframable (no record at all), TooLarge (too many lines).
     """
     _refuse_too_many_lines(body)
-    # Most lines begin with a character that no blank line has, and most bodies have no carriage return: then nothing is copied.
-    values = [line for line in body.split(b"\n") if line and (line[0] > _SPACE or line.strip(_WHITESPACE))]
+    values = None if split is None else split(body)
+    if values is None:
+        # Most lines begin with a character that no blank line has, and most bodies have no carriage return: then nothing is
+        # copied.
+        values = [line for line in body.split(b"\n") if line and (line[0] > _SPACE or line.strip(_WHITESPACE))]
     return _without_returns(values, body)
-
-
-def split_influx_lines(body: bytes) -> list[bytes]:
-    r"""As `split_lines`, of InfluxDB's protocol: a `\n` in the text of a field ends no line, and comments are skipped.
-
-    Raises Unframable (no record at all), TooLarge (too many lines).
-    """
-    if b'"' not in body and b"#" not in body:
-        return split_lines(body)
-    _refuse_too_many_lines(body)
-    lines = _INFLUX_LINE.findall(body)
-    return _without_returns([line for line in lines if line.lstrip(_WHITESPACE)[:1] not in (b"", b"#")], body)
 
 
 def _refuse_too_many_lines(body: bytes) -> None:

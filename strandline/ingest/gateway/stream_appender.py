@@ -10,7 +10,6 @@ from functools import partial
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import NOT_CONFIRMED, Accepted, LogAway, LogBusy
 from strandline.ingest.append.writer import LogWriter
-from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.log.record_key import Record, key_finder
 
@@ -80,7 +79,7 @@ class StreamAppender:
             records,
             received_ms=self._clock_ms(),
             source=source,
-            content_type=content_type or RECORD_CONTENT_TYPES[self.spec.format],
+            content_type=content_type or self.spec.form.content_type,
             message_id=message_id,
             headers=headers,
             headers_each=headers_each,

@@ -30,6 +30,7 @@ from strandline.access.doorkeeper import TokensUnavailable
 from strandline.access.rights import Need
 from strandline.core.errors import (
     Forbidden,
+    FunctionUnusable,
     LedgerUnavailable,
     LogUnavailable,
     NotFound,
@@ -80,9 +81,10 @@ _STATUS_OF_ERROR: tuple[tuple[type[StrandlineError], int], ...] = (
     (LogUnavailable, 503),
     (LedgerUnavailable, 503),
     (TokensUnavailable, 503),
+    (FunctionUnusable, 503),
 )
 """The first class that fits counts: LogAway and SpoolFull are kinds of LogBusy, which is a kind of LogUnavailable."""
-_BEFORE_ALL = (LedgerUnavailable, TokensUnavailable, Unauthenticated, Forbidden)
+_BEFORE_ALL = (LedgerUnavailable, TokensUnavailable, FunctionUnusable, Unauthenticated, Forbidden)
 """What is raised before anything of a request is persisted."""
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from functools import lru_cache
 
+from strandline.core.streams.format_registry import all_forms
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form, Framed
 from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, path_of
 from strandline.ingest.http.dialect import BodyForm, Dialect, Target
@@ -52,12 +53,14 @@ def stream_between(path: str, ending: str) -> str | None:
 @lru_cache(maxsize=100)
 def _body_form_of(content_type: bytes) -> BodyForm:
     media_type, _, parameters = content_type.decode("latin-1").partition(";")
-    form = FORM_OF_CONTENT_TYPE.get(media_type.strip().lower()) if content_type.strip() else Form.UNTYPED
+    media_type = media_type.strip()
+    form = FORM_OF_CONTENT_TYPE.get(media_type.lower()) if media_type else Form.UNTYPED
+    form = form or _form_of_package(media_type.lower())
     if form is None:
         raise Refusal(
             415,
             "unsupported_media_type",
-            f"content-type {media_type.strip()} can't be accepted here; send application/json (an object or an array), "
+            f"content-type {media_type} can't be accepted here; send application/json (an object or an array), "
             "application/x-ndjson (one record a line), application/octet-stream (one record), or another type of the table in "
             "docs/http-ingest.md",
         )
@@ -65,3 +68,9 @@ def _body_form_of(content_type: bytes) -> BodyForm:
     if charset not in ("", "utf-8", "utf8", "us-ascii"):
         raise Refusal(415, "unsupported_media_type", f"text in {charset} can't be taken here; send it in UTF-8")
     return BodyForm(form)
+
+
+def _form_of_package(media_type: str) -> Form | None:
+    """Return how a body with the content type of the format of a package contains records. None if no package has it."""
+    form = next((one for one in all_forms() if one.content_type.decode() == media_type), None)
+    return None if form is None else Form(form.untyped_body)

@@ -17,7 +17,6 @@ from strandline.ingest.http.record_head import RecordHead
 PARAMETERS_MAX = 1_000
 _BLANKS = b" \t\r\n"
 _ACCEPTED_AS = {Form.FORM: "form", Form.QUERY: "query", Form.UNTYPED: "untyped"}
-_LINE_FORMATS = ("csv", "value", "influx")
 
 
 def plain_form(head: RecordHead, body: bytes, spec: StreamSpec) -> tuple[bytes, Form]:
@@ -36,9 +35,7 @@ def plain_form(head: RecordHead, body: bytes, spec: StreamSpec) -> tuple[bytes, 
     start = body.lstrip(_BLANKS)[:1]
     if form is Form.FORM and start not in (b"{", b"["):
         return json_of_parameters(body), Form.WHOLE
-    if spec.format == "json":  # also JSON that curl or a small library sends as a form
-        return body, Form.JSON
-    return body, Form.LINES if spec.format in _LINE_FORMATS else Form.WHOLE
+    return body, Form(spec.form.untyped_body)  # also JSON that curl or a small library sends as a form
 
 
 def has_query_as_record(head: RecordHead, body: bytes) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from strandline.core.record_headers import HEADER_SOURCE, SOURCE_MQTT
 from strandline.core.streams.stream import StreamSpec
-from strandline.ingest.gateway.framing import RECORD_CONTENT_TYPES
 from strandline.log.record_key import key_finder
 
 ROUTES_REMEMBERED_MAX = 100_000
@@ -113,7 +112,7 @@ def _route(spec: StreamSpec, topic: str) -> Route:
         may_spool=spec.durability == "spool",
         headers=[(HEADER_SOURCE, SOURCE_MQTT + topic.encode())],
         find_key=_find_key(spec, topic),
-        content_type=RECORD_CONTENT_TYPES[spec.format],
+        content_type=spec.form.content_type,
     )
 
 

@@ -1,15 +1,13 @@
-"""Files of records: lines as they are or in base64, rows of CSV and Parquet as JSON objects, and files of Avro. Read in pieces of
-bounded size."""
+"""Files of records: lines as they are or in base64, rows of CSV and Parquet as JSON objects, and files that a format has as
+a whole. Read in pieces of bounded size."""
 
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -18,7 +16,6 @@ import msgspec
 import pyarrow as pa
 
 from strandline.core.errors import PermanentError
-from strandline.core.files.avro_files import AvroFile
 from strandline.core.files.parquet_rows import ROWS_AT_ONCE, json_rows
 from strandline.core.files.text_rows import (
     Row,
@@ -29,46 +26,46 @@ from strandline.core.files.text_rows import (
     without_column_names,
 )
 from strandline.core.json_paths import JsonPath
+from strandline.core.streams.format import ValueRows
+from strandline.core.streams.format_registry import all_forms
 from strandline.ingest.gateway.framing import split_one_value
 from strandline.processing.desk.records import RECORDS_AT_ONCE
+from strandline.processing.formats.format import Format
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.record_rows import RecordFormat
 from strandline.processing.formats.text_values import json_of_text
 
-FileFormat = Literal["lines", "csv", "parquet", "base64", "avro"]
+FileFormat = Literal["lines", "csv", "parquet", "base64", "own"]
 LINE_BYTES_MAX = 64 << 20
 _BLOCK_BYTES = 1 << 20
-_LINE_FORMATS = ("json", "value", "raw", "csv", "influx", "debezium", "otlp")
-"""Whose records may be lines of text; of otlp those in JSON, as a collector writes them to files."""
 _SUFFIXES: dict[str, FileFormat] = {
     ".ndjson": "lines", ".jsonl": "lines", ".json": "lines", ".txt": "lines", ".lines": "lines",
     ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet",
-    ".b64": "base64", ".base64": "base64", ".avro": "avro",
+    ".b64": "base64", ".base64": "base64",
 }  # fmt: skip
-_AVRO_ERRORS = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, SystemError, MemoryError)
-"""What its reader raises for bytes that are none."""
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 _PACKED = (".gz", ".zst", ".bz2", ".lz4")
 
 
 def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
     """The records of a file, in its order, in pieces. `-` is stdin: lines. Raises PermanentError for what can't be read."""
-    kind = _file_format(path, config.name)
+    form = config.form
+    kind = _file_format(path, form, has_value_rows=config.value_rows is not None)
     try:
         if kind == "parquet":
             yield from _of_parquet(path)
             return
         with _opened(path) as file:
-            if kind == "avro":
-                yield from _pieces(_of_avro(file, config, str(path)))
+            if kind == "own":
+                yield from _pieces(form.file_records(file, config.options, str(path)))
                 return
             if kind == "base64":
                 records = _of_base64(_lines(file, str(path)), str(path))
             elif kind == "csv":
                 records = _of_csv(file, config, path)
-            elif config.name == "csv":
-                records = _rows_of_values(file, config, str(path))
-            elif config.name in ("json", "debezium"):
+            elif config.value_rows is not None:
+                records = _rows_of_values(file, config.value_rows, str(path))
+            elif form.is_json_text:
                 records = _of_json(file, str(path), is_of_positions=config.is_of_positions)
             else:
                 records = _lines(file, str(path))
@@ -77,24 +74,31 @@ def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
         raise PermanentError(f"{path} can't be read: {error}") from error
 
 
-def _file_format(path: Path, record_format: str) -> FileFormat:
+def _file_format(path: Path, form: Format, *, has_value_rows: bool) -> FileFormat:
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in _PACKED]
-    kind = _SUFFIXES.get(suffixes[-1] if suffixes else "", "lines")
-    if kind == "csv" and record_format == "csv":
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix and suffix == form.file_suffix:
+        return "own"
+    if (other := next((one for one in _formats() if suffix and suffix == one.file_suffix), None)) is not None:
+        raise PermanentError(f"{path} is {other.file_name}, and the stream's format is {form.name}")
+    kind = _SUFFIXES.get(suffix, "lines")
+    if kind == "csv" and has_value_rows:
         kind = "lines"  # a row is a record as it is
-    if kind == "lines" and record_format not in _LINE_FORMATS:
-        own = ", or a file of Avro (.avro)" if record_format == "avro" else ""
+    if kind == "lines" and not (form.is_line or form.has_line_files):
+        own = f", or {form.file_name} ({form.file_suffix})" if form.file_suffix else ""
         raise PermanentError(
-            f"{path}: a record of format {record_format} is no line of text; give a file with each record in base64 on a line of "
+            f"{path}: a record of format {form.name} is no line of text; give a file with each record in base64 on a line of "
             f"its own (.b64){own}"
         )
-    if kind == "avro" and record_format != "avro":
-        raise PermanentError(f"{path} is a file of Avro, and the stream's format is {record_format}")
-    if kind in ("csv", "parquet") and record_format != "json":
+    if kind in ("csv", "parquet") and not form.is_json:
         raise PermanentError(
-            f"{path}: rows become JSON objects, and the stream's format is {record_format}; give the records as lines"
+            f"{path}: rows become JSON objects, and the stream's format is {form.name}; give the records as lines"
         )
     return kind
+
+
+def _formats() -> list[Format]:
+    return [form for form in all_forms() if isinstance(form, Format)]
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -169,13 +173,13 @@ def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield held
 
 
-def _rows_of_values(file: BinaryIO, config: RecordFormat, name: str) -> Iterator[bytes]:
+def _rows_of_values(file: BinaryIO, of_values: ValueRows, name: str) -> Iterator[bytes]:
     """Rows of values as they are, without a first one that names the columns: the same as `strandline ingest` takes."""
     from strandline.core.settings import Settings  # takes a while, and only these rows have a bound that is a setting
 
-    delimiter, row_bytes_max = config.delimiter.encode(), Settings.read().record_bytes_max
+    delimiter, row_bytes_max = of_values.delimiter.encode(), Settings.read().record_bytes_max
     rows = rows_of_csv(_all_lines(file), delimiter, row_bytes_max)
-    for row, _ in without_column_names(rows, config.columns, delimiter, name):
+    for row, _ in without_column_names(rows, of_values.columns, delimiter, name):
         if isinstance(row, TooLong):
             raise PermanentError(
                 f"{name} has a row of more than {row_bytes_max:,} bytes, which no gateway takes either; leave it out, or set "
@@ -190,28 +194,6 @@ def _of_base64(lines: Iterator[bytes], name: str) -> Iterator[bytes]:
             yield b64decode(line.strip(), validate=True)
         except ValueError as error:
             raise PermanentError(f"{name}: line {number} is no base64: {error}") from error
-
-
-def _of_avro(file: BinaryIO, config: RecordFormat, name: str) -> Iterator[bytes]:
-    """Each record of a file of Avro as it would be sent: by the stream's schema, without the file's header."""
-    if config.schema is None:
-        raise PermanentError(
-            f"{name}: records of this stream name a schema of the registry, and those of a file of Avro don't; give them as they "
-            "are sent, each in base64 on a line of its own (.b64)"
-        )
-    import fastavro  # takes a while, and only streams of Avro need it
-    from fastavro.read import SchemaResolutionError
-
-    try:
-        schema = fastavro.parse_schema(json.loads(config.schema))
-        for record in AvroFile(file).records(schema):
-            written = BytesIO()
-            fastavro.schemaless_writer(written, schema, record)
-            yield written.getvalue()
-    except (*_AVRO_ERRORS, SchemaResolutionError) as error:
-        raise PermanentError(
-            f"{name} is no file of Avro whose records are of the stream's schema: {error or type(error).__name__}"
-        ) from error
 
 
 def _of_csv(file: BinaryIO, config: RecordFormat, path: Path) -> Iterator[bytes]:

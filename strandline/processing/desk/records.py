@@ -57,7 +57,7 @@ class Placement:
         self._partitions = partitions
         self._stream = stream
         self._key_of: Callable[[bytes], bytes | None] = lambda _: None
-        if stream.key is not None and stream.format == "json":
+        if stream.key is not None and stream.form.is_json:
             self._key_of = key_finder(stream.key)
         self._without_key = 0
 

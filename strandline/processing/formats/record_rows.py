@@ -1,43 +1,29 @@
-"""The formats of records: each becomes JSON objects of the declared fields, which `decoder.py` reads.
-
-To add a format, add what reads it to `_READERS`, and its name to `RecordFormatName` in `core/streams/formats.py`.
-"""
+"""The rows of records: each record becomes JSON objects of the declared fields, which `decoder.py` reads, or columns of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from strandline.core.json_paths import JsonPath, parse_json_path
 from strandline.core.record_headers import HEADER_QUERY, HEADER_REPLAY_OF, HEADER_SOURCE
-from strandline.processing.formats.bare_values import BareValues, RawValues
-from strandline.processing.formats.change_events import ChangeEvents, fields_of_changes
+from strandline.core.streams.format import ValueRows
+from strandline.core.streams.format_registry import package_of, require_package
 from strandline.processing.formats.columns.exploded_columns import ExplodedColumns, rows_of
-from strandline.processing.formats.columns.json_columns import JsonColumns
 from strandline.processing.formats.columns.read_columns import ROWS_MIN, QuickReader, ReadColumns
 from strandline.processing.formats.columns.source_columns import numbered, source_columns
-from strandline.processing.formats.delimited_lines import DelimitedLines
-from strandline.processing.formats.influx_lines import InfluxLines
+from strandline.processing.formats.format import ArrayReader, Format, ReaderRequest, format_of
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ExplodedRows, JsonRows, Rows
-from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.record_metadata import RecordMetadata
 from strandline.processing.formats.shapes.shape import ShapeConfig
 from strandline.processing.formats.shapes.shaped_rows import ShapedColumns, ShapedRows
 from strandline.processing.formats.source_fields import SourceFields
-from strandline.processing.formats.sparkplug.message_rows import MessageRows
-from strandline.processing.formats.sparkplug.messages import MessageReader, letter_of_row, letters_of_metrics
-from strandline.processing.formats.sparkplug.sessions import Sessions
-from strandline.processing.formats.telemetry.otlp_metrics import OtlpMetrics
-from strandline.processing.formats.telemetry.points import POINTS
-from strandline.processing.formats.telemetry.remote_writes import RemoteWrites
-from strandline.processing.formats.with_schema.avro_records import AvroRecords, RegisteredAvroRecords
-from strandline.processing.formats.with_schema.protobuf_messages import ProtobufMessages, RegisteredProtobufMessages
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
@@ -57,70 +43,69 @@ class RecordFormat:
     """The stream's schema."""
     topic_levels: Mapping[str, int]
     """Fields that records from MQTT take from their topic: name -> level."""
-    columns: tuple[str, ...] = ()
-    """Of a line of csv."""
-    delimiter: str = ","
+    options: Any = None
+    """Options of the format, as `Format.read_options` returns them."""
+    value_rows: ValueRows | None = None
+    """Form of records that are rows of values. None if records aren't."""
     explode: JsonPath | None = None
     """The array whose elements are rows."""
     shape: ShapeConfig | None = None
     """The shape of records that are several rows, if it is another one."""
     is_of_positions: bool = False
     """True if a row is an array, of which fields are read by index."""
-    is_base64: bool = False
-    """Whether raw records are written in base64."""
-    schema: str | None = None
-    """Of Avro the schema in JSON, of Protobuf the file descriptors in base64; None: each record names its own."""
-    message: str | None = None
-    """The type of Protobuf's messages; None: any."""
     header_fields: tuple[tuple[str, str], ...] = ()
     """Fields that a header of the record fills: name and header."""
     metadata: tuple[tuple[str, str], ...] = ()
     """Fields that metadata of the record fill: name and what, as the stream's document has it."""
     event_time_parameter: str | None = None
     """The field that the query's parameter `event_time` fills."""
+    package: str = ""
+    """Package that adds the format, with its release. Empty for a format of Strandline."""
+
+    @property
+    def form(self) -> Format:
+        """The format, as the registry has it. Raises FunctionUnusable."""
+        return format_of(self.name)
 
     @property
     def uses_registry(self) -> bool:
         """Whether each record names its schema in the schema registry."""
-        return self.name in ("avro", "protobuf") and self.schema is None
+        return self.form.uses_registry(self.options)
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether what becomes of a record depends on the records of its partition before it."""
+        return self.form.keeps_sessions
 
     @property
     def explodes(self) -> bool:
         """True if a record can be several rows."""
         return self.explode is not None or self.shape is not None
 
-    @property
-    def keeps_sessions(self) -> bool:
-        """Whether what becomes of a record depends on the records of its partition before it."""
-        return self.name == "sparkplug"
-
 
 def record_format(stream: StreamSpec) -> RecordFormat:
-    """How the records of the stream are read."""
-    csv, avro, protobuf = stream.csv, stream.avro, stream.protobuf
-    fields = record_fields(stream)
+    """How the records of the stream are read. Raises FunctionUnusable if the format is of a package that can't be used."""
+    form = format_of(stream.format)
     return RecordFormat(
         name=stream.format,
-        fields=fields_of_changes(fields) if stream.format == "debezium" else fields,
+        fields=form.fields(record_fields(stream)),
         topic_levels=dict(stream.mqtt.fields) if stream.mqtt else {},
-        columns=tuple(csv.columns if csv and csv.columns else stream.fields),
-        delimiter=csv.delimiter if csv else ",",
-        explode=_array_of_rows(stream),
+        options=form.read_options(stream),
+        value_rows=form.value_rows(stream),
+        explode=_array_of_rows(stream, form),
         shape=_shape(stream),
         is_of_positions=stream.is_of_positions,
-        is_base64=stream.raw is not None and stream.raw.encoding == "base64",
-        schema=avro.written_by if avro else protobuf.descriptor if protobuf else None,
-        message=protobuf.message if protobuf else None,
         header_fields=tuple(stream.http.record_headers.items()) if stream.http else (),
         metadata=tuple(stream.metadata.items()),
         event_time_parameter=stream.event_time_parameter,
+        package=package_of(stream.format),
     )
 
 
-def _array_of_rows(stream: StreamSpec) -> JsonPath | None:
+def _array_of_rows(stream: StreamSpec, form: Format) -> JsonPath | None:
     """The array whose elements are rows, if the stream has one."""
-    if stream.format in ("otlp", "prometheus"):
-        return POINTS
+    if form.rows_at is not None:
+        return form.rows_at
     path = stream.explode_path
     return None if path in (None, "$") else parse_json_path(path)
 
@@ -137,60 +122,13 @@ def _shape(stream: StreamSpec) -> ShapeConfig | None:
     )
 
 
-class FormatReader(Protocol):
-    """Reads the records of one format."""
-
-    def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Return for each value a JSON object that holds its fields, or why there is none; None for None. `sources`: one of the
-        headers of each record, or None. What becomes of a value depends on it and its source alone."""
-
-
-class ArrayReader(FormatReader, Protocol):
-    """Reads the records of a format that can be exploded, and is not JSON."""
-
-    def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """Return what returns the record with an array of one element alone, by the element's place: the record is read once."""
-
-
-def _avro(config: RecordFormat, schemas: RegisteredSchemas | None) -> ArrayReader:
-    if config.schema is not None:
-        return AvroRecords(config.fields, config.explode, config.schema)
-    assert schemas is not None
-    return RegisteredAvroRecords(config.fields, config.explode, schemas)
-
-
-def _protobuf(config: RecordFormat, schemas: RegisteredSchemas | None) -> ArrayReader:
-    if config.schema is not None and config.message is not None:
-        return ProtobufMessages(config.fields, config.explode, config.schema, config.message)
-    assert schemas is not None
-    return RegisteredProtobufMessages(config.fields, config.explode, config.message, schemas)
-
-
-_ARRAY_READERS: dict[str, Callable[[RecordFormat, RegisteredSchemas | None], ArrayReader]] = {
-    "avro": _avro,
-    "protobuf": _protobuf,
-}
-_READERS: dict[str, Callable[[RecordFormat, SourceFields], FormatReader]] = {
-    "value": lambda config, sources: BareValues(config.fields, sources),
-    "raw": lambda config, sources: RawValues(config.fields, sources, is_base64=config.is_base64),
-    "csv": lambda config, _: DelimitedLines(config.fields, config.columns, config.delimiter),
-    "msgpack": lambda config, _: PackedMaps.of_msgpack(config.fields),
-    "cbor": lambda config, _: PackedMaps.of_cbor(config.fields),
-    "influx": lambda config, _: InfluxLines(config.fields),
-    "debezium": lambda config, _: ChangeEvents(config.fields),
-    "otlp": lambda *_: OtlpMetrics(),
-    "prometheus": lambda *_: RemoteWrites(),
-}
-"""JSON needs none."""
-
-
 def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Iterator[JsonText]:
     """Each record as a JSON object, or why it is none, before fields are looked for in it."""
-    make_reader = _READERS.get(config.name)
     sources = SourceFields({}, {field.name: field.type for field in config.fields})
-    reader = make_reader(config, sources) if make_reader else None
+    form = config.form
+    reader = form.reader(ReaderRequest(config.fields, config.options, config.explode, sources))
     for value in values:
-        if config.keeps_sessions:
+        if form.keeps_sessions:
             yield None  # a message says what it is only among those before it
         else:
             yield from [value] if reader is None else reader.objects([value], [None])
@@ -210,12 +148,12 @@ class RowReader:
             config.event_time_parameter,
             metadata,
         )
-        self._array_reader = _ARRAY_READERS[config.name](config, schemas) if config.name in _ARRAY_READERS else None
-        make_reader = _READERS.get(config.name)
-        self._reader = make_reader(config, self._source_fields) if make_reader else self._array_reader
-        self._messages = MessageReader(Sessions()) if config.keeps_sessions else None
-        self._is_filled_in = config.name in ("value", "raw")
-        self._skips_tombstones = config.name == "debezium"
+        require_package(config.name, config.package)
+        form = config.form
+        request = ReaderRequest(config.fields, config.options, config.explode, self._source_fields, schemas)
+        self._reader = form.reader(request)
+        self._is_filled_in = form.fills_in_sources
+        self._skips_tombstones = form.skips_tombstones
         is_needed = (
             any(field.text or field.path is not None or field.joined or field.rest for field in config.fields)
             and not self._is_filled_in
@@ -228,44 +166,43 @@ class RowReader:
             self._quick_exploded = ShapedColumns(config.fields, config.shape, EXPLODED_BYTES_MAX)
         elif config.explode is not None:
             self._exploded = ExplodedRows(config.fields, config.explode)
-            if config.name == "json":
-                self._quick_exploded = ExplodedColumns(config.fields, config.explode, EXPLODED_BYTES_MAX)
+            self._quick_exploded = form.element_columns(config.fields, config.explode)
         self._fields = config.fields
-        self._message_rows = (
-            MessageRows(config.fields, self._texts_of_metrics, self._source_fields.members_of)
-            if config.keeps_sessions
+        self._session_reader = (
+            form.session_reader(config.fields, self._texts_in_sessions, self._source_fields.members_of)
+            if form.keeps_sessions
             else None
         )
-        self._quick = self._quick_reader(config)
+        self._quick = self._quick_reader(form, request)
         self._letters: tuple[bytes, Callable[[int], bytes]] | None = None
         """The record that had a dead letter last, and what returns those of its rows."""
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
         """Those that rows depend on: the first of them that a record has."""
         beside = {header for _, header in config.header_fields} | {one.header for one in metadata.values()}
-        if config.keeps_sessions:
+        if form.keeps_sessions:
             self.headers = (HEADER_SOURCE,)
             beside.add(HEADER_REPLAY_OF)
         self.headers_beside = tuple(sorted(beside))
         """Those that rows depend on beside the first."""
 
-    def _quick_reader(self, config: RecordFormat) -> QuickReader | None:
+    def _quick_reader(self, form: Format, request: ReaderRequest) -> QuickReader | None:
         """What reads plain records as columns, if anything does."""
-        if self._exploded is not None:
-            return None
-        if config.name == "json":
-            return JsonColumns(config.fields)
-        is_able = self._json_rows is None or config.name == "debezium"
-        return self._reader if is_able and isinstance(self._reader, QuickReader) else None
+        is_able = self._json_rows is None or form.columns_follow_paths
+        return form.columns(request, self._reader) if is_able and self._exploded is None else None
+
+    def leave_columns(self) -> None:
+        """Read each record by its text from here on, for tests: it must become the same."""
+        self._quick = self._quick_exploded = None
 
     @property
-    def sessions(self) -> Sessions | None:
+    def sessions(self) -> Any:
         """What the records so far have declared, where the format keeps sessions."""
-        return None if self._messages is None else self._messages.sessions
+        return None if self._session_reader is None else self._session_reader.sessions
 
-    def begin(self, sessions: Sessions) -> None:
+    def begin(self, sessions: Any) -> None:
         """Read other records from here on, before which this was declared."""
-        if self._messages is not None:
-            self._messages = MessageReader(sessions)
+        if self._session_reader is not None:
+            self._session_reader.begin(sessions)
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
         """The rows of the records, in order: all at once, or, where a record may be many rows, in parts of whole records. No part
@@ -277,9 +214,9 @@ class RowReader:
         if self._skips_tombstones and None in values:
             yield from self._parts_without_tombstones(values, sources)
             return
-        if self._messages is not None and self._message_rows is not None:
+        if self._session_reader is not None:
             for part in _in_parts(values):
-                for rows in self._message_rows.parts(self._messages, values[part], sources[part]):
+                for rows in self._session_reader.parts(values[part], sources[part]):
                     yield rows._replace(places=rows.of_each(range(part.start, part.stop))) if part.start else rows
             return
         if (read := self._read_columns(values, sources)) is not None:
@@ -344,18 +281,22 @@ class RowReader:
         value = values[at if rows.places is None else rows.places[at]]
         if element is None or value is None:
             return value
-        if rows.whole_of is not None and isinstance(whole := rows.whole_of(at), bytes):
-            return letter_of_row(whole)
+        if (
+            self._session_reader is not None
+            and rows.whole_of is not None
+            and isinstance(whole := rows.whole_of(at), bytes)
+        ):
+            return self._session_reader.letter_of_row(whole)
         if self._letters is None or self._letters[0] != value:
             self._letters = value, self._letters_of(value)
         return self._letters[1](element)
 
     def _letters_of(self, value: bytes) -> Callable[[int], bytes]:
         """What returns the dead letter of one of the record's rows, by its element's place."""
-        if self._messages is not None:
-            return letters_of_metrics(value)
-        if self._array_reader is not None:
-            return self._array_reader.letters(value)
+        if self._session_reader is not None:
+            return self._session_reader.letters(value)
+        if isinstance(self._reader, ArrayReader):
+            return self._reader.letters(value)
         assert self._exploded is not None
         if self._reader is None:
             return self._exploded.letters(value)
@@ -389,7 +330,7 @@ class RowReader:
             return None
         return ReadColumns(dict(read.columns) | given[0], read.fits & given[1], read.of)
 
-    def _texts_of_metrics(self, wholes: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
+    def _texts_in_sessions(self, wholes: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
         texts = wholes if self._json_rows is None else self._json_rows.rows(wholes)
         return self._filled_in(texts, sources)
 

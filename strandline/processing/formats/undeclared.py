@@ -35,7 +35,7 @@ class UndeclaredField:
 def undeclared_fields(stream: StreamSpec, values: Sequence[bytes]) -> list[UndeclaredField]:
     """The undeclared fields of these records, the most frequent first. A line of csv and a bare value have none."""
     config = record_format(stream)
-    if config.name in ("csv", "value"):
+    if stream.form.paths != "members" or stream.form.has_schema:
         return []
     declared = {(field.name,) if field.path is None else field.path for field in config.fields if not field.rest}
     known = declared | {path[:end] for path in declared for end in range(1, len(path))}

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from strandline.core.field_types import digits_of
 from strandline.core.streams.fields import FieldSpec
+from strandline.core.streams.format import ANOTHER_STREAM
 from strandline.core.streams.stream import StreamSpec
 
 _WHOLE_DIGITS = {"integer": 10, "long": 19}
 """How many digits before the point hold every value."""
-_ANOTHER = "register a stream of another name for it, and a job that reads that one"
 
 
 def is_widening(old: str, new: str) -> bool:
@@ -43,29 +43,18 @@ def refused_changes(history: Sequence[StreamSpec], new: StreamSpec) -> list[str]
 
 def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
     if old.format != new.format:
-        yield f"format from {old.format} to {new.format}: senders don't change all at once; {_ANOTHER}"
+        yield f"format from {old.format} to {new.format}: senders don't change all at once; {ANOTHER_STREAM}"
     if old.explode != new.explode:
-        yield f"explode from {_written(old)} to {_written(new)}: the rows of a record would be others; {_ANOTHER}"
+        yield f"explode from {_written(old)} to {_written(new)}: the rows of a record would be others; {ANOTHER_STREAM}"
     if old.key != new.key:
-        yield f"key from {old.key} to {new.key}: one device's records would lie in two partitions, out of order; {_ANOTHER}"
+        yield f"key from {old.key} to {new.key}: one device's records would lie in two partitions, out of order; {ANOTHER_STREAM}"
     levels = [one.mqtt.fields if one.mqtt else {} for one in (old, new)]
     headers = [one.http.record_headers if one.http else {} for one in (old, new)]
     yield from _of_source("mqtt.fields", "topic", old, new, *levels)
     yield from _of_source("http.headers", "headers", old, new, *headers)
     yield from _of_source("metadata", "metadata", old, new, old.metadata, new.metadata)
-    if old.format == new.format == "csv":
-        lines = [(one.csv.delimiter if one.csv else ",", _columns(one)) for one in (old, new)]
-        if lines[0] != lines[1]:
-            yield f"what a line of csv is: values are told by their place, and senders don't change all at once; {_ANOTHER}"
-    if old.format == new.format == "value" and old.fields.keys() != new.fields.keys():
-        given = new.mqtt.fields.keys() if new.mqtt else set()
-        is_told = any(field.path == "$" for one in (old, new) for field in one.fields.values())
-        for name in sorted(new.fields.keys() - old.fields.keys() - given):
-            if not is_told:
-                yield (
-                    f"field {name}: which field a bare value is could not be told any more; mark the one that it is with "
-                    "'from: $' first"
-                )
+    if old.format == new.format:
+        yield from new.form.refused_changes(old, new)
 
 
 def _of_source(
@@ -79,11 +68,7 @@ def _of_source(
     if new.key not in before and source == "headers":
         return  # a record's own key goes before a header's, so a new header moves no record; a level of the topic goes first
     if before.get(new.key) != after.get(new.key, before.get(new.key)):
-        yield f"{part}.{new.key}: another key, and one device's records would lie in two partitions; {_ANOTHER}"
-
-
-def _columns(stream: StreamSpec) -> list[str]:
-    return list(stream.csv.columns if stream.csv and stream.csv.columns else stream.fields)
+        yield f"{part}.{new.key}: another key, and one device's records would lie in two partitions; {ANOTHER_STREAM}"
 
 
 def _of_fields(history: Sequence[StreamSpec], new: StreamSpec) -> Iterator[str]:

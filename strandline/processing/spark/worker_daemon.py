@@ -11,6 +11,7 @@ import importlib
 
 from pyspark.daemon import manager
 
+from strandline.core.streams import format_registry
 from strandline.processing.pipelines.kind_registry import ROW_KINDS, STAGE_KINDS, module_of
 from strandline.processing.spark.executor_check import require_expected
 
@@ -25,6 +26,7 @@ _NEEDED_BY_WORKERS = (
     "strandline.results.elasticsearch_writer",
     "strandline.ledger.ledger",
     *(module_of(kind, "operator") for kind in (*ROW_KINDS, *STAGE_KINDS)),
+    *(format_registry.module_of(name, part) for name in format_registry.FORMATS for part in ("format", "reader")),
 )
 
 if __name__ == "__main__":

@@ -34,17 +34,8 @@ def problems_of_source(lookup: LookupSpec, stream: StreamSpec) -> Iterator[tuple
     """Why the lookup can't follow this stream, each with the field of the lookup's document."""
     assert lookup.source is not None
     path: Path = ("source", "stream")
-    if stream.format == "sparkplug":
-        yield (
-            path,
-            f"stream '{stream.stream}' is of Sparkplug, whose records depend on those before; follow what a job emits",
-        )
-    if stream.format == "debezium" and lookup.source.deleted_if is None:
-        yield (
-            path,
-            f"stream '{stream.stream}' has changes of a table, which delete rows, too: declare a field there, as "
-            "'op: {type: string, from: $.op}', and write here 'deleted_if: \"op = 'd'\"'",
-        )
+    for message in stream.form.problems_of_lookup(stream, deletes=lookup.source.deleted_if is not None):
+        yield path, message
     for name, field in lookup.fields.items():
         there = stream.fields.get(name)
         if there is None:

@@ -60,7 +60,7 @@ class StreamRows:
         """What the key of a tombstone says; None: nothing."""
         if lookup.key == [stream.key] and not record_format(stream).explodes:
             self._key_field = next(field for field in fields if field.name == stream.key)
-        self._are_tombstones_told = stream.format == "debezium"
+        self._are_tombstones_told = stream.form.skips_tombstones
 
     def take_in(self, rows: KeyedRows, records: LoggedRecords) -> None:
         """Change `rows` as the records say. One that can be no row changes nothing, and is counted."""

@@ -1,4 +1,4 @@
-"""Lines of delimited values and of InfluxDB's protocol as columns: those without quotes and escapes, which all stand alike."""
+"""Lines of InfluxDB's protocol as columns: lines without quotes and escapes that have the parts of the first one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from strandline.core.field_types import WHOLE_RANGES
 from strandline.processing.formats.columns.byte_walk import Places
-from strandline.processing.formats.columns.cell_walk import PATTERNS, CellWalk, NumberForm, is_any
+from strandline.processing.formats.columns.cell_walk import PATTERNS, CellWalk, NumberForm
+from strandline.processing.formats.columns.line_cells import cut
 from strandline.processing.formats.columns.read_columns import Column, ColumnsAndMarks, Marks, can_be_read
 from strandline.processing.formats.record_fields import RecordField
 
@@ -37,44 +36,6 @@ _KEY_BYTES_MAX = 32_768
 _INFLUX_LINE = re.compile(rb"[^,= ]+(?:,[^,= ]+=[^,= ]+)* [^,= ]+=[^,= ]+(?:,[^,= ]+=[^,= ]+)*(?: [^,= ]+)?")
 
 
-class DelimitedColumns:
-    """Reads the lines of one stream."""
-
-    def __init__(self, fields: Sequence[RecordField], columns: Sequence[str], delimiter: str) -> None:
-        named = {field.name: field for field in fields}
-        self._fields = [named[name] for name in columns if name in named]
-        self._delimiter = delimiter.encode()
-        are_fields = len(self._fields) == len(columns)
-        self._can_read = are_fields and all(map(can_be_read, fields)) and len(self._delimiter) == 1
-
-    def columns(
-        self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
-    ) -> ColumnsAndMarks | None:
-        """As QuickReader has it."""
-        if not self._can_read:
-            return None
-        cells = CellWalk(values, b'"\r\xef')  # the last one begins a byte order mark
-        cells.require_utf8()
-        starts = _cut(cells, self._delimiter, len(self._fields))
-        if starts is None or self._has_time_texts(cells, starts):
-            return None
-        return {
-            field.name: cells.column(field, starts[at], starts[at + 1] - 1) for at, field in enumerate(self._fields)
-        }, cells.walk.fits
-
-    def _has_time_texts(self, cells: CellWalk, starts: Sequence[Places]) -> bool:
-        """Whether the first line has a time that is no number."""
-        model = cells.walk.first_fit()
-        if model is None:
-            return True
-        found = [
-            cells.walk.bytes_at(int(starts[at][model]), int(starts[at + 1][model] - starts[at][model]) - 1)
-            for at, field in enumerate(self._fields)
-            if field.type == "timestamp"
-        ]
-        return any(re.fullmatch(PATTERNS["whole"].encode(), one) is None for one in found if one)
-
-
 class InfluxColumns:
     """Reads the lines of one stream: those with the measurement and the names of the first one."""
 
@@ -93,7 +54,7 @@ class InfluxColumns:
         cells = CellWalk(values, b'"\\\r\0#\t')  # a tab before the measurement is no part of it
         cells.require_utf8()
         separators = [bytes([byte]) for byte in model if byte in b",= "]
-        starts = _cut(cells, b",= ", len(separators) + 1, separators)
+        starts = cut(cells, b",= ", len(separators) + 1, separators)
         parts = re.split(rb"[,= ]", model)
         if starts is None:
             return None
@@ -146,23 +107,3 @@ def _are(cells: CellWalk, begin: Places, end: Places, expected: bytes) -> Marks:
     cells.walk.at = begin
     marks: Marks = (end - begin == len(expected)) & cells.walk.is_next(expected)
     return marks
-
-
-def _cut(
-    cells: CellWalk, separators: bytes, count: int, in_order: Sequence[bytes] | None = None
-) -> list[Places] | None:
-    """Where each cell begins, and in the end what follows the line; lines with more or fewer cells are marked, and those whose
-    separators are others. None if most have more or fewer: then the texts are read, and each cell would cost a
-    walk over all lines."""
-    places = np.flatnonzero(is_any(cells.data, separators))
-    first, found = cells.first_and_count(places, count - 1)
-    cells.walk.fits &= found == count - 1
-    if not cells.walk.fits.any() or 2 * np.count_nonzero(cells.walk.fits) < len(cells.walk):
-        return None
-    starts = [cells.starts]
-    for at in range(count - 1):
-        here = places[np.minimum(first + at, len(places) - 1)]
-        if in_order is not None:
-            cells.walk.fits &= cells.data[here] == in_order[at][0]
-        starts.append(here + 1)
-    return [*starts, cells.ends + 1]

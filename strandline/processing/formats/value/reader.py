@@ -1,5 +1,4 @@
-"""Records that are one value, bare (a number or a text) or raw (any text or bytes): to JSON objects of one field beside those of
-the topic or the URL."""
+"""Records that are one value, a number or a text, to JSON objects with its field and the fields of the topic or the URL."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ from functools import lru_cache, partial
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.formats.columns.byte_walk import ByteWalk
 from strandline.processing.formats.columns.cell_walk import CellWalk
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks, is_whole
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
@@ -34,9 +32,9 @@ class BareValues:
 
     def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
         """Each value as a JSON object with its source's fields. `sources`: one of the headers of each record."""
-        return in_blocks(self._at_once, self._object, values, sources)
+        return in_blocks(self.at_once, self._object, values, sources)
 
-    def _at_once(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[bytes] | None:
+    def at_once(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[bytes] | None:
         """The objects of values that are all numbers for a field of numbers or times; None if one has to be looked at."""
         begins: dict[Members, bytes] = {}
         members = list(map(self._source_fields.members_of, sources))
@@ -59,14 +57,14 @@ class BareValues:
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
         """The values as a column of numbers."""
-        field = self._field_for_all(sources)
+        field = self.field_for_all(sources)
         if field is None or (field.type != "double" and not is_whole(field)):
             return None
         cells = CellWalk(values, b"")
         cells.walk.fits &= cells.ends > cells.starts
         return {field.name: cells.column(field, cells.starts, cells.ends)}, cells.walk.fits
 
-    def _field_for_all(self, sources: Sequence[bytes | None]) -> RecordField | None:
+    def field_for_all(self, sources: Sequence[bytes | None]) -> RecordField | None:
         """The field that the value goes into with any of the sources; None if it is not always the same."""
         found = {self._field_for(self._source_fields.members_of(source)) for source in sources}
         field = found.pop()
@@ -80,13 +78,13 @@ class BareValues:
         if isinstance(field, Rejection):
             return field
         try:
-            content = self._content(value, field)
+            content = self.content(value, field)
         except UnicodeDecodeError as error:
             return Rejection(REASON_DECODE, not_utf8(error))
         given = [name + b":" + content for name, content in members]
         return b"{" + b",".join([*given, msgspec.json.encode(field.name) + b":" + content]) + b"}"
 
-    def _content(self, value: bytes, field: RecordField) -> bytes:
+    def content(self, value: bytes, field: RecordField) -> bytes:
         """The value as JSON of the field. Raises UnicodeDecodeError."""
         text = value.decode().removeprefix("\ufeff")  # a byte order mark
         if text[:1] == '"':
@@ -95,31 +93,6 @@ class BareValues:
         if field.type != "string":
             text = text.strip()
         return json_of_text(text, field.type)
-
-
-class RawValues(BareValues):
-    """Reads whole records into one text field, chosen as for a bare value among those of type string. Nothing of the record is
-    left out."""
-
-    def __init__(self, fields: Sequence[RecordField], source_fields: SourceFields, *, is_base64: bool) -> None:
-        super().__init__([field for field in fields if field.type == "string"], source_fields)
-        self._is_base64 = is_base64
-
-    def _at_once(self, _values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> None:
-        return None
-
-    def columns(
-        self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
-    ) -> ColumnsAndMarks | None:
-        """The records as a column of texts."""
-        field = self._field_for_all(sources)
-        if field is None or self._is_base64:
-            return None
-        walk = ByteWalk(values)
-        return {field.name: walk.text(walk.ends - walk.at)}, walk.fits
-
-    def _content(self, value: bytes, field: RecordField) -> bytes:
-        return msgspec.json.encode(value if self._is_base64 else value.decode())
 
 
 def _field_for(fields: Sequence[RecordField], members: Members) -> RecordField | Rejection:

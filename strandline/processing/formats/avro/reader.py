@@ -30,7 +30,7 @@ from strandline.core.schemas.avro_schemas import (
     read_avro_schema,
     types_at,
 )
-from strandline.processing.formats.columns.avro_columns import avro_columns
+from strandline.processing.formats.avro.columns import avro_columns
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
 from strandline.processing.formats.timestamps import PER_SECOND, format_timestamp

@@ -14,7 +14,7 @@ from io import StringIO
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE
-from strandline.processing.formats.columns.line_columns import DelimitedColumns
+from strandline.processing.formats.csv.columns import DelimitedColumns
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.text_values import NUMBER, json_of_text
 

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from strandline.core.record_headers import QUERY_MARK, REASON_DECODE, unpack_header_values
-from strandline.processing.formats.columns.line_columns import InfluxColumns
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
+from strandline.processing.formats.influx.columns import InfluxColumns
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
 
 _NANOS_PER = {

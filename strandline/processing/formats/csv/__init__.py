@@ -1,0 +1,1 @@
+"""Lines of values with a delimiter between them."""

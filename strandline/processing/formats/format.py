@@ -1,0 +1,186 @@
+"""The contract of a record format: the part that reads records. `core/streams/format.py` has the part for documents and gateways.
+
+Each format has a folder in this package:
+
+* `format.py` contains one instance, `FORMAT`. Gateways and every Python worker import it, so it imports its other modules, numpy,
+  and pyarrow inside the methods;
+* `document.py`: the model of the options in the document of a stream;
+* `reader.py`: the class that makes JSON objects of records, and imports `columns.py` if the format has a fast path. Workers
+  import it before they are forked;
+* `columns.py`: the fast path, which reads plain records as columns;
+* `sample.py`: proposes the document of a stream from a sample.
+
+The table of the formats is in `core/streams/format_registry.py`. A package provides an instance of `Format` as an entry point of
+the group `strandline.formats`.
+
+What becomes of a record must be a function of its bytes and of its source (topic, query, headers), never of its neighbours or of
+how records are cut into calls. The methods that choose how records are read are called once for each task, not for each record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, runtime_checkable
+
+from strandline.core.errors import FunctionUnusable
+from strandline.core.json_paths import JsonPath
+from strandline.core.streams.format import StreamFormat
+from strandline.core.streams.format_registry import form_of, package_of
+
+if TYPE_CHECKING:
+    from strandline.core.streams.stream import StreamSpec
+    from strandline.processing.formats.columns.exploded_columns import ExplodedColumns
+    from strandline.processing.formats.columns.read_columns import QuickReader
+    from strandline.processing.formats.inference.sample import Proposed, Sample
+    from strandline.processing.formats.json_rows import Rows
+    from strandline.processing.formats.record_fields import JsonText, RecordField
+    from strandline.processing.formats.source_fields import Members, SourceFields
+    from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
+
+
+class FormatReader(Protocol):
+    """Reads the records of one stream."""
+
+    def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
+        """Return for each value a JSON object that contains its fields, or a `Rejection`; None for None. `sources`: one of the
+        headers of each record, or None. What becomes of a value depends only on it and its source."""
+
+
+@runtime_checkable
+class ArrayReader(FormatReader, Protocol):
+    """Reads records that can be exploded, and that aren't JSON."""
+
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """Read the record once, and return a function: index of an element -> the record with an array of only this element."""
+
+
+class SessionReader(Protocol):
+    """Reads the records of one partition in their order."""
+
+    @property
+    def sessions(self) -> Any:
+        """State after the records that were read. It is stored with slices."""
+
+    def begin(self, sessions: Any) -> None:
+        """Read other records, before which the state was this one."""
+
+    def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
+        """Yield the rows of the next records, in parts of whole records."""
+
+    def letter_of_row(self, row: bytes) -> bytes:
+        """Return the value of the dead letter of a row."""
+
+    def letters(self, value: bytes) -> Callable[[int], bytes]:
+        """Return a function: index of an element without a row -> value of its dead letter."""
+
+
+@dataclass(frozen=True)
+class ReaderRequest:
+    """Request for a reader of one stream."""
+
+    fields: tuple[RecordField, ...]
+    """Fields of the stream, as `Format.fields` returns them."""
+    options: Any
+    """Options of the stream, as `Format.read_options` returns them."""
+    explode: JsonPath | None
+    """Path of the array whose elements are rows. None if there is none."""
+    source_fields: SourceFields
+    """Fields that the sources of records fill."""
+    schemas: RegisteredSchemas | None = None
+    """Schemas of the registry. None unless `Format.uses_registry` is true."""
+
+
+class Format(StreamFormat):
+    """One format of records. An instance is a constant, is used in every process, and has no state."""
+
+    # Reading
+
+    rows_at: JsonPath | None = None
+    """Path of the array whose elements are rows, if that is so in each stream of the format."""
+    fills_in_sources = False
+    """True if the reader itself adds the fields that topic, query, and headers fill."""
+    columns_follow_paths = False
+    """True if the fast path reads fields with a path."""
+
+    def fields(self, fields: tuple[RecordField, ...]) -> tuple[RecordField, ...]:
+        """Return the fields of a stream, each with the path of its value in the objects of the reader."""
+        return fields
+
+    def read_options(self, stream: StreamSpec) -> Hashable:
+        """Return what the reader needs of the document in addition to the fields. It is pickled."""
+        return None
+
+    def uses_registry(self, options: Any) -> bool:
+        """Return True if each record names its schema in the schema registry."""
+        return False
+
+    def reader(self, request: ReaderRequest) -> FormatReader | None:
+        """Return the reader of a stream. None if records are the JSON objects. It defines what a record means; the fast path
+        must return the same.
+
+        A reader that is also an `ArrayReader` returns the dead letters of exploded records.
+        """
+        return None
+
+    def columns(self, request: ReaderRequest, reader: FormatReader | None) -> QuickReader | None:
+        """Return the fast path: it reads plain records as columns, and leaves the others to the reader. None if there is none."""
+        from strandline.processing.formats.columns.read_columns import QuickReader
+
+        return reader if isinstance(reader, QuickReader) else None
+
+    def element_columns(self, fields: Sequence[RecordField], array: JsonPath) -> ExplodedColumns | None:
+        """Return the fast path for records that are exploded. None if there is none."""
+        return None
+
+    def session_reader(
+        self,
+        fields: Sequence[RecordField],
+        texts: Callable[[Sequence[JsonText], Sequence[bytes | None]], Sequence[JsonText]],
+        members_of: Callable[[bytes | None], Members],
+    ) -> SessionReader:
+        """Return the reader of a stream, if `keeps_sessions` is true.
+
+        Args: texts: Returns the flat rows for rows and the sources of their records. members_of: Fields that a source fills.
+        """
+        raise NotImplementedError
+
+    # A document from a sample
+
+    sample_rank = 50
+    """Formats with a lower rank examine a sample first. Each text is a bare value, so this format is last (90)."""
+
+    def propose(self, name: str, sample: Sample) -> Proposed | None:
+        """Return a document for the stream `name`, and the records of the sample. None if the sample isn't of this format.
+
+        Raises NoSampleError if it is of this format, but no document can be proposed.
+        """
+        return None
+
+    def propose_for_records(self, name: str, records: Sequence[bytes]) -> Proposed | None:
+        """Return a document for records of a topic that aren't text. None if most of them aren't of this format."""
+        return None
+
+    # Files at the desk
+
+    file_suffix = ""
+    """Suffix of files that have the format as a whole, and not one record a line. Empty if there are none."""
+    file_name = ""
+    """Name of such a file, for messages."""
+
+    def file_records(self, file: BinaryIO, options: Any, name: str) -> Iterator[bytes]:
+        """Yield each record of such a file as it would be sent. Raises PermanentError. `name`: name of the file."""
+        raise NotImplementedError
+
+
+def format_of(name: str) -> Format:
+    """Return the format with this name. Raises FunctionUnusable if its package isn't installed or can't be used."""
+    form = form_of(name)
+    if form.unusable is not None:
+        raise form.unusable
+    if not isinstance(form, Format):
+        raise FunctionUnusable(
+            f"the format {name} of {package_of(name)} is a {type(form).__name__}, not a Format; install a release of the package "
+            "for this release of Strandline"
+        )
+    return form

@@ -1,0 +1,126 @@
+"""A sample of records, and the document that is proposed for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from strandline.ingest.gateway.framing import split_one_value
+from strandline.processing.formats.inference.field_types import number_of
+from strandline.processing.formats.inference.schemas import NoSampleError
+from strandline.processing.formats.record_fields import why_unreadable
+
+SAMPLE_RECORDS_MAX = 10_000
+"""Maximum number of records of a sample that are examined."""
+
+
+@dataclass
+class Proposal:
+    """A document for the sample, and what a person should know about it."""
+
+    document: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    records: int = 0
+    accepted: int = 0
+    """Rows that the document accepts."""
+    rejected: list[str] = field(default_factory=list)
+    """The reasons of the first rows that it rejects."""
+
+
+Proposed = tuple[Proposal, list[bytes]]
+"""A proposal, and the records of the sample as they would be sent."""
+
+
+@dataclass(frozen=True)
+class JsonSample:
+    """A sample that is JSON."""
+
+    records: list[Any]
+    """The values that can be read. At least one is an object."""
+    objects: list[dict[str, Any]]
+    """The values that are objects."""
+    notes: list[str]
+    """What a person should know about the sample."""
+
+    @property
+    def values(self) -> list[bytes]:
+        """The records as they would be sent."""
+        return [json.dumps(record).encode() for record in self.records]
+
+
+class Sample:
+    """A sample of records: a file, or lines that were made of the records of a topic."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    @cached_property
+    def text(self) -> str | None:
+        """The sample as text. None if it isn't UTF-8."""
+        try:
+            return self.content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            return None
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The first lines that aren't blank. Empty if the sample isn't text."""
+        lines = (self.text or "").split("\n")
+        return [line.removesuffix("\r") for line in lines if line.strip()][:SAMPLE_RECORDS_MAX]
+
+    @cached_property
+    def json(self) -> JsonSample | None:
+        """The sample as JSON. None if it doesn't begin as JSON. Raises NoSampleError if it contains no object."""
+        if self.text is None or self.text.lstrip()[:1] not in ("[", "{"):
+            return None
+        texts, program = _json_texts(self.text, self.lines)
+        texts = texts[:SAMPLE_RECORDS_MAX]
+        records = list(readable(texts))
+        unreadable = len(texts) - len(records)
+        if unreadable > len(records):
+            raise NoSampleError(
+                "the sample looks like JSON and most lines are none that can be read; give one object a line"
+            )
+        objects = [record for record in records if isinstance(record, dict)]
+        if not objects:
+            raise NoSampleError("the sample holds no JSON object; give one object a line, or an array of objects")
+        notes = []
+        if program is not None:
+            notes.append(
+                "the sample is one JSON value; requests by HTTP and pipeline run take it so, and strandline ingest one object a "
+                f"line: jq -c {program} FILE"
+            )
+        if unreadable:
+            notes.append(f"records of the sample that can't be read, and are left out: {unreadable:,}")
+        return JsonSample(records, objects, notes)
+
+
+def read_json(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError for what no stream takes: a text that can't be read, as one with half of a
+    surrogate pair, and a number that no field can hold."""
+    if (why := why_unreadable(text.encode())) is not None:
+        raise ValueError(why)
+    value = json.loads(text, parse_int=number_of)
+    json.dumps(value, allow_nan=False)  # raises for infinite numbers
+    return value
+
+
+def readable(texts: Sequence[str]) -> Iterator[Any]:
+    """The values of the texts that `read_json` reads."""
+    for text in texts:
+        with contextlib.suppress(ValueError):
+            yield read_json(text)
+
+
+def _json_texts(text: str, lines: list[str]) -> tuple[list[str], str | None]:
+    """The text of each record: of each element of an array, of one value on several lines, or each line; and by which program of
+    jq they would stand one a line, if they don't."""
+    found = split_one_value(text.encode())
+    if found is None:
+        return lines, None
+    program = "'.[]'" if text.lstrip()[0] == "[" else "." if len(lines) > 1 else None
+    return [one.decode() for one in found], program

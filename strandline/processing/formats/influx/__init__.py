@@ -1,0 +1,1 @@
+"""Lines of InfluxDB's protocol."""

@@ -1,0 +1,31 @@
+"""Proposes the document of a stream from JSON, or from a file of Parquet, whose rows become JSON objects."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+from strandline.processing.formats.inference.objects import propose_for_objects
+from strandline.processing.formats.inference.parquet_sample import declared_types, read_parquet
+from strandline.processing.formats.inference.sample import SAMPLE_RECORDS_MAX, Proposed, Sample
+
+_PARQUET_FILE = b"PAR1"
+
+
+def propose(name: str, sample: Sample) -> Proposed | None:
+    """See `Format.propose`."""
+    if sample.content.startswith(_PARQUET_FILE):
+        return _of_parquet(name, sample.content)
+    if sample.json is None:
+        return None
+    proposal = propose_for_objects(name, sample.json.objects)
+    proposal.notes += sample.json.notes
+    return proposal, sample.json.values
+
+
+def _of_parquet(name: str, sample: bytes) -> Proposed:
+    """Of a file of Parquet: its rows as JSON objects, with the types of its schema."""
+    rows, schema = read_parquet(sample, SAMPLE_RECORDS_MAX)
+    proposal = propose_for_objects(name, list(map(json.loads, rows)), declared=partial(declared_types, schema))
+    proposal.notes.append("a row of the file becomes a JSON object, where a file is read: pipeline run, ingest")
+    return proposal, rows

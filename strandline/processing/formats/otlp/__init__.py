@@ -1,0 +1,1 @@
+"""Requests with metrics of OpenTelemetry."""

@@ -1,0 +1,20 @@
+"""Requests with metrics of OpenTelemetry. Each data point is a row."""
+
+from __future__ import annotations
+
+from strandline.processing.formats.format import Format, FormatReader, ReaderRequest
+
+
+class OtlpFormat(Format):
+    name = "otlp"
+    content_type = b"application/x-protobuf"
+    has_line_files = True  # in JSON, as a collector writes them
+    rows_at = ("points",)
+
+    def reader(self, request: ReaderRequest) -> FormatReader:
+        from strandline.processing.formats.otlp.reader import OtlpMetrics
+
+        return OtlpMetrics()
+
+
+FORMAT = OtlpFormat()

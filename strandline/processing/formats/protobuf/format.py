@@ -1,0 +1,57 @@
+"""Messages of Protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from strandline.core.streams.format import NamedFile
+from strandline.processing.formats.format import Format, FormatReader, ReaderRequest
+
+if TYPE_CHECKING:
+    from strandline.core.document_model import DocumentModel
+    from strandline.core.streams.stream import StreamSpec
+
+
+class MessageTypes(NamedTuple):
+    """The types of the messages of a stream."""
+
+    descriptors: str | None
+    """Set of file descriptors in base64. None if each message names its schema."""
+    message: str | None
+    """Full name of the type. None if messages can have any type."""
+
+
+class ProtobufFormat(Format):
+    name = "protobuf"
+    options_description = (
+        "Of the format protobuf: the message type, or that each record names one in the schema registry."
+    )
+    requires_options = True
+    files: Mapping[str, NamedFile] = {"descriptor_file": NamedFile("descriptor", is_text=False)}
+    content_type = b"application/x-protobuf"
+    explodes = True
+    has_schema = True
+
+    def options(self) -> type[DocumentModel]:
+        from strandline.processing.formats.protobuf.document import ProtobufSpec
+
+        return ProtobufSpec
+
+    def read_options(self, stream: StreamSpec) -> Hashable:
+        return MessageTypes(stream.options.descriptor, stream.options.message)
+
+    def uses_registry(self, options: Any) -> bool:
+        return bool(options.descriptors is None)
+
+    def reader(self, request: ReaderRequest) -> FormatReader:
+        from strandline.processing.formats.protobuf.reader import ProtobufMessages, RegisteredProtobufMessages
+
+        descriptors, message = request.options
+        if descriptors is not None and message is not None:
+            return ProtobufMessages(request.fields, request.explode, descriptors, message)
+        assert request.schemas is not None
+        return RegisteredProtobufMessages(request.fields, request.explode, message, request.schemas)
+
+
+FORMAT = ProtobufFormat()

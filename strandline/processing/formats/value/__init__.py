@@ -1,0 +1,1 @@
+"""Bare values: a number or a text."""

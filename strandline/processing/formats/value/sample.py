@@ -1,0 +1,28 @@
+"""Proposes the document of a stream from bare values: any text is one a line."""
+
+from __future__ import annotations
+
+from strandline.processing.formats.inference.field_types import is_beyond, type_of
+from strandline.processing.formats.inference.sample import Proposal, Proposed, Sample
+from strandline.processing.formats.inference.schemas import unfitting_note
+from strandline.processing.formats.inference.text_hints import hint_of
+
+
+def propose(name: str, sample: Sample) -> Proposed | None:
+    """See `Format.propose`."""
+    return None if sample.text is None else _of_values(name, sample.lines)
+
+
+def _of_values(name: str, lines: list[str]) -> Proposed:
+    usual = [line for line in lines if not is_beyond(line)] or lines
+    proposed = type_of("value", [line.strip() for line in usual], is_text=True)
+    proposal = Proposal({"stream": name, "format": "value", "schema": {"value": proposed.spec["type"]}})
+    if proposed.unfitting:
+        proposal.notes.append(unfitting_note("value", proposed.spec, usual, proposed.unfitting))
+    if proposed.spec["type"] == "string" and (hint := hint_of("value", usual)) is not None:
+        proposal.notes.append(hint)
+    proposal.notes.append(
+        "add a field for what tells the devices apart, from the topic (mqtt: {fields}) or the URL's query"
+    )
+    proposal.notes.append("there is no time in the records: event_time: {from: log}")
+    return proposal, [line.encode() for line in lines]

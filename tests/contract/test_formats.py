@@ -1,0 +1,112 @@
+"""Every format does what `processing/formats/contract.py` says: those of Strandline, and the format of a package."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import fastavro
+import pytest
+
+from strandline.core.streams.format_registry import FORMATS, module_of
+from strandline.processing.formats.contract import FormatUnderTest, check_format
+from tests.property.test_columns import ALL, SCHEMA, SCHEMAS, WAYS, a_record
+from tests.property.test_columns import AVRO as AVRO_SCHEMA
+from tests.support.plugins import PLUGINS, forget_toys, install_toys
+from tests.support.waiting import stretched
+from tests.unit.test_telemetry import OTLP, protobuf, write_request
+
+TOY = "acme_frames"
+
+
+def of_way(name: str, *broken: bytes, **more: Any) -> FormatUnderTest:
+    """Return the format as `test_columns.py` has it, with plain records."""
+    write, document = WAYS[name]
+    chance = random.Random(3)
+    records = [write(a_record(chance, is_plain=True)) for _ in range(40)]
+    document = {"schema": SCHEMA, "csv": {"columns": list(SCHEMA)} if name == "csv" else None, **document}
+    return FormatUnderTest({key: one for key, one in document.items() if one is not None}, records, broken, **more)
+
+
+def avro_file() -> bytes:
+    from io import BytesIO
+
+    chance, file = random.Random(4), BytesIO()
+    records = [a_record(chance, is_plain=True) | {"spare": None} for _ in range(30)]
+    fastavro.writer(file, AVRO_SCHEMA, records)
+    return file.getvalue()
+
+
+def frames() -> FormatUnderTest:
+    from acme_frames.frame import SIZE, frame
+
+    good = [frame(f"pump-{at}", 1_764_000_000_000 + at, at / 4, "big") for at in range(20)]
+    broken = [b"", good[0][:-1], b"XX" + good[0][2:], frame("\u00e4", 1, 1.0, "big"), good[0] * 2]
+    document = {
+        "format": TOY,
+        "format_options": {"byte_order": "big"},
+        "schema": {"device": "string", "time": "timestamp", "value": "double?"},
+    }
+    assert len(good[0]) == SIZE
+    return FormatUnderTest(document, good, broken, sample=b"".join(good), topic=good)
+
+
+def lines(name: str) -> bytes:
+    return b"\n".join(of_way(name).good)
+
+
+TELEMETRY = {"schema": {"time": "timestamp?", "value": "double?"}}
+CASES: dict[str, Callable[[], FormatUnderTest]] = {
+    "json": lambda: of_way("json, paths", b"{", b"[1]", b'{"at":1}', sample=lines("json"), topic=of_way("json").good),
+    "value": lambda: of_way("value", b"x", b"", sample=b"1.5\n2.5\n3\n"),
+    "raw": lambda: of_way("raw", b"\xff"),
+    "csv": lambda: of_way("csv", b"a,b", b'"', b"\xff" * 3, sample=lines("csv")),
+    "msgpack": lambda: of_way("msgpack", b"\xc1", b"\x90", b"", topic=of_way("msgpack").good),
+    "cbor": lambda: of_way("cbor", b"\xff", b"\x80", b"", topic=of_way("cbor").good),
+    "influx": lambda: of_way("influx", b"m", b"# no", b"\xff x=1", has_columns=False, sample=lines("influx")),
+    "avro": lambda: of_way("avro", b"", b"\x02", sample=avro_file()),
+    "avro, registry": lambda: of_way("avro, registry", b"", b"\x01" * 9, schemas=SCHEMAS),
+    "protobuf": lambda: of_way("protobuf", b"\xff", b"\x0a\x05a"),
+    "debezium": lambda: of_way("debezium", b"{}", b'{"op":"x"}', b"[]", has_columns=False),
+    "otlp": lambda: FormatUnderTest(
+        {"format": "otlp", **TELEMETRY}, [protobuf(OTLP), json.dumps(OTLP).encode()], [b"{", b"\xff"], has_columns=False
+    ),
+    "prometheus": lambda: FormatUnderTest(
+        {"format": "prometheus", **TELEMETRY},
+        [write_request(({"__name__": "up", "job": job}, [(1.0, 1_764_000_000_000)])) for job in "ab"],
+        [b"", b"\xff\xff"],
+        has_columns=False,
+    ),
+    TOY: frames,
+}
+
+
+@pytest.fixture(autouse=True)
+def _toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    install_toys(monkeypatch, TOY)
+    yield
+    forget_toys(monkeypatch)
+
+
+def test_every_format_is_under_test() -> None:
+    # What a message of Sparkplug means depends on those before it: `tests/property/test_sparkplug_columns.py` checks it.
+    assert {name.partition(",")[0] for name in CASES} | {"sparkplug"} == {*FORMATS, TOY}
+    assert ALL
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_format_keeps_its_contract(name: str) -> None:
+    check_format(CASES[name]())
+
+
+def test_what_gateways_import_of_formats_is_light() -> None:
+    modules = [*(module_of(name, "format") for name in FORMATS), "acme_frames.format"]
+    program = f"import sys; sys.path.append({str(PLUGINS / TOY)!r})\nimport {', '.join(modules)}\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=stretched(60)
+    )
+    assert not {"pydantic", "numpy", "pyarrow", "fastavro", "google.protobuf", "cbor2"} & set(done.stdout.split())

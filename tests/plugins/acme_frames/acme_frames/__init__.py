@@ -1,0 +1,1 @@
+"""A format for Strandline: small binary frames. Defined outside of it, as any package could."""

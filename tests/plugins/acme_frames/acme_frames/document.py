@@ -1,0 +1,14 @@
+"""The options of frames in the document of a stream."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from strandline.core.document_model import DocumentModel
+
+
+class FramesSpec(DocumentModel):
+    """How frames are read."""
+
+    byte_order: Literal["little", "big"] = "little"
+    """Order of the bytes of a number."""
