@@ -27,7 +27,8 @@ def of_way(name: str, *broken: bytes, **more: Any) -> FormatUnderTest:
     """Return the format as `test_columns.py` has it, with plain records."""
     write, document = WAYS[name]
     chance = random.Random(3)
-    records = [write(a_record(chance, is_plain=True)) for _ in range(40)]
+    numbers = [{"n": chance.choice([None, 1, 300]), "at": 1_764_000_000_000 + 16 * at} for at in range(40)]
+    records = [write(a_record(chance, is_plain=True) | one) for one in numbers]
     document = {"schema": SCHEMA, "csv": {"columns": list(SCHEMA)} if name == "csv" else None, **document}
     return FormatUnderTest({key: one for key, one in document.items() if one is not None}, records, broken, **more)
 
@@ -59,7 +60,7 @@ def lines(name: str) -> bytes:
     return b"\n".join(of_way(name).good)
 
 
-TELEMETRY = {"schema": {"time": "timestamp?", "value": "double?"}}
+TELEMETRY = {"schema": {"metric": "string?", "name": "string?", "value": "double?"}}
 CASES: dict[str, Callable[[], FormatUnderTest]] = {
     "json": lambda: of_way("json, paths", b"{", b"[1]", b'{"at":1}', sample=lines("json"), topic=of_way("json").good),
     "value": lambda: of_way("value", b"x", b"", sample=b"1.5\n2.5\n3\n"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandline.core.streams.format_registry import package_of
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.times import time_zones
 from strandline.core.times.durations import FOREVER_MS
@@ -47,10 +48,12 @@ class CheckedInput:
     def identity(self, columns: Iterable[str]) -> Identity:
         """What results depend on that use these columns of the stream."""
         source = self.event_time_source
+        package = package_of(self.stream.format)
         return {
             "stream": self.name,
             "columns": sorted([name, self.stream.types[name]] for name in columns),
             "event_time": [source.field, source.or_log],
+            **({"format": [self.stream.format, package]} if package else {}),
         }
 
 
@@ -136,8 +139,9 @@ class CheckedPipeline:
 
     @property
     def packages(self) -> dict[str, str]:
-        """Functions of packages that the pipeline calls -> the package of each, with its release."""
-        return self.functions | {name: package for stage in self.stages for name, package in stage.packages}
+        """Functions and formats of packages that the pipeline uses -> the package of each, with its release."""
+        formats = {name: package for one in self.inputs if (package := package_of(name := one.stream.format))}
+        return self.functions | formats | {name: package for stage in self.stages for name, package in stage.packages}
 
     @property
     def reach_ms(self) -> int:
