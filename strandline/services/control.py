@@ -64,7 +64,7 @@ _LIMITED_MODULES = (
     "strandline.services.jobs.apply_documents",
     "strandline.services.jobs.previews",
     "strandline.processing.formats.undeclared",
-    "strandline.processing.formats.inference.proposals",
+    "strandline.processing.formats.proposals",
 )
 """Modules of the functions that run with limits."""
 CHANGES_TIMEOUT_S = 30.0

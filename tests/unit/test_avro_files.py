@@ -19,8 +19,8 @@ import pytest
 from strandline.core.errors import PermanentError
 from strandline.core.files.avro_files import BLOCK_BYTES_MAX, AvroFile
 from strandline.processing.desk.record_files import read_records
-from strandline.processing.formats.inference.proposals import infer_stream
 from strandline.processing.formats.inference.schemas import NoSampleError
+from strandline.processing.formats.proposals import infer_stream
 from strandline.processing.formats.record_rows import RecordFormat
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "long"}]}

@@ -25,8 +25,8 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import split_json
 from strandline.processing.desk.record_files import read_records
 from strandline.processing.formats.decoder import Decoder
-from strandline.processing.formats.inference.proposals import NoSampleError, Proposal, infer_from_topic, infer_stream
 from strandline.processing.formats.inference.text_hints import time_patterns
+from strandline.processing.formats.proposals import NoSampleError, Proposal, infer_from_topic, infer_stream
 from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.event_time import EventTimeSource

@@ -13,7 +13,7 @@ from strandline.core.errors import InvalidDocument, TooExpensive
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import NewestRecords
-from strandline.processing.formats.inference.proposals import infer_from_topic
+from strandline.processing.formats.proposals import infer_from_topic
 from strandline.processing.kinds.windows.limits import WINDOWS_MAX
 from strandline.services import control
 from strandline.services.control import _LIMITED_MODULES, ControlSettings

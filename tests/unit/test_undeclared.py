@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.formats.inference.proposals import NoSampleError, infer_from_topic
+from strandline.processing.formats.proposals import NoSampleError, infer_from_topic
 from strandline.processing.formats.undeclared import NAMES_MAX, undeclared_fields
 
 

@@ -7,17 +7,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from strandline.core.documents import Path
 from strandline.core.errors import StrandlineError
 
 if TYPE_CHECKING:  # every Python worker imports this module, but not pydantic
     from strandline.core.document_model import DocumentModel
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.entrances import MqttSpec
+    from strandline.core.streams.fields import FieldSpec
 
 ANOTHER_STREAM = "register a stream of another name for it, and a job that reads that one"
 """Remedy for a change that a stream can't have, for messages."""
+
+
+class StreamDocument(Protocol):
+    """The document of a stream, as formats use it: a `StreamSpec`, which imports this module."""
+
+    @property
+    def stream(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def fields(self) -> Mapping[str, FieldSpec]: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def mqtt(self) -> MqttSpec | None: ...
+    @property
+    def explode_path(self) -> str | None: ...
+    @property
+    def options(self) -> Any: ...
 
 
 class NamedFile(NamedTuple):
@@ -91,15 +113,15 @@ class StreamFormat:
         of a package are in `format_options`. None if the format has no options."""
         return None
 
-    def problems(self, stream: StreamSpec) -> Iterator[tuple[Path, str]]:
+    def problems(self, stream: StreamDocument) -> Iterator[tuple[Path, str]]:
         """Yield the problems that only streams of this format have, each with its path in the document and the remedy."""
         return iter(())
 
-    def refused_changes(self, old: StreamSpec, new: StreamSpec) -> Iterator[str]:
+    def refused_changes(self, old: StreamDocument, new: StreamDocument) -> Iterator[str]:
         """Yield reasons why a stream of this format can't be changed while jobs read it. See `ANOTHER_STREAM`."""
         return iter(())
 
-    def problems_of_lookup(self, stream: StreamSpec, *, deletes: bool) -> Iterator[str]:
+    def problems_of_lookup(self, stream: StreamDocument, *, deletes: bool) -> Iterator[str]:
         """Yield reasons why a lookup can't follow a stream of this format. `deletes`: the lookup says which rows are deleted."""
         return iter(())
 
@@ -123,7 +145,7 @@ class StreamFormat:
         can't."""
         return None
 
-    def value_rows(self, stream: StreamSpec) -> ValueRows | None:
+    def value_rows(self, stream: StreamDocument) -> ValueRows | None:
         """Return the form of records that are rows of values. None if records aren't."""
         return None
 

@@ -11,7 +11,7 @@ from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.columns.read_columns import ROWS_MIN, ReadColumns
 from strandline.processing.formats.decoder import Decoder
-from strandline.processing.formats.inference.proposals import infer_from_topic, infer_stream
+from strandline.processing.formats.proposals import infer_from_topic, infer_stream
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
 from strandline.processing.pipelines.event_time import EventTimeSource

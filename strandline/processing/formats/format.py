@@ -25,11 +25,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, runtime_checkable
 
 from strandline.core.errors import FunctionUnusable
 from strandline.core.json_paths import JsonPath
-from strandline.core.streams.format import StreamFormat
+from strandline.core.streams.format import StreamDocument, StreamFormat
 from strandline.core.streams.format_registry import form_of, package_of
 
 if TYPE_CHECKING:
-    from strandline.core.streams.stream import StreamSpec
     from strandline.processing.formats.columns.exploded_columns import ExplodedColumns
     from strandline.processing.formats.columns.read_columns import QuickReader
     from strandline.processing.formats.inference.sample import Proposed, Sample
@@ -107,7 +106,7 @@ class Format(StreamFormat):
         """Return the fields of a stream, each with the path of its value in the objects of the reader."""
         return fields
 
-    def read_options(self, stream: StreamSpec) -> Hashable:
+    def read_options(self, stream: StreamDocument) -> Hashable:
         """Return what the reader needs of the document in addition to the fields. It is pickled."""
         return None
 

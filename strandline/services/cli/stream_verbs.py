@@ -100,7 +100,7 @@ def _yaml(document: dict[str, Any]) -> str:
 
 
 def _of_file(name: str, sample: bytes) -> dict[str, Any]:
-    from strandline.processing.formats.inference.proposals import infer_stream
+    from strandline.processing.formats.proposals import infer_stream
 
     try:
         check_name(name)

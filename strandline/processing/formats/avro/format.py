@@ -12,7 +12,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 
 if TYPE_CHECKING:
     from strandline.core.document_model import DocumentModel
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.format import StreamDocument
     from strandline.processing.formats.inference.sample import Proposed, Sample
 
 
@@ -33,7 +33,7 @@ class AvroFormat(Format):
 
         return AvroSpec
 
-    def problems(self, stream: StreamSpec) -> Iterator[tuple[Path, str]]:
+    def problems(self, stream: StreamDocument) -> Iterator[tuple[Path, str]]:
         """Yield the problems of fields that a union makes ambiguous."""
         if stream.options.written_by is None:
             return
@@ -50,7 +50,7 @@ class AvroFormat(Format):
             except ValueError as error:
                 yield ("schema", name), str(error)
 
-    def read_options(self, stream: StreamSpec) -> Hashable:
+    def read_options(self, stream: StreamDocument) -> Hashable:
         """Return the schema of all records as JSON. None if each record names its schema."""
         schema: str | None = stream.options.written_by
         return schema

@@ -26,7 +26,8 @@ class CborFormat(Format):
         from strandline.processing.formats.cbor.reader import cbor_maps
         from strandline.processing.formats.inference.objects import propose_for_maps
 
-        return propose_for_maps(name, self.name, cbor_maps(), records)
+        read = cbor_maps().objects(records, [None] * len(records))
+        return propose_for_maps(name, self.name, read, records)
 
 
 FORMAT = CborFormat()

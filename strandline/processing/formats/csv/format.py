@@ -12,7 +12,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 
 if TYPE_CHECKING:
     from strandline.core.document_model import DocumentModel
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.format import StreamDocument
     from strandline.processing.formats.inference.sample import Proposed, Sample
 
 
@@ -30,7 +30,7 @@ class CsvFormat(Format):
 
         return CsvSpec
 
-    def problems(self, stream: StreamSpec) -> Iterator[tuple[Path, str]]:
+    def problems(self, stream: StreamDocument) -> Iterator[tuple[Path, str]]:
         """Yield the problems of columns: each is a field, or a path of a field names it."""
         columns = self.value_rows(stream).columns
         read = {name: field.joined or [field.path or ""] for name, field in stream.fields.items() if field.source}
@@ -48,16 +48,16 @@ class CsvFormat(Format):
                     f"'{column}' is not a field of the schema{did_you_mean(column, stream.fields)}",
                 )
 
-    def refused_changes(self, old: StreamSpec, new: StreamSpec) -> Iterator[str]:
+    def refused_changes(self, old: StreamDocument, new: StreamDocument) -> Iterator[str]:
         if self.value_rows(old) != self.value_rows(new):
             yield f"what a line of csv is: values are told by their place, and senders don't change all at once; {ANOTHER_STREAM}"
 
-    def value_rows(self, stream: StreamSpec) -> ValueRows:
+    def value_rows(self, stream: StreamDocument) -> ValueRows:
         options = stream.options
         columns = options.columns if options and options.columns else stream.fields
         return ValueRows(options.delimiter if options else ",", tuple(columns))
 
-    def read_options(self, stream: StreamSpec) -> ValueRows:
+    def read_options(self, stream: StreamDocument) -> ValueRows:
         return self.value_rows(stream)
 
     def reader(self, request: ReaderRequest) -> FormatReader:

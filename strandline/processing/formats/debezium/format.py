@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from strandline.processing.formats.format import Format, FormatReader, ReaderRequest
 
 if TYPE_CHECKING:
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.format import StreamDocument
     from strandline.processing.formats.inference.sample import Proposed, Sample
     from strandline.processing.formats.record_fields import RecordField
 
@@ -22,7 +22,7 @@ class DebeziumFormat(Format):
     columns_follow_paths = True
     sample_rank = 10
 
-    def problems_of_lookup(self, stream: StreamSpec, *, deletes: bool) -> Iterator[str]:
+    def problems_of_lookup(self, stream: StreamDocument, *, deletes: bool) -> Iterator[str]:
         if not deletes:
             yield (
                 f"stream '{stream.stream}' has changes of a table, which delete rows, too: declare a field there, as "

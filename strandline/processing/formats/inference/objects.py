@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strandline.core.json_paths import STEPS_MAX, path_text
 from strandline.processing.formats.inference.sample import Proposal, Proposed, readable
 from strandline.processing.formats.inference.schemas import Path, leaves, schema_of
-
-if TYPE_CHECKING:
-    from strandline.processing.formats.format import FormatReader
+from strandline.processing.formats.record_fields import JsonText
 
 
-def propose_for_maps(name: str, format_name: str, reader: FormatReader, records: Sequence[bytes]) -> Proposed | None:
-    """Return a document for maps that a reader makes JSON objects of. None if it can't read most of the records."""
-    objects = [one for one in reader.objects(records, [None] * len(records)) if isinstance(one, bytes)]
+def propose_for_maps(
+    name: str, format_name: str, read: Sequence[JsonText], records: Sequence[bytes]
+) -> Proposed | None:
+    """Return a document for records of a format that are maps. `read`: JSON objects of the records. None if most aren't maps."""
+    objects = [one for one in read if isinstance(one, bytes)]
     if 2 * len(objects) < len(records):
         return None
     maps = list(readable([one.decode() for one in objects]))

@@ -26,7 +26,8 @@ class MsgpackFormat(Format):
         from strandline.processing.formats.inference.objects import propose_for_maps
         from strandline.processing.formats.msgpack.reader import msgpack_maps
 
-        return propose_for_maps(name, self.name, msgpack_maps(), records)
+        read = msgpack_maps().objects(records, [None] * len(records))
+        return propose_for_maps(name, self.name, read, records)
 
 
 FORMAT = MsgpackFormat()

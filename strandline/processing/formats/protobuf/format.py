@@ -10,7 +10,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 
 if TYPE_CHECKING:
     from strandline.core.document_model import DocumentModel
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.format import StreamDocument
 
 
 class MessageTypes(NamedTuple):
@@ -38,7 +38,7 @@ class ProtobufFormat(Format):
 
         return ProtobufSpec
 
-    def read_options(self, stream: StreamSpec) -> Hashable:
+    def read_options(self, stream: StreamDocument) -> Hashable:
         return MessageTypes(stream.options.descriptor, stream.options.message)
 
     def uses_registry(self, options: Any) -> bool:

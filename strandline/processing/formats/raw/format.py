@@ -10,7 +10,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 
 if TYPE_CHECKING:
     from strandline.core.document_model import DocumentModel
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.format import StreamDocument
 
 
 class RawFormat(Format):
@@ -25,12 +25,12 @@ class RawFormat(Format):
 
         return RawSpec
 
-    def problems(self, stream: StreamSpec) -> Iterator[tuple[Path, str]]:
+    def problems(self, stream: StreamDocument) -> Iterator[tuple[Path, str]]:
         whole = [name for name, field in stream.fields.items() if field.path == "$"]
         if all(stream.fields[name].type != "string" for name in whole or stream.fields):
             yield ("schema", *whole), "a raw record goes into a field of type string, and there is none"
 
-    def read_options(self, stream: StreamSpec) -> Hashable:
+    def read_options(self, stream: StreamDocument) -> Hashable:
         """Return True if records are written in base64."""
         return stream.options is not None and stream.options.encoding == "base64"
 

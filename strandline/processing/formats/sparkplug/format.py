@@ -9,7 +9,7 @@ from strandline.core.documents import Path
 from strandline.processing.formats.format import Format, SessionReader
 
 if TYPE_CHECKING:
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.format import StreamDocument
     from strandline.processing.formats.record_fields import JsonText, RecordField
     from strandline.processing.formats.source_fields import Members
 
@@ -23,7 +23,7 @@ class SparkplugFormat(Format):
     sender = "MQTT"
     keeps_sessions = True
 
-    def problems(self, stream: StreamSpec) -> Iterator[tuple[Path, str]]:
+    def problems(self, stream: StreamDocument) -> Iterator[tuple[Path, str]]:
         levels = dict(stream.mqtt.fields) if stream.mqtt else {}
         if stream.partitions > 1 and (stream.key is None or levels.get(stream.key) != _NODE_LEVEL):
             yield (
@@ -32,7 +32,7 @@ class SparkplugFormat(Format):
                 f"('key: node', 'mqtt: {{fields: {{node: {_NODE_LEVEL}}}}}'), or 'partitions: 1'",
             )
 
-    def problems_of_lookup(self, stream: StreamSpec, *, deletes: bool) -> Iterator[str]:
+    def problems_of_lookup(self, stream: StreamDocument, *, deletes: bool) -> Iterator[str]:
         yield f"stream '{stream.stream}' is of Sparkplug, whose records depend on those before; follow what a job emits"
 
     def session_reader(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from strandline.processing.formats.format import Format, FormatReader, ReaderRequest
 
 if TYPE_CHECKING:
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.format import StreamDocument
     from strandline.processing.formats.inference.sample import Proposed, Sample
 
 
@@ -22,7 +22,7 @@ class ValueFormat(Format):
     fills_in_sources = True
     sample_rank = 90
 
-    def refused_changes(self, old: StreamSpec, new: StreamSpec) -> Iterator[str]:
+    def refused_changes(self, old: StreamDocument, new: StreamDocument) -> Iterator[str]:
         given = new.mqtt.fields.keys() if new.mqtt else set()
         is_told = any(field.path == "$" for one in (old, new) for field in one.fields.values())
         for name in sorted(new.fields.keys() - old.fields.keys() - given):

@@ -11,7 +11,7 @@ from strandline.core.document_values import check_name
 from strandline.core.errors import Conflict
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import format_retention
-from strandline.processing.formats.inference.proposals import infer_from_topic
+from strandline.processing.formats.proposals import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.services.jobs.arrivals import ArrivalsAsked

@@ -13,7 +13,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 if TYPE_CHECKING:
     from acme_frames.reader import FrameReader
     from strandline.core.document_model import DocumentModel
-    from strandline.core.streams.stream import StreamSpec
+    from strandline.core.streams.format import StreamDocument
     from strandline.processing.formats.inference.sample import Proposed, Sample
 
 
@@ -29,12 +29,12 @@ class FramesFormat(Format):
 
         return FramesSpec
 
-    def problems(self, stream: StreamSpec) -> Iterator[tuple[Path, str]]:
+    def problems(self, stream: StreamDocument) -> Iterator[tuple[Path, str]]:
         for name in stream.fields:
             if name not in ("device", "time", "value"):
                 yield ("schema", name), "a frame has device, time, and value; remove the field"
 
-    def read_options(self, stream: StreamSpec) -> Hashable:
+    def read_options(self, stream: StreamDocument) -> Hashable:
         return stream.options.byte_order if stream.options is not None else "little"
 
     def reader(self, request: ReaderRequest) -> FormatReader:
