@@ -249,7 +249,7 @@ class StreamSpec(_FormatOptions):
 
     def _contradictions_of_http(self, http: HttpSpec, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         for number, accepted in enumerate(http.accept):
-            if accepted != "untyped" and not form.is_json:
+            if accepted != "untyped" and form.unusable is None and not form.is_json:
                 yield (
                     ("http", "accept", number),
                     f"a {accepted} becomes a JSON object, and the stream's format is {self.format}; use 'format: json'",
