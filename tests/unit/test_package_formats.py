@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import strandline
 from strandline.core.documents import YamlDocument
 from strandline.core.errors import FunctionUnusable, InvalidDocument
 from strandline.core.streams.format_registry import form_of, package_of
@@ -182,3 +184,14 @@ def test_files_that_options_name_are_written_into_the_document(tmp_path: Path, m
     assert '"byte_order": "big"' in with_files(text.encode(), tmp_path / "frames.yaml").decode().replace(
         'byte_order: "big"', '"byte_order": "big"'
     )
+
+
+def test_no_code_outside_the_folder_of_a_format_asks_which_one_it_is() -> None:
+    root = Path(strandline.__file__).parent
+    asked = [
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if re.search(r"""\b(format|form\.name|config\.name) (==|!=|in|not in) \(?["']""", path.read_text())
+    ]
+    # A protocol that is of one format: InfluxDB's writes.
+    assert [path for path in asked if not path.startswith("processing/formats/")] == ["ingest/http/influx_api.py"]
