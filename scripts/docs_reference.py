@@ -200,7 +200,7 @@ def pipeline_fields() -> str:
     lines = [
         "# Fields of the documents",
         "",
-        "Made from the JSON Schema of both documents. [Streams and pipelines](../pipeline.md) says what they mean to each other.",
+        "All fields, from the JSON Schema of the documents. [Streams and pipelines](../pipeline.md) explains them.",
         "",
     ]
     definitions: dict[str, Any] = schema["$defs"]  # type: ignore[assignment]

@@ -11,7 +11,7 @@ from tests.simulation.world import World
 
 
 def wrong_times(world: World, slices: list[SliceRow]) -> list[str]:
-    """Where a recorded watermark, or what a slice closed, is not what the rule of docs/pipeline.md gives, by the log alone."""
+    """Where a recorded watermark, or what a slice closed, is not what the rule of docs/event-time.md gives, by the log alone."""
     findings = []
     reached: dict[int, int] = {}
     closed_ms: int | None = None

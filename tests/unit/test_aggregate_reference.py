@@ -15,9 +15,7 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcom
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "pipeline.md"
-SECTION = re.split(r"^##+ ", REFERENCE.read_text(), flags=re.MULTILINE)
-(TEXT,) = [one for one in SECTION if one.startswith("Aggregates\n")]
+TEXT = (Path(__file__).parents[2] / "docs" / "aggregates.md").read_text()
 RECORDS = [line for line in TEXT.split("```")[1].removeprefix("json\n").splitlines() if line]
 ROWS = [[cell.strip() for cell in line.split(" | ")] for line in TEXT.splitlines() if line.startswith("| `")]
 EXAMPLES = [(row[-2].strip("`"), json.loads(row[-1].removesuffix("|").strip(" `"))) for row in ROWS]

@@ -246,5 +246,5 @@ def test_what_a_replay_cannot_help_is_said_with_what_can() -> None:
 def test_the_reasons_are_all_those_that_are_given_and_the_docs_say_what_helps() -> None:
     given = {value for name, value in vars(record_headers).items() if name.startswith("REASON_")}
     assert {*get_args(record_headers.DeadLetterReason)} == given - {"duplicate"}
-    page = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "dead-letters.md").read_text()
     assert all(f"| `{reason}` |" in page for reason in get_args(record_headers.DeadLetterReason))

@@ -699,13 +699,14 @@ def test_every_command_of_the_page_runs(api: Api, say: Say, monkeypatch: pytest.
             Path(target).write_text(said.out)
 
 
-@pytest.mark.parametrize("section", ["Branches", "Joins", "Joins of two streams"])
+@pytest.mark.parametrize("section", ["Branches", "Join two branches", "Join two streams"])
 def test_an_example_of_the_reference_runs(say: Say, monkeypatch: pytest.MonkeyPatch, section: str) -> None:
     """Its commands, and the pipeline that it shows, which is the one of the example."""
-    text = (ROOT / "docs" / "pipeline.md").read_text().partition(f"### {section}\n")[2].partition("\n### ")[0]
+    page = "steps.md" if section == "Branches" else "joins.md"
+    text = (ROOT / "docs" / page).read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     monkeypatch.chdir(ROOT)
     (pipeline,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    file = {"Joins of two streams": "stream-joins"}.get(section, section.lower())
+    file = {"Branches": "branches", "Join two branches": "joins", "Join two streams": "stream-joins"}[section]
     assert (ROOT / "examples" / f"{file}.yaml").read_text().endswith(f"---\n{pipeline}")
     (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     commands = block.splitlines()
@@ -714,11 +715,11 @@ def test_an_example_of_the_reference_runs(say: Say, monkeypatch: pytest.MonkeyPa
     assert (run.code, explain.code, test.code) == (0, 0, 0), (run.err, explain.err, test.err)
     wanted = {
         "Branches": "results: 7 of alarms, 23 of per_turbine, 3 of turbine_hour, 4 of per_site",
-        "Joins": "results: 4 of shipped, 4 of hourly",
-        "Joins of two streams": "results: 4 of shipped, 4 of hourly",
+        "Join two branches": "results: 4 of shipped, 4 of hourly",
+        "Join two streams": "results: 4 of shipped, 4 of hourly",
     }
     assert wanted[section] in " ".join(run.out.split())
-    told = {"Branches": "by turbine and site_id", "Joins": "orders", "Joins of two streams": "orders has 1w"}
+    told = {"Branches": "by turbine and site_id", "Join two branches": "orders", "Join two streams": "orders has 1w"}
     assert told[section] in " ".join(explain.out.split())
 
 

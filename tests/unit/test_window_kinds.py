@@ -28,8 +28,8 @@ def test_the_example_of_a_kind_passes_its_tests(kind: str, say: Say) -> None:
 
 
 def test_each_window_on_the_page_is_one_of_an_example() -> None:
-    page = (ROOT / "docs" / "pipeline.md").read_text()
-    of_kinds = page.partition("#### Sessions")[2].partition("\n### ")[0]
+    page = (ROOT / "docs" / "windows.md").read_text()
+    of_kinds = page.partition("## Sessions")[2]
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", of_kinds, re.DOTALL)]
     assert len(blocks) == len(KINDS)
     examples = [(ROOT / "examples" / f"{kind}.yaml").read_text() for kind in KINDS]

@@ -1,4 +1,4 @@
-"""The watermark of each slice and what the slice closes, worked out again: by the rule in docs/pipeline.md, from the records that
+"""The watermark of each slice and what the slice closes, worked out again: by docs/event-time.md, from the records that
 were used and the silences that are recorded. And the silences themselves, which the log's times bound.
 
 Nothing that the ledger says of event time is taken for true, but silence: nobody else could count it.

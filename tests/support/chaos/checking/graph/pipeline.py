@@ -97,7 +97,7 @@ def _results(judged: list[Judged], pace: Pace, version: Version, stream: str) ->
 
 
 def sessions(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, list[Judged]]]:
-    """Start, end and records, by partition and offset, of each session of one key. By docs/pipeline.md: a gap ends one, and a
+    """Start, end and records, by partition and offset, of each session of one key. By docs/windows.md: a gap ends one, and a
     chain that goes on is cut the greatest length behind its first record's pane, and then at each multiple of that length. The
     greatest length is a whole number of gaps, so a pane is as long as a gap."""
     gap_ms, max_ms = pace.short_ms, pace.long_ms
