@@ -39,6 +39,7 @@ from strandline.processing.slices.watermark import (
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
     from strandline.ledger.ledger import Ledger
+    from strandline.ledger.progress import JobProgress
 
 
 @dataclass(frozen=True)
@@ -185,13 +186,27 @@ class SlicePlanner:
         still there and the one that the job has read. Raises Conflict when it is not. Raises Fenced when a newer run has planned
         a slice: this run may have another version and would emit other results.
         """
-        job = self._settings.job
-        done = self._ledger.last_slice(job)
+        progress = self._progress()
+        planned = self.propose(progress, committed)
+        if planned is None or planned == progress.last_slice:
+            return planned
+        failpoint("plan.before_record")
+        self._ledger.plan_slice(planned)
+        failpoint("plan.recorded")
+        return planned
+
+    def propose(self, progress: JobProgress, committed: int = 0) -> SliceRow | None:
+        """As `next_slice`, but without recording the slice. `progress`: what the ledger contains of the job now.
+
+        A slice that is already planned is returned as it is in `progress`.
+        """
+        job, done = self._settings.job, progress.last_slice
         if committed:
             self._require_commit_of(committed, done)
         if done is None or not self._has_ends:
             self.record_range()
-            done = done or self._ledger.last_slice(job)
+            progress = self._progress()
+            done = progress.last_slice
             if done is None and not self._settings.is_whole:
                 return None
         if done is not None and done.epoch > self._settings.epoch:
@@ -200,10 +215,9 @@ class SlicePlanner:
             )
         if done is not None and done.status is SliceStatus.PLANNED:
             return done
-        row = self._ledger.job(job)
+        row, checkpoint = progress.job, progress.last_checkpoint
         if row.desired is Desired.STOPPED or row.version != self._settings.version:
             return None
-        checkpoint = self._ledger.last_checkpoint(job)
         is_draining = row.desired is Desired.DRAINED or row.ends is not None
         try:
             planned = self._cut(done, checkpoint, row.ends, draining=is_draining)
@@ -215,7 +229,14 @@ class SlicePlanner:
             self._continuity.doubt(error)
             return None
         self._continuity.trust()
-        return None if planned is None else self._plan(planned)
+        return None if planned is None else self._by_versions(planned)
+
+    def _progress(self) -> JobProgress:
+        job = self._settings.job
+        found = self._ledger.progress_of([job]).get(job)
+        if found is None:
+            raise NotFound(f"There is no job {job}.")
+        return found
 
     def _require_commit_of(self, number: int, last: SliceRow | None) -> None:
         """Raise LedgerBehind unless the ledger contains the commit of slice `number`. `last`: the last slice in the ledger."""
@@ -231,8 +252,8 @@ class SlicePlanner:
             evidence = f"it contains no slice, and this run ({self._settings.epoch}) has committed slice {number}"
             raise LedgerBehind.of(job, evidence)
 
-    def _plan(self, planned: SliceRow) -> SliceRow | None:
-        """Record the slice with the schema in force, and return it; None when another run has to."""
+    def _by_versions(self, planned: SliceRow) -> SliceRow | None:
+        """The slice with the schema and the lookups in force; None when another run has to plan it."""
         if self._schema is not None:
             versions = self._schema.versions()
             if versions is None:
@@ -241,12 +262,7 @@ class SlicePlanner:
         lookups = self._lookups.versions()
         if lookups is None:
             return None
-        if lookups:
-            planned = replace(planned, lookup_versions=lookups)
-        failpoint("plan.before_record")
-        self._ledger.plan_slice(planned)
-        failpoint("plan.recorded")
-        return planned
+        return replace(planned, lookup_versions=lookups) if lookups else planned
 
     def _lacks_a_partition(self, planned: SliceRow) -> bool:
         """Whether the topic has a partition that the slice, which is not recorded yet, doesn't know of. Asked after the ends: so

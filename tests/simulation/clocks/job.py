@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from strandline.core.errors import LogUnavailable
+from strandline.ledger.progress import JobProgress
 from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, Offsets, SliceKind, SliceRow, SliceStatus
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
@@ -66,6 +67,9 @@ class MemoryLedger:
         self.slice: SliceRow | None = None
         self.checkpoint: CheckpointRow | None = None
         self._job: Any = SimpleNamespace(desired=Desired.RUNNING, version=1, ends=None)
+
+    def progress_of(self, names: list[str]) -> dict[str, JobProgress]:
+        return {name: JobProgress(self._job, self.slice, self.checkpoint) for name in names}
 
     def last_slice(self, job: str) -> SliceRow | None:
         return self.slice
