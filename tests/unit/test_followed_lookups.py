@@ -119,7 +119,7 @@ def test_a_check_without_a_stack_needs_the_stream_that_a_lookup_follows() -> Non
     for known in (LOOKUP + "---\n" + REGISTRY, QUERY):
         judged = check_without_stack("---\n".join((known, STREAM, PIPELINE)).encode(), "a")
         assert judged is not None
-        assert judged.valid
+        assert judged.problems == []
 
 
 # Applying, following, and what is told of it

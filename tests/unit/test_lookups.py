@@ -252,7 +252,7 @@ def test_a_check_without_a_stack_needs_the_lookup_in_the_text() -> None:
     assert check_without_stack((PIPELINE + "---\n" + STREAM).encode(), "a") is None
     judged = check_without_stack("---\n".join((PIPELINE, STREAM, LOOKUP)).encode(), "a")
     assert judged is not None
-    assert judged.valid
+    assert judged.problems == []
 
 
 @pytest.fixture

@@ -323,7 +323,7 @@ def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_
 def test_a_cascade_over_two_jobs_is_checked_without_a_stack() -> None:
     """The stream between them is in no document, and nobody has to be asked for it."""
     both = check_without_stack("---\n".join((STREAM, MINUTES, HOURS)).encode(), "farm.yaml")
-    assert both is not None and both.valid
+    assert both is not None and both.problems == []
     assert [stage.emits for stage in both.stages] == [
         ["stream: turbine-minute", "elasticsearch: turbine-minute"],
         ["stream: turbine-hour"],
