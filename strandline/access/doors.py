@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from strandline.access.doorkeeper import Doorkeeper
 from strandline.core.settings import Settings
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import GatewayLedger
 
 
-def open_doorkeeper(settings: Settings, ledger: Ledger) -> Doorkeeper | None:
+def open_doorkeeper(settings: Settings, ledger: GatewayLedger) -> Doorkeeper | None:
     """None without authentication: then every caller may do everything. The caller closes it, before the ledger.
 
     Raises InvalidSettings when what is set of an OIDC provider can't be used.
@@ -29,7 +29,7 @@ def open_doorkeeper(settings: Settings, ledger: Ledger) -> Doorkeeper | None:
     return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s, issuer=issuer)
 
 
-def open_token_keys(settings: Settings, ledger: Ledger) -> Doorkeeper:
+def open_token_keys(settings: Settings, ledger: GatewayLedger) -> Doorkeeper:
     """A doorkeeper of tokens for who checks signatures, which a stream's document asks for, whatever `STRANDLINE_AUTH` says. The
     caller closes it, before the ledger."""
     return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s)

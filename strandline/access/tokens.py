@@ -19,7 +19,7 @@ from typing import NamedTuple
 from strandline.access.rights import ALL_STREAMS, Principal
 from strandline.core.documents import NAME, NAME_FORM
 from strandline.core.errors import InvalidDocument, Problem
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import TokenLedger
 from strandline.ledger.states import Role, TokenRow
 
 MARK = "sl_"
@@ -70,7 +70,14 @@ def principal_of(row: TokenRow) -> Principal:
 
 
 def make_token(
-    ledger: Ledger, name: str, *, role: Role | None, writes: Sequence[str], lasts_ms: int | None, now_ms: int, by: str
+    ledger: TokenLedger,
+    name: str,
+    *,
+    role: Role | None,
+    writes: Sequence[str],
+    lasts_ms: int | None,
+    now_ms: int,
+    by: str,
 ) -> MadeToken:
     """Make a token and keep its digest in the ledger. Raises InvalidDocument for a wrong name or none of the rights, Conflict
     for a name that has a token."""
@@ -97,7 +104,7 @@ def make_token(
     return MadeToken(row, f"{MARK}{token_id}_{secret}")
 
 
-def revoke_token(ledger: Ledger, name: str, by: str) -> TokenRow:
+def revoke_token(ledger: TokenLedger, name: str, by: str) -> TokenRow:
     """Make a token invalid for ever. Raises NotFound."""
     row = ledger.revoke_token(name, by)
     ledger.record_event("token_revoked", f"token {name} was revoked", facts={"token": name}, principal=by)

@@ -18,10 +18,10 @@ from dataclasses import replace
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
-from strandline.ledger.database import Part
+from strandline.ledger.jobs import lock_job
 from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.models import backfills
-from strandline.ledger.registry import lock_job
+from strandline.ledger.part import Part
 from strandline.ledger.states import (
     BACKFILL_MOVES,
     OPEN_BACKFILLS,
@@ -36,8 +36,28 @@ SAMPLE_MAX = 20
 """How many refused results a row describes."""
 
 
+class BackfillReader(Part):
+    """Reads backfills."""
+
+    def backfills(self, job: str) -> list[BackfillRow]:
+        """All backfills of a job, the oldest first."""
+        with self._database.reading(f"list the backfills of job {job}") as connection:
+            return _read(connection, backfills.c.job == job)
+
+    def backfill(self, job: str, generation: int) -> BackfillRow:
+        """Raises NotFound."""
+        with self._database.reading(f"read backfill {generation} of job {job}") as connection:
+            return _one(connection, job, generation)
+
+    def open_backfills(self) -> list[BackfillRow]:
+        """The backfills of all jobs that have not ended, by the time of their request."""
+        with self._database.reading("look for open backfills") as connection:
+            found = _read(connection, backfills.c.state.in_(OPEN_BACKFILLS))
+            return sorted(found, key=lambda row: (row.requested_ms, row.job))
+
+
 class Backfills(Part):
-    """Backfills. Each method is one transaction."""
+    """Records backfills. Each method is one transaction."""
 
     def request_backfill(
         self,
@@ -93,22 +113,6 @@ class Backfills(Part):
             )
             connection.execute(sa.insert(backfills).values(vars(fresh)))
             return fresh
-
-    def backfills(self, job: str) -> list[BackfillRow]:
-        """All backfills of a job, the oldest first."""
-        with self._database.reading(f"list the backfills of job {job}") as connection:
-            return _read(connection, backfills.c.job == job)
-
-    def backfill(self, job: str, generation: int) -> BackfillRow:
-        """Raises NotFound."""
-        with self._database.reading(f"read backfill {generation} of job {job}") as connection:
-            return _one(connection, job, generation)
-
-    def open_backfills(self) -> list[BackfillRow]:
-        """The backfills of all jobs that have not ended, by the time of their request."""
-        with self._database.reading("look for open backfills") as connection:
-            found = _read(connection, backfills.c.state.in_(OPEN_BACKFILLS))
-            return sorted(found, key=lambda row: (row.requested_ms, row.job))
 
     def begin_backfill(self, job: str, generation: int) -> BackfillRow:
         """Begin an attempt, and fence earlier ones. A backfill in state `swapping` stays there.

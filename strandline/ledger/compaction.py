@@ -7,40 +7,19 @@ the floor can be replayed, audited and backfilled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Collection
 
 import sqlalchemy as sa
 
-from strandline.core.errors import NotFound
-from strandline.ledger.database import Part
+from strandline.ledger.jobs import lock_job, read_floor
 from strandline.ledger.lookups.needs import forget_tables
 from strandline.ledger.models import backfills, checkpoints, events, runs, slices
-from strandline.ledger.registry import lock_job, read_floor
+from strandline.ledger.part import Part
 from strandline.ledger.states import OPEN_BACKFILLS, SliceStatus
-
-_Found = TypeVar("_Found")
 
 
 class Compaction(Part):
-    """Removal of old slices and runs. Each method is one transaction."""
-
-    def floor(self, job: str) -> int:
-        """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
-        with self._database.reading(f"find the oldest slice of job {job}") as connection:
-            return read_floor(connection, job)
-
-    def above_floor(self, job: str, find: Callable[[int], _Found]) -> _Found:
-        """What `find` returns for the job's floor. When it raises NotFound because slices that it reads were removed meanwhile,
-        it is called again with the floor to which they were."""
-        floor = self.floor(job)
-        while True:
-            try:
-                return find(floor)
-            except NotFound:
-                before, floor = floor, self.floor(job)
-                if floor == before:
-                    raise
+    """Removes old slices and runs. Each method is one transaction."""
 
     def raise_floor(self, job: str, version: int, floor: int, limit: int) -> int:
         """Remove at most `limit` slices below `floor`, with their checkpoints, the oldest first; return how many they were.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,14 +113,6 @@ def sqlite_file(url: str) -> Path | None:
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class Part:
-    """The base class of the ledger's parts: the database, and a clock in milliseconds since 1970 UTC."""
-
-    def __init__(self, database: Database, clock_ms: Callable[[], int] = now_ms) -> None:
-        self._database = database
-        self._clock_ms = clock_ms
 
 
 def _parse(url: str) -> sa.URL:

@@ -7,8 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.ledger.database import Database, Part
+from strandline.ledger.database import Database
 from strandline.ledger.models import events
+from strandline.ledger.part import Part
 from strandline.ledger.states import EventRow
 
 _LOCK_KEY = 0x5374_7261_6E65
@@ -35,23 +36,8 @@ def insert_event(database: Database, connection: sa.Connection, at_ms: int, even
     return EventRow(number, event.job, event.epoch, at_ms, event.kind, event.message, event.facts, event.principal)
 
 
-class Journal(Part):
-    """Events, in the order in which they became visible."""
-
-    def record_event(
-        self,
-        kind: str,
-        message: str,
-        job: str | None = None,
-        epoch: int | None = None,
-        facts: dict[str, Any] | None = None,
-        principal: str | None = None,
-    ) -> EventRow:
-        """Record an event. `facts` is for programs and may be anything that JSON can hold; `principal` is who caused it, if
-        somebody did. Raises Conflict for an unknown job."""
-        event = NewEvent(kind, message, job, epoch, facts or {}, principal)
-        with self._database.writing(f"record an event {kind}") as connection:
-            return insert_event(self._database, connection, self._clock_ms(), event)
+class JournalReader(Part):
+    """Reads events, in the order in which they became visible."""
 
     def events(
         self, job: str | None = None, after_id: int = 0, limit: int = 100, *, newest: bool = False
@@ -78,3 +64,22 @@ class Journal(Part):
         wanted = sa.select(events).where(events.c.job == job, events.c.kind == kind)
         with self._database.reading(f"read the events {kind} of job {job}") as connection:
             return [EventRow(*row) for row in connection.execute(wanted.order_by(events.c.id))]
+
+
+class Journal(Part):
+    """Records events."""
+
+    def record_event(
+        self,
+        kind: str,
+        message: str,
+        job: str | None = None,
+        epoch: int | None = None,
+        facts: dict[str, Any] | None = None,
+        principal: str | None = None,
+    ) -> EventRow:
+        """Record an event. `facts` is for programs and may be anything that JSON can hold; `principal` is who caused it, if
+        somebody did. Raises Conflict for an unknown job."""
+        event = NewEvent(kind, message, job, epoch, facts or {}, principal)
+        with self._database.writing(f"record an event {kind}") as connection:
+            return insert_event(self._database, connection, self._clock_ms(), event)

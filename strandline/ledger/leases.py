@@ -22,9 +22,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.errors import NotFound
-from strandline.ledger.database import Part
+from strandline.ledger.jobs import lock_job
 from strandline.ledger.models import control_services, jobs, leases, runs
-from strandline.ledger.registry import lock_job
+from strandline.ledger.part import Part
 from strandline.ledger.states import FreeJob, LeaseRow
 
 _FORGET_SERVICE_MS = 86_400_000
@@ -32,8 +32,29 @@ _FORGET_SERVICE_MS = 86_400_000
 _SHOWN = [leases.c[name] for name in ("job", "holder", "epoch", "granted_ms", "until_ms")]
 
 
+class LeaseReader(Part):
+    """Reads which control service leads which job."""
+
+    def standing(self, job: str) -> tuple[int, int | None]:
+        """The epochs of the job's newest run and of its lease: a run compares its own with these to see if it is fenced.
+        Raises NotFound."""
+        wanted = sa.select(jobs.c.epoch, leases.c.epoch).select_from(
+            jobs.outerjoin(leases, leases.c.job == jobs.c.name)
+        )
+        with self._database.reading(f"read who runs and who leads job {job}") as connection:
+            row = connection.execute(wanted.where(jobs.c.name == job, jobs.c.deleted_ms.is_(None))).first()
+        if row is None:
+            raise NotFound(f"There is no job {job} any more.")
+        return row[0], row[1]
+
+    def leases(self) -> dict[str, LeaseRow]:
+        """Job -> its lease, held or not."""
+        with self._database.reading("read who leads the jobs") as connection:
+            return {row.job: row for row in _read_leases(connection, self._database.clock_ms())}
+
+
 class Leases(Part):
-    """Control services and their leases. Each method is one transaction."""
+    """Leases of jobs, and the control services that hold them. Each method is one transaction."""
 
     def announce_service(self, name: str, address: str, data_dir: str, length_ms: int) -> None:
         """Record that this control service is alive, for `length_ms` from now."""
@@ -135,23 +156,6 @@ class Leases(Part):
         with self._database.writing(f"withdraw control service {name}") as connection:
             ended = sa.update(control_services).where(control_services.c.name == name)
             connection.execute(ended.values(until_ms=self._database.clock_ms()))
-
-    def standing(self, job: str) -> tuple[int, int | None]:
-        """The epochs of the job's newest run and of its lease: a run compares its own with these to see if it is fenced.
-        Raises NotFound."""
-        wanted = sa.select(jobs.c.epoch, leases.c.epoch).select_from(
-            jobs.outerjoin(leases, leases.c.job == jobs.c.name)
-        )
-        with self._database.reading(f"read who runs and who leads job {job}") as connection:
-            row = connection.execute(wanted.where(jobs.c.name == job, jobs.c.deleted_ms.is_(None))).first()
-        if row is None:
-            raise NotFound(f"There is no job {job} any more.")
-        return row[0], row[1]
-
-    def leases(self) -> dict[str, LeaseRow]:
-        """Job -> its lease, held or not."""
-        with self._database.reading("read who leads the jobs") as connection:
-            return {row.job: row for row in _read_leases(connection, self._database.clock_ms())}
 
 
 def _has_run_out(now_ms: Any) -> sa.ColumnElement[bool]:

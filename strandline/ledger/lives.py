@@ -16,14 +16,14 @@ How a life ends, each step repeatable, whatever is killed in between:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, NotFound
-from strandline.ledger.database import Part
+from strandline.ledger.jobs import lock_job, read_job, refuse_old_epoch, refuse_while_letters_go
 from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.models import (
     backfills,
@@ -41,7 +41,7 @@ from strandline.ledger.models import (
     stream_versions,
     streams,
 )
-from strandline.ledger.registry import lock_job, read_job, refuse_old_epoch, refuse_while_letters_go
+from strandline.ledger.part import Part
 from strandline.ledger.states import (
     NO_TOTALS,
     OPEN_BACKFILLS,
@@ -96,8 +96,82 @@ class ResultStore:
 _STREAM_DELETED = "stream_deleted"
 
 
+class LifeReader(Part):
+    """Reads what deleted jobs and streams have left, and the results of earlier lives."""
+
+    def deleted_job(self, job: str) -> bool:
+        """Whether a job of this name was deleted, and its name not used since."""
+        of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
+        with self._database.reading(f"look for a deleted job {job}") as connection:
+            return connection.execute(sa.select(jobs.c.name).where(of_job)).first() is not None
+
+    def generation_of(self, job: str) -> int:
+        """The generation of what a job of this name writes itself, or would write if its name were used anew."""
+        wanted = sa.select(jobs.c.generation).where(jobs.c.name == job)
+        with self._database.reading(f"read the generation of job {job}") as connection:
+            return int(connection.execute(wanted).scalar() or 1)
+
+    def indices_left(self, job: str) -> list[str]:
+        """The indices that a deleted job made, without those that another job has written to, too. Raises NotFound."""
+        if not self.deleted_job(job):
+            raise _no_deleted_job(job)
+        others = sa.select(result_indices.c.name).where(result_indices.c.job != job)
+        wanted = sa.select(result_indices.c.name).where(
+            result_indices.c.job == job, result_indices.c.name.not_in(others)
+        )
+        with self._database.reading(f"list the indices of deleted job {job}") as connection:
+            return list(connection.execute(wanted.order_by(result_indices.c.name)).scalars())
+
+    def result_stores(self) -> list[ResultStore]:
+        """The indices of all jobs that have an earlier life, the deleted ones included, but for those that are known to be
+        deleted."""
+        wanted = (
+            sa.select(result_indices.c.name, result_indices.c.job, jobs.c.generation, jobs.c.deleted_ms.is_not(None))
+            .join(jobs, jobs.c.name == result_indices.c.job)
+            .where(jobs.c.generation > 1)
+            .order_by(result_indices.c.name, result_indices.c.job)
+        )
+        with self._database.reading("list the indices of jobs with earlier lives") as connection:
+            return [ResultStore(*row) for row in connection.execute(wanted)]
+
+    def documents_of(self, job: str) -> LifeDocuments:
+        """The documents of all versions of this job, deleted or not; none of a job that never was."""
+        versions = job_versions.c
+        wanted = (
+            sa.select(
+                versions.version, versions.document, (versions.version >= jobs.c.version_first).label("is_present")
+            )
+            .join(jobs, jobs.c.name == versions.job)
+            .where(versions.job == job)
+            .order_by(versions.version)
+        )
+        with self._database.reading(f"read all versions of job {job}") as connection:
+            rows = connection.execute(wanted).all()
+        return LifeDocuments(
+            [row.document for row in rows if not row.is_present],
+            {row.version: row.document for row in rows if row.is_present},
+        )
+
+    def require_free_name(self, job: str) -> None:
+        """Raise Conflict while the dead letters of a deleted job of this name are being deleted."""
+        with self._database.reading(f"look whether the name of job {job} is free") as connection:
+            wanted = sa.select(jobs.c.letters_first).where(jobs.c.name == job)
+            refuse_while_letters_go(job, connection.execute(wanted).scalar() or 0)
+
+    def topic_of_deleted_stream(self, name: str) -> str | None:
+        """The id of the topic that was to be deleted with the last stream of this name; None where there is a stream of this
+        name, or there never was one, or its topic was to stay."""
+        wanted = sa.select(events.c.facts).where(events.c.kind == _STREAM_DELETED).order_by(events.c.id.desc())
+        with self._database.reading(f"look for a deleted stream {name}") as connection:
+            if connection.execute(sa.select(streams.c.name).where(streams.c.name == name)).first() is not None:
+                return None
+            deleted = (facts for facts in connection.execute(wanted).scalars() if facts["stream"] == name)
+            last: dict[str, Any] = next(deleted, {})
+            return None if last.get("keeps_topic", True) else last["topic_id"]
+
+
 class Lives(Part):
-    """Each method is one transaction."""
+    """Ends lives of jobs and deletes streams. Each method is one transaction."""
 
     def end_runs(self, job: str, verb: str) -> RunRow:
         """Fence all runs of a job that has none at work, before it is reset or deleted (`verb`), and let it stay stopped;
@@ -205,71 +279,6 @@ class Lives(Part):
         }
         connection.execute(sa.update(jobs).where(jobs.c.name == job).values(begun))
 
-    def deleted_job(self, job: str) -> bool:
-        """Whether a job of this name was deleted, and its name not used since."""
-        of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
-        with self._database.reading(f"look for a deleted job {job}") as connection:
-            return connection.execute(sa.select(jobs.c.name).where(of_job)).first() is not None
-
-    def generation_of(self, job: str) -> int:
-        """The generation of what a job of this name writes itself, or would write if its name were used anew."""
-        wanted = sa.select(jobs.c.generation).where(jobs.c.name == job)
-        with self._database.reading(f"read the generation of job {job}") as connection:
-            return int(connection.execute(wanted).scalar() or 1)
-
-    def indices_left(self, job: str) -> list[str]:
-        """The indices that a deleted job made, without those that another job has written to, too. Raises NotFound."""
-        if not self.deleted_job(job):
-            raise _no_deleted_job(job)
-        others = sa.select(result_indices.c.name).where(result_indices.c.job != job)
-        wanted = sa.select(result_indices.c.name).where(
-            result_indices.c.job == job, result_indices.c.name.not_in(others)
-        )
-        with self._database.reading(f"list the indices of deleted job {job}") as connection:
-            return list(connection.execute(wanted.order_by(result_indices.c.name)).scalars())
-
-    def result_stores(self) -> list[ResultStore]:
-        """The indices of all jobs that have an earlier life, the deleted ones included, but for those that are known to be
-        deleted."""
-        wanted = (
-            sa.select(result_indices.c.name, result_indices.c.job, jobs.c.generation, jobs.c.deleted_ms.is_not(None))
-            .join(jobs, jobs.c.name == result_indices.c.job)
-            .where(jobs.c.generation > 1)
-            .order_by(result_indices.c.name, result_indices.c.job)
-        )
-        with self._database.reading("list the indices of jobs with earlier lives") as connection:
-            return [ResultStore(*row) for row in connection.execute(wanted)]
-
-    def documents_of(self, job: str) -> LifeDocuments:
-        """The documents of all versions of this job, deleted or not; none of a job that never was."""
-        versions = job_versions.c
-        wanted = (
-            sa.select(
-                versions.version, versions.document, (versions.version >= jobs.c.version_first).label("is_present")
-            )
-            .join(jobs, jobs.c.name == versions.job)
-            .where(versions.job == job)
-            .order_by(versions.version)
-        )
-        with self._database.reading(f"read all versions of job {job}") as connection:
-            rows = connection.execute(wanted).all()
-        return LifeDocuments(
-            [row.document for row in rows if not row.is_present],
-            {row.version: row.document for row in rows if row.is_present},
-        )
-
-    def forget_indices(self, job: str, names: Collection[str]) -> None:
-        """Record that these indices of a deleted job are deleted, or left to the other jobs that have written to them."""
-        of_job = (result_indices.c.job == job) & result_indices.c.name.in_(names)
-        with self._database.writing(f"note that indices of deleted job {job} are deleted") as connection:
-            connection.execute(sa.delete(result_indices).where(of_job))
-
-    def require_free_name(self, job: str) -> None:
-        """Raise Conflict while the dead letters of a deleted job of this name are being deleted."""
-        with self._database.reading(f"look whether the name of job {job} is free") as connection:
-            wanted = sa.select(jobs.c.letters_first).where(jobs.c.name == job)
-            refuse_while_letters_go(job, connection.execute(wanted).scalar() or 0)
-
     def begin_deletion_of_letters(self, job: str) -> int:
         """Record that the dead letters of a deleted job are being deleted; return the number of this deletion, which takes the
         place of one before. The job's name can't be used anew until `forget_letters` or `keep_letters`: a new job's letters would
@@ -347,17 +356,6 @@ class Lives(Part):
                 _STREAM_DELETED, f"the topic of deleted stream {name} stays", facts=facts, principal=principal
             )
             insert_event(self._database, connection, self._clock_ms(), event)
-
-    def topic_of_deleted_stream(self, name: str) -> str | None:
-        """The id of the topic that was to be deleted with the last stream of this name; None where there is a stream of this
-        name, or there never was one, or its topic was to stay."""
-        wanted = sa.select(events.c.facts).where(events.c.kind == _STREAM_DELETED).order_by(events.c.id.desc())
-        with self._database.reading(f"look for a deleted stream {name}") as connection:
-            if connection.execute(sa.select(streams.c.name).where(streams.c.name == name)).first() is not None:
-                return None
-            deleted = (facts for facts in connection.execute(wanted).scalars() if facts["stream"] == name)
-            last: dict[str, Any] = next(deleted, {})
-            return None if last.get("keeps_topic", True) else last["topic_id"]
 
 
 def _end_deletion(connection: sa.Connection, job: str, deletion: int, letters_first: int) -> None:

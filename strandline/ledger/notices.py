@@ -19,7 +19,6 @@ import sqlalchemy as sa
 
 from strandline.core.described import Described
 from strandline.core.errors import Fenced, NotFound
-from strandline.ledger.database import Part
 from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.models import (
     checkpoints,
@@ -30,6 +29,7 @@ from strandline.ledger.models import (
     notice_problems,
     notices,
 )
+from strandline.ledger.part import Part
 from strandline.ledger.states import EventRow
 
 _LEADER = "notices"
@@ -148,26 +148,15 @@ class NoticeChanges:
     events: Sequence[NewEvent] = field(default_factory=tuple)
 
 
-class Notices(Part):
-    """Each method is one transaction."""
+class _Clock(Part):
+    """The clock of the database, by which messages and the lease go."""
 
-    def put_notice(self, name: str, document: dict[str, Any]) -> NoticeRow:
-        """Register or change a notice. The same document again changes nothing. A new notice handles only later events."""
-        with self._database.writing(f"register notice {name}") as connection:
-            known = _read(connection, name, locked=True)
-            now_ms = self._now_ms(connection)
-            if known is not None and known.document == document:
-                return known
-            if known is not None:
-                changed = {"document": document, "version": known.version + 1, "applied_ms": now_ms}
-                connection.execute(_update_of(name).values(changed))
-            else:
-                newest = connection.execute(sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0))).scalar_one()
-                row = NoticeRow(name, 1, document, now_ms, now_ms, newest, {}, 1)
-                connection.execute(sa.insert(notices).values(vars(row)))
-            found = _read(connection, name)
-            assert found is not None
-            return found
+    def _now_ms(self, connection: sa.Connection) -> int:
+        return int(connection.execute(sa.select(self._database.clock_ms())).scalar_one())
+
+
+class NoticeReader(_Clock):
+    """Reads notices, their problems and messages."""
 
     def notice(self, name: str) -> NoticeRow:
         """Return a notice. Raises NotFound."""
@@ -181,66 +170,10 @@ class Notices(Part):
                 NoticeRow(**row) for row in connection.execute(sa.select(notices).order_by(notices.c.name)).mappings()
             ]
 
-    def delete_notice(self, name: str) -> None:
-        """Delete a notice, its problems and its messages. Raises NotFound."""
-        with self._database.writing(f"delete notice {name}") as connection:
-            _required(connection, name, locked=True)
-            for table in (notice_attempts, notice_messages, notice_problems):
-                connection.execute(sa.delete(table).where(table.c.notice == name))
-            connection.execute(sa.delete(notices).where(notices.c.name == name))
-
-    def mute_notice(self, name: str, until_ms: int | None, by: str | None) -> NoticeRow:
-        """Hold back the messages of a notice until this time; None ends that. Raises NotFound."""
-        with self._database.writing(f"mute notice {name}") as connection:
-            _required(connection, name, locked=True)
-            muted = {"muted_until_ms": until_ms, "muted_by": by if until_ms is not None else None}
-            connection.execute(_update_of(name).values(muted))
-            return _required(connection, name)
-
-    def lead_notices(self, holder: str, length_ms: int) -> tuple[int, int] | None:
-        """Claim or renew the lease on all notices; return its epoch and the database's time, or None if another service has it.
-
-        A new epoch ends the attempts of the epochs before: whoever made them can't be sending any more. Their messages are due.
-        """
-        with self._database.writing("lead the notices") as connection:
-            connection.execute(
-                self._database.insert_new(notice_leader).values(
-                    name=_LEADER, holder="", epoch=0, until_ms=0, length_ms=1
-                )
-            )
-            row = connection.execute(sa.select(notice_leader).with_for_update()).one()
-            now_ms = self._now_ms(connection)
-            # A lease that ends later than twice its length from now was granted before the clock was set back.
-            has_run_out = row.until_ms <= now_ms or row.until_ms > now_ms + 2 * row.length_ms
-            if row.holder != holder and not has_run_out:
-                return None
-            is_new = row.holder != holder or has_run_out
-            epoch = row.epoch + 1 if is_new else row.epoch
-            lease = {"holder": holder, "epoch": epoch, "until_ms": now_ms + length_ms, "length_ms": length_ms}
-            connection.execute(sa.update(notice_leader).values(lease))
-            if is_new:
-                _end_interrupted(connection, now_ms)
-            return epoch, now_ms
-
     def notice_clock_ms(self) -> int:
         """Return the time of the database."""
         with self._database.reading("read the time") as connection:
             return self._now_ms(connection)
-
-    def release_notices(self, service: str) -> None:
-        """Give back the lease of any process of this control service, so that its next process, or another service, can lead
-        immediately. The holder of a lease is `SERVICE/PROCESS`."""
-        is_own = notice_leader.c.holder.startswith(f"{service}/", autoescape=True)
-        with self._database.writing("give back the lease of the notices") as connection:
-            connection.execute(sa.update(notice_leader).where(is_own).values(until_ms=0))
-
-    def forget_notices(self, before_ms: int) -> None:
-        """Delete the problems that were settled, and the messages that were sent, merged or given up, before this time."""
-        problems, messages = notice_problems.c, notice_messages.c
-        ended_ms = sa.func.coalesce(messages.sent_ms, messages.given_up_ms, messages.made_ms)
-        with self._database.writing("delete old notices") as connection:
-            connection.execute(sa.delete(notice_problems).where(problems.end_reported_ms < before_ms))
-            connection.execute(sa.delete(notice_messages).where(ended_ms < before_ms, sa.not_(_IS_PENDING)))
 
     def notice_problems(self, name: str, since_ms: int | None = None, limit: int = 1_000) -> list[ProblemRow]:
         """Return problems of a notice, the oldest first. `since_ms`: those that aren't settled, and those with a message since
@@ -291,6 +224,103 @@ class Notices(Part):
         counts = {reason: count - (before or {}).get(reason, 0) for reason, count in (newest or {}).items()}
         return {reason: count for reason, count in counts.items() if count > 0}
 
+
+class Notices(_Clock):
+    """Registers, mutes and deletes notices. Each method is one transaction."""
+
+    def put_notice(self, name: str, document: dict[str, Any]) -> NoticeRow:
+        """Register or change a notice. The same document again changes nothing. A new notice handles only later events."""
+        with self._database.writing(f"register notice {name}") as connection:
+            known = _read(connection, name, locked=True)
+            now_ms = self._now_ms(connection)
+            if known is not None and known.document == document:
+                return known
+            if known is not None:
+                changed = {"document": document, "version": known.version + 1, "applied_ms": now_ms}
+                connection.execute(_update_of(name).values(changed))
+            else:
+                newest = connection.execute(sa.select(sa.func.coalesce(sa.func.max(events.c.id), 0))).scalar_one()
+                row = NoticeRow(name, 1, document, now_ms, now_ms, newest, {}, 1)
+                connection.execute(sa.insert(notices).values(vars(row)))
+            found = _read(connection, name)
+            assert found is not None
+            return found
+
+    def delete_notice(self, name: str) -> None:
+        """Delete a notice, its problems and its messages. Raises NotFound."""
+        with self._database.writing(f"delete notice {name}") as connection:
+            _required(connection, name, locked=True)
+            for table in (notice_attempts, notice_messages, notice_problems):
+                connection.execute(sa.delete(table).where(table.c.notice == name))
+            connection.execute(sa.delete(notices).where(notices.c.name == name))
+
+    def mute_notice(self, name: str, until_ms: int | None, by: str | None) -> NoticeRow:
+        """Hold back the messages of a notice until this time; None ends that. Raises NotFound."""
+        with self._database.writing(f"mute notice {name}") as connection:
+            _required(connection, name, locked=True)
+            muted = {"muted_until_ms": until_ms, "muted_by": by if until_ms is not None else None}
+            connection.execute(_update_of(name).values(muted))
+            return _required(connection, name)
+
+    def add_test_messages(self, name: str, made: Sequence[tuple[str, dict[str, Any]]]) -> list[MessageRow]:
+        """Record a test message for each channel, as (channel, content); return the messages. Raises NotFound."""
+        with self._database.writing(f"record a test of notice {name}") as connection:
+            row = _required(connection, name, locked=True)
+            first = int(row.memory.get("messages", 0))
+            now_ms = self._now_ms(connection)
+            rows = [
+                MessageRow(name, first + at, channel, "test", [], content, now_ms, now_ms)
+                for at, (channel, content) in enumerate(made, 1)
+            ]
+            for message in rows:
+                connection.execute(sa.insert(notice_messages).values(vars(message)))
+            connection.execute(_update_of(name).values(memory=row.memory | {"messages": first + len(rows)}))
+            return rows
+
+
+class NoticeDelivery(_Clock):
+    """Records what notices found, and what became of messages, under a lease. Each method is one transaction."""
+
+    def lead_notices(self, holder: str, length_ms: int) -> tuple[int, int] | None:
+        """Claim or renew the lease on all notices; return its epoch and the database's time, or None if another service has it.
+
+        A new epoch ends the attempts of the epochs before: whoever made them can't be sending any more. Their messages are due.
+        """
+        with self._database.writing("lead the notices") as connection:
+            connection.execute(
+                self._database.insert_new(notice_leader).values(
+                    name=_LEADER, holder="", epoch=0, until_ms=0, length_ms=1
+                )
+            )
+            row = connection.execute(sa.select(notice_leader).with_for_update()).one()
+            now_ms = self._now_ms(connection)
+            # A lease that ends later than twice its length from now was granted before the clock was set back.
+            has_run_out = row.until_ms <= now_ms or row.until_ms > now_ms + 2 * row.length_ms
+            if row.holder != holder and not has_run_out:
+                return None
+            is_new = row.holder != holder or has_run_out
+            epoch = row.epoch + 1 if is_new else row.epoch
+            lease = {"holder": holder, "epoch": epoch, "until_ms": now_ms + length_ms, "length_ms": length_ms}
+            connection.execute(sa.update(notice_leader).values(lease))
+            if is_new:
+                _end_interrupted(connection, now_ms)
+            return epoch, now_ms
+
+    def release_notices(self, service: str) -> None:
+        """Give back the lease of any process of this control service, so that its next process, or another service, can lead
+        immediately. The holder of a lease is `SERVICE/PROCESS`."""
+        is_own = notice_leader.c.holder.startswith(f"{service}/", autoescape=True)
+        with self._database.writing("give back the lease of the notices") as connection:
+            connection.execute(sa.update(notice_leader).where(is_own).values(until_ms=0))
+
+    def forget_notices(self, before_ms: int) -> None:
+        """Delete the problems that were settled, and the messages that were sent, merged or given up, before this time."""
+        problems, messages = notice_problems.c, notice_messages.c
+        ended_ms = sa.func.coalesce(messages.sent_ms, messages.given_up_ms, messages.made_ms)
+        with self._database.writing("delete old notices") as connection:
+            connection.execute(sa.delete(notice_problems).where(problems.end_reported_ms < before_ms))
+            connection.execute(sa.delete(notice_messages).where(ended_ms < before_ms, sa.not_(_IS_PENDING)))
+
     def record_notice(self, epoch: int, row: NoticeRow, changes: NoticeChanges) -> None:
         """Record what one look at a notice found, and the messages about it, in one transaction.
 
@@ -312,21 +342,6 @@ class Notices(Part):
                 connection.execute(sa.insert(notice_messages).values(vars(message)))
             for event in changes.events:
                 insert_event(self._database, connection, self._clock_ms(), event)
-
-    def add_test_messages(self, name: str, made: Sequence[tuple[str, dict[str, Any]]]) -> list[MessageRow]:
-        """Record a test message for each channel, as (channel, content); return the messages. Raises NotFound."""
-        with self._database.writing(f"record a test of notice {name}") as connection:
-            row = _required(connection, name, locked=True)
-            first = int(row.memory.get("messages", 0))
-            now_ms = self._now_ms(connection)
-            rows = [
-                MessageRow(name, first + at, channel, "test", [], content, now_ms, now_ms)
-                for at, (channel, content) in enumerate(made, 1)
-            ]
-            for message in rows:
-                connection.execute(sa.insert(notice_messages).values(vars(message)))
-            connection.execute(_update_of(name).values(memory=row.memory | {"messages": first + len(rows)}))
-            return rows
 
     def merge_messages(self, epoch: int, summary: MessageRow, merged: Sequence[int]) -> bool:
         """Replace messages by a summary. Return False, and change nothing, if one of them isn't pending any more. Raises
@@ -409,9 +424,6 @@ class Notices(Part):
         if row is None or row.epoch != epoch:
             raise Fenced("Another control service leads the notices now.")
         return int(row.length_ms)
-
-    def _now_ms(self, connection: sa.Connection) -> int:
-        return int(connection.execute(sa.select(self._database.clock_ms())).scalar_one())
 
 
 def _update_of(name: str) -> sa.Update:

@@ -20,10 +20,19 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound, StrandlineError
 from strandline.core.failpoints import failpoint
-from strandline.ledger.compaction import Compaction
+from strandline.ledger.database import Database
+from strandline.ledger.jobs import (
+    lock_job,
+    lock_jobs,
+    no_job,
+    read_floor,
+    read_jobs,
+    refuse_old_epoch,
+    refuse_old_lease,
+)
 from strandline.ledger.lookups.needs import require_rows
 from strandline.ledger.models import checkpoints, jobs, runs, slices
-from strandline.ledger.registry import lock_job, lock_jobs, no_job, read_jobs, refuse_old_epoch, refuse_old_lease
+from strandline.ledger.part import Part
 from strandline.ledger.states import (
     NO_TOTALS,
     CheckpointRow,
@@ -41,6 +50,7 @@ from strandline.ledger.states import (
 Refusals = dict[str, StrandlineError]
 """Jobs for which nothing was written, with the error of each."""
 
+_Found = TypeVar("_Found")
 _Row = TypeVar("_Row", SliceRow, CheckpointRow)
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
@@ -54,37 +64,14 @@ class JobProgress(NamedTuple):
     last_checkpoint: CheckpointRow | None
 
 
-class Progress(Compaction):
-    """Runs, slices and checkpoints. Each method is one transaction."""
+class ProgressReader(Part):
+    """Reads runs, slices and checkpoints."""
 
-    def begin_run(self, job: str, pid: int, *, present_version: bool = False, lease: int | None = None) -> RunRow:
-        """Start a run and fence every older one: their later writes raise Fenced.
-
-        It runs the job's present version. But if a slice is planned and not committed, this run commits it, in the version
-        that last began to write its results, because some of them may be out already; with `present_version`, in the present
-        version. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
-        when another leader owns the job.
-        """
-        with self._database.writing(f"begin a run of job {job}") as connection:
-            known, now_ms = lock_job(connection, job), self._clock_ms()
-            if lease is not None:
-                refuse_old_lease(connection, job, lease)
-            connection.execute(
-                sa.update(runs)
-                .where(runs.c.job == job, runs.c.ended_ms.is_(None))
-                .values(ended_ms=now_ms, outcome="superseded", message=f"run {known.epoch + 1} took over")
-            )
-            connection.execute(
-                sa.update(jobs).where(jobs.c.name == job).values(epoch=known.epoch + 1, updated_ms=now_ms)
-            )
-            last = _last_slice(connection, job)
-            is_planned = last is not None and last.status is SliceStatus.PLANNED
-            version = known.version
-            if last is not None and is_planned and not present_version:
-                version = _writing_version(connection, last, known.epoch + 1)
-            run = RunRow(job, known.epoch + 1, version, pid, now_ms, None, None, "")
-            connection.execute(sa.insert(runs).values(vars(run)))
-            return run
+    def runs(self, job: str, limit: int | None = None) -> list[RunRow]:
+        """All runs of a job, the oldest first; with `limit`, only the newest of them."""
+        newest = sa.select(runs).where(runs.c.job == job).order_by(runs.c.epoch.desc()).limit(limit)
+        with self._database.reading(f"list the runs of job {job}") as connection:
+            return [RunRow(*row) for row in connection.execute(newest)][::-1]
 
     def version_of_slice(self, job: str, *, before_epoch: int) -> int | None:
         """Return the version of which results of the planned slice may be out, by the runs before `before_epoch`.
@@ -98,80 +85,22 @@ class Progress(Compaction):
                 return None
             return _writing_version(connection, last, before_epoch)
 
-    def end_run(self, job: str, epoch: int, outcome: str, message: str = "", *, lease: int | None = None) -> RunRow:
-        """Record how a run ended; the first record stays. With `lease`, the leader under the lease of that epoch says so.
-        Raises NotFound; Fenced when another leader owns the job."""
-        with self._database.writing(f"end run {epoch} of job {job}") as connection:
-            if lease is not None:
-                lock_job(connection, job)
-                refuse_old_lease(connection, job, lease)
-            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
-            connection.execute(
-                sa.update(runs)
-                .where(of_run, runs.c.ended_ms.is_(None))
-                .values(ended_ms=self._clock_ms(), outcome=outcome, message=message)
-            )
-            row = connection.execute(sa.select(runs).where(of_run)).first()
-            if row is None:
-                raise NotFound(f"Job {job} has no run {epoch}.")
-            return RunRow(*row)
+    def floor(self, job: str) -> int:
+        """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
+        with self._database.reading(f"find the oldest slice of job {job}") as connection:
+            return read_floor(connection, job)
 
-    def set_run_slots(self, job: str, epoch: int, slots: int) -> None:
-        """Record how many buckets the run has, before a task of one writes: a later run fences the slots of each of them.
-
-        Raises Fenced when a newer run owns the job; NotFound.
-        """
-        with self._database.writing(f"note the slots of run {epoch} of job {job}") as connection:
-            refuse_old_epoch(lock_job(connection, job), epoch)
-            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
-            connection.execute(sa.update(runs).where(of_run).values(slots=slots))
-
-    def set_run_streams(self, job: str, epoch: int, versions: StreamVersions) -> None:
-        """Record by which versions of its streams' documents the run's pipeline is compiled, before its first slice.
-
-        Raises Fenced when a newer run owns the job; NotFound.
-        """
-        with self._database.writing(f"note the streams of run {epoch} of job {job}") as connection:
-            refuse_old_epoch(lock_job(connection, job), epoch)
-            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
-            connection.execute(sa.update(runs).where(of_run).values(stream_versions=versions))
-
-    def runs(self, job: str, limit: int | None = None) -> list[RunRow]:
-        """All runs of a job, the oldest first; with `limit`, only the newest of them."""
-        newest = sa.select(runs).where(runs.c.job == job).order_by(runs.c.epoch.desc()).limit(limit)
-        with self._database.reading(f"list the runs of job {job}") as connection:
-            return [RunRow(*row) for row in connection.execute(newest)][::-1]
-
-    def plan_slice(self, row: SliceRow) -> None:
-        """Record the next slice, before it is processed. A recorded slice is never cut again.
-
-        Raises Fenced when a newer run owns the job; Conflict when the slice does not follow the last one, or the last
-        one is not committed yet, or the rows of a lookup by which it goes are kept no more; LedgerBehind; NotFound.
-        """
-        _raise_refusal(self.plan_slices([row]))
-
-    def plan_slices(self, rows: Sequence[SliceRow]) -> Refusals:
-        """Record the next slice of each of several jobs in one transaction.
-
-        A job whose slice is refused doesn't affect the others: its error is returned, one of those that `plan_slice` raises.
-        """
-        return self._write_of_each(rows, "plan the next slice", self._plan)
-
-    def _plan(self, connection: sa.Connection, rows: Sequence[SliceRow]) -> Refusals:
-        last = _last_slices(connection, [row.job for row in rows])
-        added: list[dict[str, Any]] = []
-
-        def plan(row: SliceRow) -> None:
-            if row == last.get(row.job):
-                return
-            _refuse_gap(row, last.get(row.job))
-            require_rows(self._database, connection, row.lookup_versions)
-            added.append(vars(row))
-
-        refusals = _refusals_of_each(rows, plan)
-        if added:
-            connection.execute(sa.insert(slices), added)
-        return refusals
+    def above_floor(self, job: str, find: Callable[[int], _Found]) -> _Found:
+        """What `find` returns for the job's floor. When it raises NotFound because slices that it reads were removed meanwhile,
+        it is called again with the floor to which they were."""
+        floor = self.floor(job)
+        while True:
+            try:
+                return find(floor)
+            except NotFound:
+                before, floor = floor, self.floor(job)
+                if floor == before:
+                    raise
 
     def last_slice(self, job: str) -> SliceRow | None:
         with self._database.reading(f"read the last slice of job {job}") as connection:
@@ -205,73 +134,6 @@ class Progress(Compaction):
         with self._database.reading(f"count the slices of job {job}") as connection:
             # Numbers have no gaps, and the largest is found without reading the others.
             return connection.execute(sa.select(sa.func.max(slices.c.number)).where(slices.c.job == job)).scalar() or 0
-
-    def commit_checkpoint(self, row: CheckpointRow) -> None:
-        """Make a slice final: call only after its results and dead letters are all confirmed.
-
-        Raises Fenced when a newer run owns the job; LedgerBehind if the ledger doesn't contain the planned slice; Conflict when
-        the slice is not the one that follows the last commit, or a value that never falls would fall; NotFound.
-        """
-        _raise_refusal(self.commit_checkpoints([row]))
-
-    def commit_checkpoints(self, rows: Sequence[CheckpointRow]) -> Refusals:
-        """Make the slices of several jobs final in one transaction.
-
-        A job whose checkpoint is refused doesn't affect the others: its error is returned, one of those that
-        `commit_checkpoint` raises.
-        """
-        return self._write_of_each(rows, "commit a slice", self._commit)
-
-    def _commit(self, connection: sa.Connection, rows: Sequence[CheckpointRow]) -> Refusals:
-        names = [row.job for row in rows]
-        planned, last = _last_slices(connection, names), _last_checkpoints(connection, names)
-        added: list[dict[str, Any]] = []
-
-        def commit(row: CheckpointRow) -> None:
-            before, totals = last.get(row.job, (None, NO_TOTALS))
-            if row == before:
-                return
-            _refuse_fall(row, before)
-            found = planned.get(row.job)
-            if found is None or found.number != row.slice or found.status is not SliceStatus.PLANNED:
-                raise _behind(row.job, found, f"run {row.epoch} has planned slice {row.slice} and emitted its results")
-            added.append(vars(row) | _add(totals, row).columns)
-
-        refusals = _refusals_of_each(rows, commit)
-        if added:
-            final = sa.tuple_(slices.c.job, slices.c.number).in_([(one["job"], one["slice"]) for one in added])
-            connection.execute(sa.update(slices).where(final).values(status=SliceStatus.COMMITTED))
-            connection.execute(sa.insert(checkpoints), added)
-        failpoint("checkpoint.before_commit")
-        return refusals
-
-    def _write_of_each(
-        self, rows: Sequence[_Row], what: str, write: Callable[[sa.Connection, Sequence[_Row]], Refusals]
-    ) -> Refusals:
-        """Call `write` with the rows of those jobs whose present run they belong to, in one transaction."""
-        if not rows:
-            return {}
-        names = [row.job for row in rows]
-        if len(set(names)) != len(names):
-            raise ValueError("several rows of one job can't be written in one transaction")
-        action = f"{what} of job {names[0]}" if len(names) == 1 else f"{what} of {len(names)} jobs"
-        try:
-            with self._database.writing(action) as connection:
-                known, ended = lock_jobs(connection, names), _ended_runs(connection, rows)
-
-                def refuse(row: _Row) -> None:
-                    if row.job not in known:
-                        raise no_job(row.job)
-                    refuse_old_epoch(known[row.job], row.epoch)
-                    if row.job in ended:
-                        raise ended[row.job]
-
-                refusals = _refusals_of_each(rows, refuse)
-                return refusals | write(connection, [row for row in rows if row.job not in refusals])
-        except Conflict as error:  # the database refuses a row, and with it the transaction
-            if len(rows) == 1:
-                return {names[0]: error}
-            return {job: why for row in rows for job, why in self._write_of_each([row], what, write).items()}
 
     def last_checkpoint(self, job: str) -> CheckpointRow | None:
         found = self.checkpoints(job, limit=1)
@@ -419,6 +281,184 @@ class Progress(Compaction):
         if row is None and up_to and up_to < self.floor(job):
             raise NotFound(f"Slice {up_to} of job {job} is so old that it was removed.")
         return Totals(*row) if row else NO_TOTALS
+
+
+class Runs(Part):
+    """Records runs. Each method is one transaction."""
+
+    def begin_run(self, job: str, pid: int, *, present_version: bool = False, lease: int | None = None) -> RunRow:
+        """Start a run and fence every older one: their later writes raise Fenced.
+
+        It runs the job's present version. But if a slice is planned and not committed, this run commits it, in the version
+        that last began to write its results, because some of them may be out already; with `present_version`, in the present
+        version. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
+        when another leader owns the job.
+        """
+        with self._database.writing(f"begin a run of job {job}") as connection:
+            known, now_ms = lock_job(connection, job), self._clock_ms()
+            if lease is not None:
+                refuse_old_lease(connection, job, lease)
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.job == job, runs.c.ended_ms.is_(None))
+                .values(ended_ms=now_ms, outcome="superseded", message=f"run {known.epoch + 1} took over")
+            )
+            connection.execute(
+                sa.update(jobs).where(jobs.c.name == job).values(epoch=known.epoch + 1, updated_ms=now_ms)
+            )
+            last = _last_slice(connection, job)
+            is_planned = last is not None and last.status is SliceStatus.PLANNED
+            version = known.version
+            if last is not None and is_planned and not present_version:
+                version = _writing_version(connection, last, known.epoch + 1)
+            run = RunRow(job, known.epoch + 1, version, pid, now_ms, None, None, "")
+            connection.execute(sa.insert(runs).values(vars(run)))
+            return run
+
+    def end_run(self, job: str, epoch: int, outcome: str, message: str = "", *, lease: int | None = None) -> RunRow:
+        """Record how a run ended; the first record stays. With `lease`, the leader under the lease of that epoch says so.
+        Raises NotFound; Fenced when another leader owns the job."""
+        with self._database.writing(f"end run {epoch} of job {job}") as connection:
+            if lease is not None:
+                lock_job(connection, job)
+                refuse_old_lease(connection, job, lease)
+            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
+            connection.execute(
+                sa.update(runs)
+                .where(of_run, runs.c.ended_ms.is_(None))
+                .values(ended_ms=self._clock_ms(), outcome=outcome, message=message)
+            )
+            row = connection.execute(sa.select(runs).where(of_run)).first()
+            if row is None:
+                raise NotFound(f"Job {job} has no run {epoch}.")
+            return RunRow(*row)
+
+    def set_run_slots(self, job: str, epoch: int, slots: int) -> None:
+        """Record how many buckets the run has, before a task of one writes: a later run fences the slots of each of them.
+
+        Raises Fenced when a newer run owns the job; NotFound.
+        """
+        with self._database.writing(f"note the slots of run {epoch} of job {job}") as connection:
+            refuse_old_epoch(lock_job(connection, job), epoch)
+            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
+            connection.execute(sa.update(runs).where(of_run).values(slots=slots))
+
+    def set_run_streams(self, job: str, epoch: int, versions: StreamVersions) -> None:
+        """Record by which versions of its streams' documents the run's pipeline is compiled, before its first slice.
+
+        Raises Fenced when a newer run owns the job; NotFound.
+        """
+        with self._database.writing(f"note the streams of run {epoch} of job {job}") as connection:
+            refuse_old_epoch(lock_job(connection, job), epoch)
+            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
+            connection.execute(sa.update(runs).where(of_run).values(stream_versions=versions))
+
+
+class SlicePlans(Part):
+    """Records how the log is cut into slices. Each method is one transaction."""
+
+    def plan_slice(self, row: SliceRow) -> None:
+        """Record the next slice, before it is processed. A recorded slice is never cut again.
+
+        Raises Fenced when a newer run owns the job; Conflict when the slice does not follow the last one, or the last
+        one is not committed yet, or the rows of a lookup by which it goes are kept no more; LedgerBehind; NotFound.
+        """
+        _raise_refusal(self.plan_slices([row]))
+
+    def plan_slices(self, rows: Sequence[SliceRow]) -> Refusals:
+        """Record the next slice of each of several jobs in one transaction.
+
+        A job whose slice is refused doesn't affect the others: its error is returned, one of those that `plan_slice` raises.
+        """
+        return _write_of_each(self._database, rows, "plan the next slice", self._plan)
+
+    def _plan(self, connection: sa.Connection, rows: Sequence[SliceRow]) -> Refusals:
+        last = _last_slices(connection, [row.job for row in rows])
+        added: list[dict[str, Any]] = []
+
+        def plan(row: SliceRow) -> None:
+            if row == last.get(row.job):
+                return
+            _refuse_gap(row, last.get(row.job))
+            require_rows(self._database, connection, row.lookup_versions)
+            added.append(vars(row))
+
+        refusals = _refusals_of_each(rows, plan)
+        if added:
+            connection.execute(sa.insert(slices), added)
+        return refusals
+
+
+class Checkpoints(Part):
+    """Commits slices. Each method is one transaction."""
+
+    def commit_checkpoint(self, row: CheckpointRow) -> None:
+        """Make a slice final: call only after its results and dead letters are all confirmed.
+
+        Raises Fenced when a newer run owns the job; LedgerBehind if the ledger doesn't contain the planned slice; Conflict when
+        the slice is not the one that follows the last commit, or a value that never falls would fall; NotFound.
+        """
+        _raise_refusal(self.commit_checkpoints([row]))
+
+    def commit_checkpoints(self, rows: Sequence[CheckpointRow]) -> Refusals:
+        """Make the slices of several jobs final in one transaction.
+
+        A job whose checkpoint is refused doesn't affect the others: its error is returned, one of those that
+        `commit_checkpoint` raises.
+        """
+        return _write_of_each(self._database, rows, "commit a slice", self._commit)
+
+    def _commit(self, connection: sa.Connection, rows: Sequence[CheckpointRow]) -> Refusals:
+        names = [row.job for row in rows]
+        planned, last = _last_slices(connection, names), _last_checkpoints(connection, names)
+        added: list[dict[str, Any]] = []
+
+        def commit(row: CheckpointRow) -> None:
+            before, totals = last.get(row.job, (None, NO_TOTALS))
+            if row == before:
+                return
+            _refuse_fall(row, before)
+            found = planned.get(row.job)
+            if found is None or found.number != row.slice or found.status is not SliceStatus.PLANNED:
+                raise _behind(row.job, found, f"run {row.epoch} has planned slice {row.slice} and emitted its results")
+            added.append(vars(row) | _add(totals, row).columns)
+
+        refusals = _refusals_of_each(rows, commit)
+        if added:
+            final = sa.tuple_(slices.c.job, slices.c.number).in_([(one["job"], one["slice"]) for one in added])
+            connection.execute(sa.update(slices).where(final).values(status=SliceStatus.COMMITTED))
+            connection.execute(sa.insert(checkpoints), added)
+        failpoint("checkpoint.before_commit")
+        return refusals
+
+
+def _write_of_each(
+    database: Database, rows: Sequence[_Row], what: str, write: Callable[[sa.Connection, Sequence[_Row]], Refusals]
+) -> Refusals:
+    """Call `write` with the rows of those jobs whose present run they belong to, in one transaction."""
+    if not rows:
+        return {}
+    names = [row.job for row in rows]
+    if len(set(names)) != len(names):
+        raise ValueError("several rows of one job can't be written in one transaction")
+    action = f"{what} of job {names[0]}" if len(names) == 1 else f"{what} of {len(names)} jobs"
+    try:
+        with database.writing(action) as connection:
+            known, ended = lock_jobs(connection, names), _ended_runs(connection, rows)
+
+            def refuse(row: _Row) -> None:
+                if row.job not in known:
+                    raise no_job(row.job)
+                refuse_old_epoch(known[row.job], row.epoch)
+                if row.job in ended:
+                    raise ended[row.job]
+
+            refusals = _refusals_of_each(rows, refuse)
+            return refusals | write(connection, [row for row in rows if row.job not in refusals])
+    except Conflict as error:  # the database refuses a row, and with it the transaction
+        if len(rows) == 1:
+            return {names[0]: error}
+        return {job: why for row in rows for job, why in _write_of_each(database, [row], what, write).items()}
 
 
 def _refusals_of_each(rows: Iterable[_Row], do: Callable[[_Row], None]) -> Refusals:

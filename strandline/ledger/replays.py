@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from strandline.core.errors import Fenced
-from strandline.ledger.database import Part
 from strandline.ledger.models import replay_attempts, replays
+from strandline.ledger.part import Part
 
 _ROWS_AT_ONCE = 500
 """A statement may have so many parameters, whatever the database."""

@@ -10,9 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.errors import Fenced
-from strandline.ledger.database import Part
+from strandline.ledger.jobs import lock_job
 from strandline.ledger.models import decoder_contents, registered_schemas, schema_uses, slices, unknown_schemas
-from strandline.ledger.registry import lock_job
+from strandline.ledger.part import Part
 from strandline.ledger.states import RegisteredSchemaRow, SliceStatus
 
 _HASHES_AT_ONCE = 500

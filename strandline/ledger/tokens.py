@@ -9,16 +9,54 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, NotFound
-from strandline.ledger.database import Part
 from strandline.ledger.models import tokens
+from strandline.ledger.part import Part
 from strandline.ledger.states import Role, TokenRow
 
 USE_NOTED_EVERY_MS = 3_600_000
 """A token's last use is written at most this often."""
 
 
+class TokenReader(Part):
+    """Reads tokens."""
+
+    def tokens(self) -> list[TokenRow]:
+        """All tokens, also those that were revoked, by name and then by age."""
+        return self._tokens(sa.select(tokens).order_by(tokens.c.name, tokens.c.created_ms, tokens.c.id))
+
+    def live_tokens(self) -> list[TokenRow]:
+        """Those that were not revoked; some may have expired."""
+        return self._tokens(sa.select(tokens).where(tokens.c.revoked_ms.is_(None)))
+
+    def live_token(self, token_id: str) -> TokenRow | None:
+        """The token, unless there is none or it was revoked."""
+        found = self._tokens(sa.select(tokens).where(tokens.c.id == token_id, tokens.c.revoked_ms.is_(None)))
+        return found[0] if found else None
+
+    def token_counts(self) -> tuple[int, int]:
+        """How many tokens were ever made, and how many of them were revoked. While both stay, so do the live tokens."""
+        with self._database.reading("count the tokens") as connection:
+            made, revoked = connection.execute(sa.select(sa.func.count(), sa.func.count(tokens.c.revoked_ms))).one()
+            return int(made), int(revoked)
+
+    def _tokens(self, wanted: sa.Select[Any]) -> list[TokenRow]:
+        with self._database.reading("read the tokens") as connection:
+            return [TokenRow(*row) for row in connection.execute(wanted)]
+
+
+class TokenUses(Part):
+    """Records when tokens were last used."""
+
+    def note_token_uses(self, used_ms: Mapping[str, int]) -> None:
+        """Id -> when it was used. What was noted within the last hour stays."""
+        with self._database.writing("note when tokens were used") as connection:
+            for token_id, at_ms in used_ms.items():
+                is_older = tokens.c.used_ms.is_(None) | (tokens.c.used_ms <= at_ms - USE_NOTED_EVERY_MS)
+                connection.execute(sa.update(tokens).where(tokens.c.id == token_id, is_older).values(used_ms=at_ms))
+
+
 class Tokens(Part):
-    """Tokens. A row is made, perhaps revoked, and never deleted: so the counts of both say whether anything has changed."""
+    """Makes and revokes tokens. Each method is one transaction."""
 
     def create_token(
         self,
@@ -50,36 +88,6 @@ class Tokens(Part):
             if known is None:
                 raise NotFound(f"There is no token {name} that could be revoked; see all with: strandline token list")
             return _revoke(connection, known, self._clock_ms(), by)
-
-    def tokens(self) -> list[TokenRow]:
-        """All tokens, also those that were revoked, by name and then by age."""
-        return self._tokens(sa.select(tokens).order_by(tokens.c.name, tokens.c.created_ms, tokens.c.id))
-
-    def live_tokens(self) -> list[TokenRow]:
-        """Those that were not revoked; some may have expired."""
-        return self._tokens(sa.select(tokens).where(tokens.c.revoked_ms.is_(None)))
-
-    def live_token(self, token_id: str) -> TokenRow | None:
-        """The token, unless there is none or it was revoked."""
-        found = self._tokens(sa.select(tokens).where(tokens.c.id == token_id, tokens.c.revoked_ms.is_(None)))
-        return found[0] if found else None
-
-    def token_counts(self) -> tuple[int, int]:
-        """How many tokens were ever made, and how many of them were revoked. While both stay, so do the live tokens."""
-        with self._database.reading("count the tokens") as connection:
-            made, revoked = connection.execute(sa.select(sa.func.count(), sa.func.count(tokens.c.revoked_ms))).one()
-            return int(made), int(revoked)
-
-    def note_token_uses(self, used_ms: Mapping[str, int]) -> None:
-        """Id -> when it was used. What was noted within the last hour stays."""
-        with self._database.writing("note when tokens were used") as connection:
-            for token_id, at_ms in used_ms.items():
-                is_older = tokens.c.used_ms.is_(None) | (tokens.c.used_ms <= at_ms - USE_NOTED_EVERY_MS)
-                connection.execute(sa.update(tokens).where(tokens.c.id == token_id, is_older).values(used_ms=at_ms))
-
-    def _tokens(self, wanted: sa.Select[Any]) -> list[TokenRow]:
-        with self._database.reading("read the tokens") as connection:
-            return [TokenRow(*row) for row in connection.execute(wanted)]
 
 
 def _live(connection: sa.Connection, name: str) -> TokenRow | None:

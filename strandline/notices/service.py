@@ -22,8 +22,8 @@ import structlog
 
 from strandline.core.errors import Fenced, InvalidDocument, StrandlineError
 from strandline.ledger.journal import NewEvent
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.notices import AttemptRow, MessageRow, NoticeChanges, NoticeRow
+from strandline.ledger.roles import NoticeLedger
 from strandline.notices.channels.table import channel_of
 from strandline.notices.channels.tools import ChannelTools, Outgoing
 from strandline.notices.conditions.table import condition_of
@@ -74,7 +74,7 @@ class NoticeService:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: NoticeLedger,
         service: str,
         tools: ChannelTools,
         surroundings: Surroundings,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from strandline.core.errors import NotFound
 from strandline.core.times.durations import FOREVER_MS, format_duration
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import NoticeLedger
 from strandline.ledger.states import EventRow, JobRow
 from strandline.notices.finding import Finding
 
@@ -45,7 +45,7 @@ class Surroundings:
 class View:
     """What the conditions of one notice see in one look."""
 
-    ledger: Ledger
+    ledger: NoticeLedger
     now_ms: int
     """By the clock of the ledger's database."""
     events: Sequence[EventRow]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from strandline.ledger import ledger as ledger_module
+from strandline.ledger import part
 from strandline.ledger.database import Database, sqlite_file
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceKind, SliceRow, SliceStatus
@@ -106,7 +106,7 @@ def ledgers_are_copied(request: pytest.FixtureRequest, migrated_file: Path) -> I
         return database
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger_module, "Database", copy_and_open)
+        patch.setattr(part, "Database", copy_and_open)
         yield
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.core.errors import InvalidSettings, LedgerUnavailable
 from strandline.ledger.database import without_secrets
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import TaskLedger
 from strandline.processing.source.opened_ledger import open_ledger
 
 ADDRESS = "postgresql+psycopg://strand@db:5432/ledger?sslmode=require"
@@ -27,10 +27,10 @@ def test_a_file_that_this_machine_has_not_is_no_new_ledger(tmp_path: Path) -> No
 
 
 def test_a_ledger_that_refuses_says_that_the_environment_does_not_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str) -> Ledger:
+    def refuse(url: str) -> TaskLedger:
         raise LedgerUnavailable("Could not look: no password supplied.")
 
-    monkeypatch.setattr(Ledger, "open", refuse)
+    monkeypatch.setattr(TaskLedger, "open", refuse)
     monkeypatch.setenv("STRANDLINE_LEDGER_URL", "sqlite:///other.sqlite")
     with pytest.raises(LedgerUnavailable, match=r"no password supplied\. STRANDLINE_LEDGER_URL .* does not name it"):
         open_ledger(ADDRESS)
@@ -47,5 +47,5 @@ def test_the_password_comes_from_the_environment_that_names_the_same_ledger(
     own_url: str, opened: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRANDLINE_LEDGER_URL", own_url)
-    monkeypatch.setattr(Ledger, "open", lambda url: url)
+    monkeypatch.setattr(TaskLedger, "open", lambda url: url)
     assert open_ledger(ADDRESS) == opened

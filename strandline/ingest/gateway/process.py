@@ -33,7 +33,7 @@ from strandline.ingest.gateway.serving.http_server import BACKLOG, HttpServer
 from strandline.ingest.gateway.serving.tls_door import server_tls
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.streams import Streams
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import GatewayLedger
 
 logger = structlog.get_logger()
 
@@ -115,7 +115,9 @@ async def open_resources(
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     metrics = IngestMetrics(protocol)
     async with contextlib.AsyncExitStack() as stack:
-        ledger = stack.enter_context(contextlib.closing(await asyncio.to_thread(Ledger.open, settings.ledger_url)))
+        ledger = stack.enter_context(
+            contextlib.closing(await asyncio.to_thread(GatewayLedger.open, settings.ledger_url))
+        )
         streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
         doorkeeper = open_doorkeeper(settings, ledger)
         token_keys = (doorkeeper or open_token_keys(settings, ledger)) if checks_signatures else None

@@ -14,7 +14,7 @@ import structlog
 from strandline.core.documents import NAME, NAME_FORM
 from strandline.core.errors import InvalidDocument, LedgerUnavailable, NotFound
 from strandline.core.streams.stream import StreamSpec
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.streams import StreamReader
 
 logger = structlog.get_logger()
 
@@ -52,7 +52,7 @@ class Streams:
         self._is_reached = True
 
     @classmethod
-    def of(cls, ledger: Ledger, *, every_s: float) -> Streams:
+    def of(cls, ledger: StreamReader, *, every_s: float) -> Streams:
         """The streams of this ledger."""
         return cls(
             _reader_of_all(ledger),
@@ -114,7 +114,7 @@ class Streams:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _reader_of_all(ledger: Ledger) -> Callable[[], list[StreamSpec]]:
+def _reader_of_all(ledger: StreamReader) -> Callable[[], list[StreamSpec]]:
     """Return a function that reads every stream whose document this version understands. A document that has not changed
     gives the same object again."""
     parsed: dict[str, tuple[dict[str, Any], StreamSpec]] = {}

@@ -11,9 +11,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.ledger.database import Database, Part
+from strandline.ledger.database import Database
 from strandline.ledger.lookups.needs import forget_tables, hold_tables, lock_lookup
 from strandline.ledger.models import lookup_sources, lookup_tables, lookup_versions, lookups
+from strandline.ledger.part import Part
 from strandline.ledger.states import LookupRow, LookupSourceRow, Offsets
 
 _VERSIONS_A_SWEEP = 20
@@ -53,8 +54,8 @@ class SourceRows:
     skipped_last: str = ""
 
 
-class LookupSources(Part):
-    """Each method is one transaction."""
+class LookupSourceReader(Part):
+    """Reads how the sources of lookups are followed."""
 
     def lookup_sources(self) -> dict[str, LookupSourceRow]:
         """Lookup -> how its reading goes, of all that are followed, by name."""
@@ -67,6 +68,10 @@ class LookupSources(Part):
         now_ms = self._database.clock_ms()
         with self._database.reading("look which lookups are to be read") as connection:
             return list(connection.execute(sa.select(lookup_sources.c.lookup).where(_is_due(now_ms))).scalars())
+
+
+class LookupSources(Part):
+    """Records what was read from sources of lookups. Each method is one transaction."""
 
     def claim_lookup(self, name: str, reader: str, hold_ms: int, *, at_once: bool = False) -> LookupSourceRow | None:
         """Begin a reading under a new claim; None when the lookup isn't due, or isn't followed. Who says nothing for `hold_ms` is

@@ -7,10 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, NotFound
-from strandline.ledger.database import Part
 from strandline.ledger.lookups.needs import floor_of, forget_tables, has_same_document, lock_lookup, needs_of
-from strandline.ledger.lookups.sources import SourceBegin, add_version, follow, is_newest_claim
+from strandline.ledger.lookups.sources import LookupSourceReader, SourceBegin, add_version, follow, is_newest_claim
 from strandline.ledger.models import lookup_sources, lookup_tables, lookup_versions, lookups
+from strandline.ledger.part import Part
 from strandline.ledger.states import LookupRow, LookupVersions
 
 _PRESENT = (
@@ -29,50 +29,8 @@ _PRESENT = (
 )
 
 
-class Lookups(Part):
-    """Each method is one transaction."""
-
-    def put_lookup(
-        self,
-        name: str,
-        document: dict[str, Any],
-        digest: str,
-        packed: str,
-        rows: int,
-        base: int | None = None,
-        floor: int | None = None,
-        source: SourceBegin | None = None,
-        claim: int | None = None,
-    ) -> LookupRow:
-        """Register a lookup, or give it a new version. The same content again changes nothing.
-
-        `document`: without the rows, which are `packed`. `base`: the version that the document was checked against, 0 for none,
-        and `floor` what the lookup's floor was then. `source`: where the rows come from, if it is followed, and from where on.
-        `claim`: under which its rows were read, of one that was followed before.
-        Raises Conflict when the lookup has another one, unless that has other rows of its source alone; or when there is a newer
-        claim, whose rows may be newer.
-        """
-        with self._database.writing(f"register lookup {name}") as connection:
-            present = lock_lookup(connection, name)
-            if claim is not None and not is_newest_claim(connection, name, claim):
-                raise Conflict(
-                    f"The source of lookup {name} has been read by somebody else since its rows began to be read; apply the "
-                    "documents again."
-                )
-            known = connection.execute(_PRESENT.where(lookups.c.name == name)).first() if present else None
-            if known is not None and known.digest == digest:
-                follow(self._database, connection, name, source)
-                return LookupRow(*known)
-            is_checked = base is None or has_same_document(connection, name, base, present)
-            if not is_checked or (base is not None and floor != floor_of(connection, name)):
-                raise Conflict(
-                    f"Lookup {name} has just got another version, or another job that uses it; apply the documents again."
-                )
-            row = LookupRow(name, present + 1, digest, document, rows, self._clock_ms())
-            add_version(self._database, connection, row, packed)
-            follow(self._database, connection, name, source)
-            forget_tables(self._database, connection, self._clock_ms())
-            return row
+class LookupReader(LookupSourceReader):
+    """Reads lookups, their versions and rows."""
 
     def lookups(self) -> list[LookupRow]:
         """All lookups in their present versions, by name."""
@@ -152,6 +110,52 @@ class Lookups(Part):
         """The jobs whose slices, or whose present version, need the lookup."""
         with self._database.reading(f"find which jobs need lookup {name}") as connection:
             return sorted(needs_of(connection).get(name, {}))
+
+
+class Lookups(Part):
+    """Registers and deletes lookups. Each method is one transaction."""
+
+    def put_lookup(
+        self,
+        name: str,
+        document: dict[str, Any],
+        digest: str,
+        packed: str,
+        rows: int,
+        base: int | None = None,
+        floor: int | None = None,
+        source: SourceBegin | None = None,
+        claim: int | None = None,
+    ) -> LookupRow:
+        """Register a lookup, or give it a new version. The same content again changes nothing.
+
+        `document`: without the rows, which are `packed`. `base`: the version that the document was checked against, 0 for none,
+        and `floor` what the lookup's floor was then. `source`: where the rows come from, if it is followed, and from where on.
+        `claim`: under which its rows were read, of one that was followed before.
+        Raises Conflict when the lookup has another one, unless that has other rows of its source alone; or when there is a newer
+        claim, whose rows may be newer.
+        """
+        with self._database.writing(f"register lookup {name}") as connection:
+            present = lock_lookup(connection, name)
+            if claim is not None and not is_newest_claim(connection, name, claim):
+                raise Conflict(
+                    f"The source of lookup {name} has been read by somebody else since its rows began to be read; apply the "
+                    "documents again."
+                )
+            known = connection.execute(_PRESENT.where(lookups.c.name == name)).first() if present else None
+            if known is not None and known.digest == digest:
+                follow(self._database, connection, name, source)
+                return LookupRow(*known)
+            is_checked = base is None or has_same_document(connection, name, base, present)
+            if not is_checked or (base is not None and floor != floor_of(connection, name)):
+                raise Conflict(
+                    f"Lookup {name} has just got another version, or another job that uses it; apply the documents again."
+                )
+            row = LookupRow(name, present + 1, digest, document, rows, self._clock_ms())
+            add_version(self._database, connection, row, packed)
+            follow(self._database, connection, name, source)
+            forget_tables(self._database, connection, self._clock_ms())
+            return row
 
     def delete_lookup(self, name: str) -> None:
         """Delete a lookup that no job needs. Raises Conflict while one does; NotFound."""

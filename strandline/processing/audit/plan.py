@@ -27,7 +27,7 @@ from strandline.results.generations import Generation, newer_than
 from strandline.results.sinks.registry import sink_of, store_of
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 RECORDS = "(records)"
 """Among floors by stage: an event time above all those of slices that can't be audited, where records are emitted."""
@@ -122,7 +122,7 @@ class AuditPlan:
 
 
 def plan_audit(
-    ledger: Ledger,
+    ledger: LedgerReader,
     job: str,
     load: Load,
     log_starts: Offsets,
@@ -207,7 +207,9 @@ def _incomplete(floor_ms: int) -> str:
     )
 
 
-def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int, letter_starts: Mapping[int, int]) -> AuditPlan:
+def _with_facts(
+    ledger: LedgerReader, plan: AuditPlan, slice_of_letters: int, letter_starts: Mapping[int, int]
+) -> AuditPlan:
     """Return the plan with its totals, offsets and windows from the ledger."""
     job, spans = plan.job, plan.spans
     names = dict.fromkeys(stage.name for span in spans for stage in span.pipeline.stages if stage.name in span.windows)
@@ -226,7 +228,7 @@ def _with_facts(ledger: Ledger, plan: AuditPlan, slice_of_letters: int, letter_s
     )
 
 
-def _first_slice_with_letters(ledger: Ledger, job: str, slice_last: int, letter_starts: Mapping[int, int]) -> int:
+def _first_slice_with_letters(ledger: LedgerReader, job: str, slice_last: int, letter_starts: Mapping[int, int]) -> int:
     """The first slice, at most `slice_last` + 1, from which on all dead letters are still in Kafka."""
     # No letter of these slices stands higher: what is gone from behind there is of a backfill, or of later slices.
     ends = ledger.checkpoint(job, slice_last).dead_letter_offsets
@@ -239,7 +241,7 @@ def _first_slice_with_letters(ledger: Ledger, job: str, slice_last: int, letter_
 
 
 def _ends_without_letters(
-    ledger: Ledger, job: str, backfills: Sequence[Backfilled], letter_starts: Mapping[int, int]
+    ledger: LedgerReader, job: str, backfills: Sequence[Backfilled], letter_starts: Mapping[int, int]
 ) -> Iterator[tuple[str, int]]:
     """Of backfills whose dead letters may be gone, each stage with the end of its last window. They stand behind those that there
     were when it was asked for."""
@@ -254,7 +256,7 @@ def _hold_all(starts: Mapping[int, int], begin: Mapping[int, int]) -> bool:
     return all(begin.get(partition, 0) >= offset for partition, offset in starts.items())
 
 
-def _first_slice_with_results(ledger: Ledger, job: str, slice_last: int, starts: Offsets) -> int:
+def _first_slice_with_results(ledger: LedgerReader, job: str, slice_last: int, starts: Offsets) -> int:
     """The first slice, at most `slice_last` + 1, from which on all results in streams are still in Kafka."""
     if not any(offset for partitions in starts.values() for offset in partitions.values()):
         return 1
@@ -270,7 +272,9 @@ def _first_slice_with_results(ledger: Ledger, job: str, slice_last: int, starts:
     return _first_slice_where(ledger, job, slice_last, are_held)
 
 
-def _first_slice_where(ledger: Ledger, job: str, slice_last: int, is_so: Callable[[CheckpointRow | None], bool]) -> int:
+def _first_slice_where(
+    ledger: LedgerReader, job: str, slice_last: int, is_so: Callable[[CheckpointRow | None], bool]
+) -> int:
     """The first slice, at most `slice_last` + 1, for which `is_so` holds of the checkpoint before it (None before the first).
     What holds of one slice must hold of all after it."""
 
@@ -291,7 +295,7 @@ class _Versions:
     last: int
 
 
-def _versions(ledger: Ledger, job: str, load: Load, slice_last: int) -> list[_Versions]:
+def _versions(ledger: LedgerReader, job: str, load: Load, slice_last: int) -> list[_Versions]:
     found: list[_Versions] = []
     changes = ledger.compiled_changes(job, slice_last)
     ends = [*(one.slice_first - 1 for one in changes[1:]), slice_last][: len(changes)]
@@ -311,7 +315,7 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
 
 
 def _span_of_versions(
-    ledger: Ledger, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
+    ledger: LedgerReader, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
 ) -> VersionSpan | None:
     """The span of these slices; None when it holds nothing to audit. `floors`: stage -> windows must end after."""
     before: dict[str, int | None] = {}
@@ -350,7 +354,7 @@ def _span_of_versions(
 
 
 def _span_of_backfill(
-    ledger: Ledger, job: str, backfill: Backfilled, asked: EndRange, floors: Mapping[str, int]
+    ledger: LedgerReader, job: str, backfill: Backfilled, asked: EndRange, floors: Mapping[str, int]
 ) -> VersionSpan | None:
     """The span of a backfill's windows; None when none of them is to be audited."""
     windows = {}

@@ -24,7 +24,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.record_headers import REASON_DUPLICATE, dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import CheckpointRow, SliceRow, StreamVersions, Totals
 from strandline.log.index import LogIndex
 from strandline.processing.audit.event_times import LatestEvents, event_time_differences
@@ -63,7 +63,7 @@ class Audit:
         self._settings = settings
         self._job = job
         self._asked = asked
-        self._ledger = Ledger.open(settings.ledger_url)
+        self._ledger = LedgerReader.open(settings.ledger_url)
         self._index = LogIndex(settings.kafka_bootstrap)
 
     def run(self) -> AuditReport:

@@ -21,7 +21,7 @@ from strandline.results.document import format_timestamp
 from strandline.results.generations import Generation
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 
 class Load(Protocol):
@@ -73,7 +73,7 @@ class Backfilled:
 
 
 def plan_backfill(
-    ledger: Ledger,
+    ledger: LedgerReader,
     job: str,
     load: Load,
     log_starts: Callable[[str], Mapping[int, int]],
@@ -130,7 +130,7 @@ def plan_backfill(
 
 
 def require_records(
-    ledger: Ledger,
+    ledger: LedgerReader,
     job: str,
     load: Load,
     pipeline: CheckedPipeline,
@@ -173,7 +173,7 @@ def stores_of(row: BackfillRow, pipeline: CheckedPipeline) -> list[str]:
     )
 
 
-def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
+def _steps(ledger: LedgerReader, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
     """Stage -> how far apart the times are at which windows of every version begin that has written to its aliases."""
     grids_ms: dict[str, set[int]] = defaultdict(set)
     windows = {stage.name for stage in pipeline.stages}
@@ -190,7 +190,7 @@ def _steps(ledger: Ledger, job: str, load: Load, pipeline: CheckedPipeline, slic
     }
 
 
-def next_chunk(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, records_max: int) -> Chunk | None:
+def next_chunk(ledger: LedgerReader, row: BackfillRow, pipeline: CheckedPipeline, records_max: int) -> Chunk | None:
     """The next chunk of a backfill; None when all is done. It holds about `records_max` records, but spans no less than the
     longest window: so where windows slide, a chunk reads at most as much again as the one before has read. It ends where
     windows of the stage begin whose windows begin furthest apart, so that few slices are read for two chunks.
@@ -233,7 +233,7 @@ def _events_from(windows: Mapping[str, WindowRange], pipeline: CheckedPipeline) 
     )
 
 
-def _first_slice(ledger: Ledger, row: BackfillRow, event_ms: int) -> int:
+def _first_slice(ledger: LedgerReader, row: BackfillRow, event_ms: int) -> int:
     """Raises LogTruncated when the ledger no longer holds it: slices were removed between the plan and the request."""
     first = ledger.first_slice_reaching(row.job, event_ms) or row.slice
     if first <= ledger.floor(row.job):
@@ -243,21 +243,21 @@ def _first_slice(ledger: Ledger, row: BackfillRow, event_ms: int) -> int:
     return first
 
 
-def _slice_with(ledger: Ledger, row: BackfillRow, first: int, records_max: int) -> int:
+def _slice_with(ledger: LedgerReader, row: BackfillRow, first: int, records_max: int) -> int:
     """The last slice, from `first` on and at most `row.slice`, up to which there are at most `records_max` records."""
     before = ledger.totals(row.job, first - 1).records
     following = range(first + 1, row.slice + 1)
     return first + bisect_right(following, records_max, key=lambda last: ledger.totals(row.job, last).records - before)
 
 
-def records_done(ledger: Ledger, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk) -> int:
+def records_done(ledger: LedgerReader, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk) -> int:
     """How many of the backfill's records have been read once this chunk is done."""
     first = _first_slice(ledger, row, _events_from(row.windows, pipeline))
     read = ledger.totals(row.job, chunk.slice_last).records - ledger.totals(row.job, first - 1).records
     return max(0, min(row.records, read))
 
 
-def complete_backfills(ledger: Ledger, job: str, load: Load, swapping: int | None = None) -> list[Backfilled]:
+def complete_backfills(ledger: LedgerReader, job: str, load: Load, swapping: int | None = None) -> list[Backfilled]:
     """The complete backfills, the oldest first. `swapping`: the generation of the caller, which is about to swap the aliases.
 
     Raises Conflict while another backfill swaps the aliases: what they show is unknown then.

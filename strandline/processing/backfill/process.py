@@ -27,7 +27,7 @@ from strandline.core.failpoints import failpoint
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import BackfillLedger
 from strandline.ledger.states import BackfillRow, BackfillState, StreamVersions
 from strandline.log.index import LogIndex
 from strandline.processing.backfill.emission import ChunkReader, ChunkSource, chunk_task, shapes_of
@@ -71,7 +71,7 @@ class Backfill:
         self._job = job
         self._generation = generation
         self._given_spark = spark
-        self._ledger = Ledger.open(settings.ledger_url)
+        self._ledger = BackfillLedger.open(settings.ledger_url)
         self._index = LogIndex(settings.kafka_bootstrap)
 
     def run(self) -> int:

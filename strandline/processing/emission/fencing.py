@@ -26,7 +26,7 @@ from strandline.processing.emission.transactional_ids import (
 from strandline.processing.source.opened_ledger import open_ledger
 
 if TYPE_CHECKING:
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ def require_current_attempt(ledger_url: str, job: str, generation: int, epoch: i
         )
 
 
-def fence_older_runs(ledger: Ledger, bootstrap: str, run: RunRow) -> int:
+def fence_older_runs(ledger: LedgerReader, bootstrap: str, run: RunRow) -> int:
     """Fence every producer through which an older run may still write, and return how many those were.
 
     Called when the run has begun, before its first task. Raises LogUnavailable.
@@ -66,7 +66,7 @@ def fence_older_runs(ledger: Ledger, bootstrap: str, run: RunRow) -> int:
     return len(slots)
 
 
-def slots_of_older_runs(ledger: Ledger, run: RunRow) -> list[tuple[str, str]]:
+def slots_of_older_runs(ledger: LedgerReader, run: RunRow) -> list[tuple[str, str]]:
     """(transactional id, topic) of each slot from which an older run may still write.
 
     The run that committed last has fenced those before it, so only that run and later ones can have a transaction open.

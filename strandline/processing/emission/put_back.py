@@ -27,7 +27,7 @@ from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.result_stream_writer import result_header
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import ReplayLedger
     from strandline.log.index import LogIndex
 
 _NOT_COPIED = frozenset(
@@ -83,7 +83,7 @@ class PutBack:
 
 
 def put_back(
-    ledger: Ledger, index: LogIndex, bootstrap: str, stream: str, records: Sequence[PutBackRecord], bytes_max: int
+    ledger: ReplayLedger, index: LogIndex, bootstrap: str, stream: str, records: Sequence[PutBackRecord], bytes_max: int
 ) -> PutBack:
     """Put the records back into the stream, each of them unless that was done before, by whomever.
 
@@ -122,7 +122,7 @@ def put_back(
     return done
 
 
-def _slot(ledger: Ledger, bootstrap: str, attempt: ReplayAttempt, bytes_max: int) -> TransactionSlot:
+def _slot(ledger: ReplayLedger, bootstrap: str, attempt: ReplayAttempt, bytes_max: int) -> TransactionSlot:
     config = SlotConfig(
         bootstrap,
         attempt.stream,

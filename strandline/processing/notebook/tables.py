@@ -18,7 +18,7 @@ import pyarrow as pa
 from strandline.core.errors import BadRecord, InvalidSettings, LogTruncated, NotFound
 from strandline.core.record_headers import HEADER_PAYLOAD_BYTES, REASON_RESULT, dead_letter_topic, unpack_header_values
 from strandline.core.streams.stream import StreamSpec
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.range_reader import FetchedRecords
@@ -79,7 +79,7 @@ class Table:
     parts: Sequence[Part]
 
 
-def plan_table(asked: Request, ledger: Ledger, index: LogIndex, *, schema_only: bool = False) -> Table:
+def plan_table(asked: Request, ledger: LedgerReader, index: LogIndex, *, schema_only: bool = False) -> Table:
     """Look at what there is now. `schema_only`: without parts. Raises NotFound, InvalidSettings, LogTruncated, LogUnavailable."""
     if asked.what == "dead_letters":
         return _dead_letters(asked, ledger, index)
@@ -117,7 +117,7 @@ def _schema_of_records(stream: StreamSpec, mode: Mode, *, of_slices: bool) -> pa
     return pa.schema(list((places | fields | {name: kind for name, kind in own.items() if name not in places}).items()))
 
 
-def _of_stream(asked: Request, name: str, ledger: Ledger, index: LogIndex, *, schema_only: bool) -> Table:
+def _of_stream(asked: Request, name: str, ledger: LedgerReader, index: LogIndex, *, schema_only: bool) -> Table:
     stream = StreamSpec.from_document(ledger.stream(name).document)
     is_raw = asked.what == "raw"
     schema = _raw_schema(of_slices=False) if is_raw else _schema_of_records(stream, asked.mode, of_slices=False)
@@ -175,7 +175,7 @@ def _offsets(
     return {partition: min(bound.offsets.get(partition, otherwise[partition]), end) for partition, end in ends.items()}
 
 
-def _of_slices(asked: Request, ledger: Ledger, *, schema_only: bool) -> Table:
+def _of_slices(asked: Request, ledger: LedgerReader, *, schema_only: bool) -> Table:
     """The committed slices that are asked for, each decoded and judged as the job did: by the version of the stream's document,
     and with the event time, that were in force."""
     assert asked.job is not None and asked.slices is not None
@@ -219,7 +219,7 @@ def _chosen_stream(asked: Request, streams: Sequence[str]) -> str:
     raise InvalidSettings(f"job {asked.job} does not read stream {asked.stream}; it reads {', '.join(streams)}")
 
 
-def _slice_rows(ledger: Ledger, job: str, first: int | None, last: int | None) -> Iterator[SliceRow]:
+def _slice_rows(ledger: LedgerReader, job: str, first: int | None, last: int | None) -> Iterator[SliceRow]:
     """The rows, which are all there and committed. Raises NotFound."""
     checkpoint, floor = ledger.last_checkpoint(job), ledger.floor(job)
     committed = checkpoint.slice if checkpoint else 0
@@ -319,7 +319,7 @@ def batch_of_chunk(
 # Dead letters.
 
 
-def _dead_letters(asked: Request, ledger: Ledger, index: LogIndex) -> Table:
+def _dead_letters(asked: Request, ledger: LedgerReader, index: LogIndex) -> Table:
     """Those of the job's present life."""
     assert asked.job is not None
     job = ledger.job(asked.job)
@@ -362,7 +362,7 @@ def _letter_columns(letters: FetchedRecords) -> Iterator[pa.Array]:
 # Results.
 
 
-def _results(asked: Request, ledger: Ledger, index: LogIndex, *, schema_only: bool) -> Table:
+def _results(asked: Request, ledger: LedgerReader, index: LogIndex, *, schema_only: bool) -> Table:
     assert asked.job is not None
     pipeline = load_pipeline(ledger, asked.job, ledger.job(asked.job).version)
     stage = _stage(asked, pipeline)
@@ -391,7 +391,9 @@ def _stage(asked: Request, pipeline: CheckedPipeline) -> Stage | RecordStage:
     raise NotFound(f"job {asked.job} has no stage {asked.stage} that emits; those that do: {names}")
 
 
-def _of_index(asked: Request, alias: str, stage: Stage | RecordStage, ledger: Ledger, *, schema_only: bool) -> Table:
+def _of_index(
+    asked: Request, alias: str, stage: Stage | RecordStage, ledger: LedgerReader, *, schema_only: bool
+) -> Table:
     times = (
         {"window_start": ("window", "start"), "window_end": ("window", "end")}
         if isinstance(stage, Stage)

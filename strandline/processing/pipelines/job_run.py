@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # Python workers load some modules that use this one, and need neither SQL nor pydantic
     from strandline.core.settings import Settings
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import RunLedger
     from strandline.ledger.states import RunRow
     from strandline.log.index import LogIndex
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -18,7 +18,7 @@ class JobRun:
     """A run, the pipeline that it runs, and its access to the ledger and the log. Stays in the driver."""
 
     settings: Settings
-    ledger: Ledger
+    ledger: RunLedger
     index: LogIndex
     row: RunRow
     pipeline: CheckedPipeline

@@ -18,7 +18,7 @@ from strandline.results.names import EVENT_TIME_FIELD, WINDOW_FIELDS
 from strandline.results.sinks.registry import sink_of
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 
 def emissions_to_streams(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
@@ -35,12 +35,12 @@ def streams_of_windows(pipeline: PipelineSpec) -> Iterator[str]:
             yield stream
 
 
-def present_pipelines(ledger: Ledger) -> dict[str, PipelineSpec]:
+def present_pipelines(ledger: LedgerReader) -> dict[str, PipelineSpec]:
     """Return job -> its current version."""
     return {job.name: spec_of_version(ledger, job.name, job.version) for job in ledger.jobs()}
 
 
-def emitter_of(ledger: Ledger, stream: str) -> str | None:
+def emitter_of(ledger: LedgerReader, stream: str) -> str | None:
     """The job whose present version emits to the stream. A stream has at most one."""
     for job, pipeline in present_pipelines(ledger).items():
         if any(emitted == stream for _, emitted in emissions_to_streams(pipeline)):
@@ -48,13 +48,13 @@ def emitter_of(ledger: Ledger, stream: str) -> str | None:
     return None
 
 
-def emitters_of_inputs(ledger: Ledger, pipeline: CheckedPipeline) -> dict[str, str]:
+def emitters_of_inputs(ledger: LedgerReader, pipeline: CheckedPipeline) -> dict[str, str]:
     """Stream -> the job that emits to it, of those that the pipeline reads."""
     found = {stream: emitter_of(ledger, stream) for stream in pipeline.streams}
     return {stream: emitter for stream, emitter in found.items() if emitter is not None}
 
 
-def former_emitter_of(ledger: Ledger, stream: str) -> str | None:
+def former_emitter_of(ledger: LedgerReader, stream: str) -> str | None:
     """Return the job that emitted to the stream last, if no job does now. None if no job of the ledger ever did.
 
     The checkpoints of that job still contain where each of its emissions ends.
@@ -69,7 +69,7 @@ def former_emitter_of(ledger: Ledger, stream: str) -> str | None:
     return max(ends, key=lambda job: ends[job], default=None)
 
 
-def lagging_readers(ledger: Ledger, job: str) -> dict[str, list[str]]:
+def lagging_readers(ledger: LedgerReader, job: str) -> dict[str, list[str]]:
     """Return the jobs that still need the checkpoints of `job` for a stream to which it no longer emits: stream -> jobs.
 
     Such a job reads the stream and has no slice yet that reaches the end of the last emission.

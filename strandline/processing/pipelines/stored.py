@@ -14,11 +14,11 @@ from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, s
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 
 def load_pipeline(
-    ledger: Ledger, job: str, version: int, streams: StreamVersions | None = None, *, is_strict: bool = True
+    ledger: LedgerReader, job: str, version: int, streams: StreamVersions | None = None, *, is_strict: bool = True
 ) -> CheckedPipeline:
     """One version of a job's pipeline, checked against its streams. Raises NotFound, InvalidDocument.
 
@@ -33,7 +33,7 @@ def load_pipeline(
     return check_stored(spec, documents, shapes_of_version(ledger, job, version, spec), is_strict=is_strict)
 
 
-def spec_of_version(ledger: Ledger, job: str, version: int) -> PipelineSpec:
+def spec_of_version(ledger: LedgerReader, job: str, version: int) -> PipelineSpec:
     """Return the document of one version of a job's pipeline. Raises NotFound."""
     return PipelineSpec.from_document(ledger.job_version(job, version).document)
 
@@ -47,7 +47,7 @@ def check_stored(
     return check(spec, streams, lookups=lookups) if is_strict else as_far_as_known(spec, streams, lookups)
 
 
-def shapes_of_version(ledger: Ledger, job: str, version: int, spec: PipelineSpec) -> dict[str, LookupShape]:
+def shapes_of_version(ledger: LedgerReader, job: str, version: int, spec: PipelineSpec) -> dict[str, LookupShape]:
     """The lookups that this version of the job uses. Raises NotFound."""
     names = spec.lookups()
     if not names:
@@ -56,13 +56,13 @@ def shapes_of_version(ledger: Ledger, job: str, version: int, spec: PipelineSpec
     return {name: shape_of_versions(ledger.lookup_documents(name), bases[name]) for name in names}
 
 
-def followers_of(ledger: Ledger, stream: str) -> list[LookupSpec]:
+def followers_of(ledger: LedgerReader, stream: str) -> list[LookupSpec]:
     """The lookups whose rows are the latest records of the stream."""
     specs = [LookupSpec.described(row.document) for row in ledger.lookups()]
     return [spec for spec in specs if spec.source is not None and spec.source.stream == stream]
 
 
-def streams_of_version(ledger: Ledger, job: str, version: int) -> StreamVersions:
+def streams_of_version(ledger: LedgerReader, job: str, version: int) -> StreamVersions:
     """Return the versions of its streams' documents by which this version of the job is compiled.
 
     They are those of its newest run that has recorded them, or the current versions if none has.
@@ -73,7 +73,7 @@ def streams_of_version(ledger: Ledger, job: str, version: int) -> StreamVersions
     return {stream: ledger.stream_version(stream) for stream in inputs_of(ledger, job, version)}
 
 
-def streams_of_run(ledger: Ledger, run: RunRow) -> StreamVersions:
+def streams_of_run(ledger: LedgerReader, run: RunRow) -> StreamVersions:
     """By which versions of its streams' documents a run that begins now is compiled: by those of the slice that it has to
     finish, some of whose results may be out, else by the present ones."""
     last, streams = ledger.last_slice(run.job), inputs_of(ledger, run.job, run.version)
@@ -82,7 +82,7 @@ def streams_of_run(ledger: Ledger, run: RunRow) -> StreamVersions:
     return {stream: last.stream_versions[stream] for stream in streams}
 
 
-def inputs_of(ledger: Ledger, job: str, version: int) -> list[str]:
+def inputs_of(ledger: LedgerReader, job: str, version: int) -> list[str]:
     """The streams that this version of the job reads, in the order of the document. Raises NotFound."""
     document = ledger.job_version(job, version).document
     return [str(one["stream"]) for one in document.get("inputs") or [document["input"]]]

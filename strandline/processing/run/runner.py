@@ -28,7 +28,7 @@ from strandline.core.errors import (
 )
 from strandline.core.failpoints import failpoint
 from strandline.core.settings import Settings
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import RunLedger
 from strandline.ledger.states import JobState, RunRow
 from strandline.log.index import LogIndex
 from strandline.processing.emission.made_indices import WriterFactory, elasticsearch_writers
@@ -83,7 +83,7 @@ class Runner:
         self._alive_fd = alive_fd
         self._index_url = settings.elasticsearch_url if writer_of is None else None
         self._writer_of = writer_of or elasticsearch_writers(settings, job)
-        self._ledger = Ledger.open(settings.ledger_url)
+        self._ledger = RunLedger.open(settings.ledger_url)
         self._stop_now = threading.Event()
         self._closing = ExitStack()
         self._scratch: Path | None = None

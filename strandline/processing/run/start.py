@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.core.errors import StrandlineError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.run.ending import Ending
 from strandline.processing.run.snapshot_choice import SnapshotChoice, SnapshotFailed, lies_elsewhere
@@ -19,7 +19,7 @@ from strandline.processing.slices.rewind import RewindPlan, plan_of_job, whole_p
 class RunStart:
     """Decides where a run begins, and runs it from there."""
 
-    ledger: Ledger
+    ledger: LedgerReader
     pipeline: CheckedPipeline
     snapshots: SnapshotChoice
     prepare: Callable[[RewindPlan, Snapshot | None], None]

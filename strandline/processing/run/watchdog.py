@@ -18,7 +18,7 @@ from collections.abc import Callable
 import structlog
 
 from strandline.core.errors import Fenced, InvalidSettings, LedgerUnavailable, StrandlineError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import RunLedger
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class Watchdog:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: RunLedger,
         job: str,
         epoch: int,
         lease: int | None,

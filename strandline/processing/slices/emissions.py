@@ -19,7 +19,7 @@ from strandline.processing.slices.silence import Vector
 from strandline.results.names import WINDOW_FIELDS
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Emitter:
 class Emissions:
     """Where emissions end in the streams of results among those that a job reads. Reads the ledger only."""
 
-    def __init__(self, ledger: Ledger, log: InputLog, emitters: Sequence[Emitter]) -> None:
+    def __init__(self, ledger: LedgerReader, log: InputLog, emitters: Sequence[Emitter]) -> None:
         self._ledger = ledger
         self._log = log
         self._emitters = {one.stream: one for one in emitters}

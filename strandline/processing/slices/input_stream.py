@@ -8,11 +8,11 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.log.topics import require_whole_log
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.jobs import JobStates
     from strandline.log.index import LogIndex
 
 
-def require_same_stream(ledger: Ledger, index: LogIndex, job: str, stream: StreamSpec) -> None:
+def require_same_stream(ledger: JobStates, index: LogIndex, job: str, stream: StreamSpec) -> None:
     """Make sure that the records of the job's stream can be read again as they were read before.
 
     1. The topic is whole: compaction would take records out of its middle.

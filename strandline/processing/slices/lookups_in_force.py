@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # this module travels to every Python worker, which needs neither SQL nor pydantic
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.lookups.versions import LookupReader
     from strandline.ledger.states import LookupVersions
 
 UsedLookups = tuple[tuple[str, tuple[str, ...]], ...]
@@ -16,7 +16,7 @@ UsedLookups = tuple[tuple[str, tuple[str, ...]], ...]
 class LookupsInForce:
     """The versions in force, for one run. Any version will do that has the fields: types and key are the same in all."""
 
-    def __init__(self, ledger: Ledger, used: UsedLookups) -> None:
+    def __init__(self, ledger: LookupReader, used: UsedLookups) -> None:
         self._ledger = ledger
         self._used = dict(used)
         self._looked: dict[str, tuple[int, bool]] = {}

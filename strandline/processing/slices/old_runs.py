@@ -9,13 +9,13 @@ from strandline.ledger.states import RunRow
 from strandline.processing.slices.rewind import RUN_BEGINS
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 RUNS_KEPT = 300
 """So many of the newest runs of a job stay in any case. Whoever counts runs in vain counts fewer."""
 
 
-def runs_of_no_use(ledger: Ledger, job: str) -> list[int]:
+def runs_of_no_use(ledger: LedgerReader, job: str) -> list[int]:
     """The epochs of those runs of a job that nothing needs any more, the oldest first. Some of them may have a slice or a
     checkpoint: the ledger keeps these.
 
@@ -39,7 +39,7 @@ def runs_of_no_use(ledger: Ledger, job: str) -> list[int]:
     return [run.epoch for run in runs if run.epoch not in needed]
 
 
-def _furthest(ledger: Ledger, job: str, runs: dict[int, RunRow]) -> set[int]:
+def _furthest(ledger: LedgerReader, job: str, runs: dict[int, RunRow]) -> set[int]:
     """Of those that read slices again in one version, compiled by the same documents: the last that began furthest back, and the
     last that went furthest. So the events about them say of all of them what they read."""
     begun = defaultdict(list)

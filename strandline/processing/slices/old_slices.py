@@ -14,7 +14,7 @@ from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.rewind import whole_plan_of_job
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 _DAY_MS = 24 * 3_600_000
 
@@ -30,7 +30,7 @@ class SlicesKept:
 
 
 def floor_of_use(
-    ledger: Ledger, job: str, log_starts: Callable[[str], Mapping[int, int]], kept: SlicesKept, now_ms: int
+    ledger: LedgerReader, job: str, log_starts: Callable[[str], Mapping[int, int]], kept: SlicesKept, now_ms: int
 ) -> int:
     """The last slice of a job that nobody will read again, 0 if there is none: the floor to which the ledger may be cleared.
 
@@ -61,7 +61,7 @@ def floor_of_use(
 
 
 def _first_emission(
-    ledger: Ledger,
+    ledger: LedgerReader,
     last: CheckpointRow,
     pipelines: list[CheckedPipeline],
     log_starts: Callable[[str], Mapping[int, int]],
@@ -86,7 +86,7 @@ def _first_emission(
     return _first_slice(ledger, last, is_held)
 
 
-def _first_slice(ledger: Ledger, last: CheckpointRow, is_so: Callable[[CheckpointRow], bool]) -> int:
+def _first_slice(ledger: LedgerReader, last: CheckpointRow, is_so: Callable[[CheckpointRow], bool]) -> int:
     """The first slice whose checkpoint is so, as those of all later ones are; the one after the last if none is."""
     first = max(1, ledger.floor(last.job))
     numbers = range(first, last.slice + 1)

@@ -38,8 +38,8 @@ from strandline.processing.slices.watermark import (
 )
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
     from strandline.ledger.progress import JobProgress
+    from strandline.ledger.roles import PlannerLedger
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class SlicePlanner:
     def __init__(
         self,
         settings: PlannerSettings,
-        ledger: Ledger,
+        ledger: PlannerLedger,
         index: LogIndex,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         silence: SilenceMeter | None = None,

@@ -12,7 +12,7 @@ from strandline.ledger.states import CheckpointRow, offset_count
 from strandline.processing.pipelines.event_time import WindowShape, earliest_event
 
 if TYPE_CHECKING:  # the rest of this module is pure
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -107,7 +107,7 @@ def plan_rewind(
     )
 
 
-def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
+def plan_of_job(ledger: LedgerReader, pipeline: CheckedPipeline) -> RewindPlan:
     """Plan a run of this version of a job from the ledger. With the guarantee `none` nothing is replayed: open windows will
     lack the records before the start."""
     plan = whole_plan_of_job(ledger, pipeline)
@@ -116,7 +116,7 @@ def plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
     return plan
 
 
-def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
+def whole_plan_of_job(ledger: LedgerReader, pipeline: CheckedPipeline) -> RewindPlan:
     """Plan a run that rebuilds every open window, whatever the guarantee."""
     return plan_rewind(
         ledger.last_checkpoint(pipeline.job),
@@ -126,7 +126,9 @@ def whole_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline) -> RewindPlan:
     )
 
 
-def restore_plan_of_job(ledger: Ledger, pipeline: CheckedPipeline, slice_first: int, *, merges: bool) -> RewindPlan:
+def restore_plan_of_job(
+    ledger: LedgerReader, pipeline: CheckedPipeline, slice_first: int, *, merges: bool
+) -> RewindPlan:
     """Plan a run that emits the results of the committed slices from `slice_first` on again."""
     before = ledger.checkpoints(pipeline.job, limit=1, before=slice_first)
     last = ledger.last_checkpoint(pipeline.job)
@@ -157,7 +159,7 @@ class RewindCost:
     """No record before this log time is needed; None when none is."""
 
 
-def rewind_cost(ledger: Ledger, plan: RewindPlan, job: str) -> RewindCost:
+def rewind_cost(ledger: LedgerReader, plan: RewindPlan, job: str) -> RewindCost:
     """The cost of the plan: records counted by offsets, seconds estimated by the rate of the last slices."""
     last = ledger.last_slice(job)
     if last is None:
@@ -172,7 +174,7 @@ def rewind_cost(ledger: Ledger, plan: RewindPlan, job: str) -> RewindCost:
     return RewindCost(records, START_S + records / rate, first.offsets_first, since_ms)
 
 
-def _records_per_s(ledger: Ledger, job: str) -> float:
+def _records_per_s(ledger: LedgerReader, job: str) -> float:
     """The highest rate of the last slices, from plan to commit."""
     checkpoints = ledger.checkpoints(job, limit=_RATE_SLICES)
     if not checkpoints:
@@ -181,7 +183,7 @@ def _records_per_s(ledger: Ledger, job: str) -> float:
     return max(1_000 * row.records / max(1, row.committed_ms - planned_ms[row.slice]) for row in checkpoints)
 
 
-def require_ledger_holds(ledger: Ledger, job: str, plan: RewindPlan) -> None:
+def require_ledger_holds(ledger: LedgerReader, job: str, plan: RewindPlan) -> None:
     """Raise LogTruncated if the ledger no longer holds a slice that the plan replays."""
     floor = ledger.floor(job)
     if plan.slice_first <= min(floor, plan.slice_committed):

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # this module travels to every Python worker, which needs neither SQL nor pydantic
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
     from strandline.ledger.states import StreamVersions
 
 
@@ -28,7 +28,7 @@ class Fit(Enum):
 class SchemaInForce:
     """The version in force, for one run."""
 
-    def __init__(self, ledger: Ledger, job: str, pipeline_version: int, compiled: StreamVersions) -> None:
+    def __init__(self, ledger: LedgerReader, job: str, pipeline_version: int, compiled: StreamVersions) -> None:
         """`compiled`: by which version of the document of each stream the run's pipeline is compiled."""
         self._ledger = ledger
         self._job = job

@@ -31,7 +31,7 @@ from strandline.processing.source.source_config import Piece, TaskConfig
 from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import PlannerLedger
     from strandline.processing.pipelines.job_run import JobRun
 
 _TASK_RECORDS_MIN = 5_000
@@ -146,7 +146,7 @@ class SliceStreamReader(DataSourceStreamReader):
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
-        self._ledger: Ledger | None = None
+        self._ledger: PlannerLedger | None = None
         self._index: LogIndex | None = None
         self._planner: SlicePlanner | None = None
         self._replay: Replay | None = None
@@ -226,7 +226,7 @@ class SliceStreamReader(DataSourceStreamReader):
         if self._ledger is not None:
             self._ledger.close()
 
-    def _open_ledger(self) -> Ledger:
+    def _open_ledger(self) -> PlannerLedger:
         if self._ledger is None:
             self._ledger = open_ledger(self._config.ledger_url)
         return self._ledger

@@ -30,7 +30,7 @@ from strandline.processing.source.prospects import ACCEPTED, Moment, Prospects
 from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 OF_THE_SLICE = frozenset((REASON_DECODE, REASON_SCHEMA, REASON_TIME_UNIT, REASON_FUTURE_EVENT, REASON_LATE))
@@ -61,7 +61,7 @@ class _Span:
 
 
 def taken_anew(
-    ledger: Ledger,
+    ledger: LedgerReader,
     job: str,
     pipeline: CheckedPipeline,
     stream: str,
@@ -114,7 +114,7 @@ def _moment(record: RejectedPlace, row: SliceRow | int | None, stream: str) -> M
     return Moment(record.log_time_ms, row.late_below_ms, row.rule.of(stream).max_ahead_ms)
 
 
-def _spans(ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions) -> list[_Span]:
+def _spans(ledger: LedgerReader, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions) -> list[_Span]:
     """What each version, compiled by each version of its streams' documents, replayed when it began. The present one, where it
     has not begun yet, will replay what it needs."""
     runs = {run.epoch: run for run in ledger.runs(job)}
@@ -137,7 +137,7 @@ def _spans(ledger: Ledger, job: str, pipeline: CheckedPipeline, stream_versions:
 class _Slices:
     """Finds the slices that hold records, in blocks of neighbours, since those that are asked for lie near each other."""
 
-    def __init__(self, ledger: Ledger, job: str, stream: str, first: int) -> None:
+    def __init__(self, ledger: LedgerReader, job: str, stream: str, first: int) -> None:
         self._ledger, self._job, self._stream = ledger, job, stream
         self._floor = ledger.floor(job)
         self._numbers = range(max(first, self._floor, 1), ledger.slice_count(job) + 1)

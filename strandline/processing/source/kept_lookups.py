@@ -13,7 +13,7 @@ from strandline.core.errors import NotFound, PermanentError
 from strandline.processing.source.opened_ledger import open_ledger
 
 if TYPE_CHECKING:  # a worker whose pipeline has no lookup starts sooner without what computes
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.lookups.versions import LookupReader
     from strandline.ledger.states import SliceRow
     from strandline.processing.operators.lookups.lookup_table import LookupTable
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -33,7 +33,7 @@ class LookupRef(NamedTuple):
 class SliceLookups:
     """By which versions recorded slices are enriched. Asks the ledger only for versions that it has not seen."""
 
-    def __init__(self, ledger: Ledger, bases: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, ledger: LookupReader, bases: Iterable[tuple[str, int]]) -> None:
         """`bases`: the lookups that the pipeline uses, each with the version by which slices go that say none."""
         self._ledger = ledger
         self._bases = tuple(bases)
@@ -57,7 +57,7 @@ Tables = dict[str, "LookupTable"]
 class KeptTables:
     """The tables of one ledger for one process. Holds a bounded amount of those that it needed before."""
 
-    def __init__(self, open_ledger: Callable[[], Ledger], held_bytes_max: int = HELD_BYTES_MAX) -> None:
+    def __init__(self, open_ledger: Callable[[], LookupReader], held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._open_ledger = open_ledger
         self._held_bytes_max = held_bytes_max
         self._held: OrderedDict[LookupRef, LookupTable] = OrderedDict()
@@ -79,7 +79,7 @@ class KeptTables:
         return sum(table.bytes_held for table in self._held.values())
 
 
-def _table(ledger: Ledger, ref: LookupRef) -> LookupTable:
+def _table(ledger: LookupReader, ref: LookupRef) -> LookupTable:
     from strandline.processing.formats.lookups.rows import kept_table
 
     try:
@@ -102,20 +102,20 @@ def tables_of_process(ledger_url: str, refs: Sequence[LookupRef]) -> Tables:
     return _kept[ledger_url].tables(refs)
 
 
-def present_tables(ledger: Ledger, names: Iterable[str]) -> Tables:
+def present_tables(ledger: LookupReader, names: Iterable[str]) -> Tables:
     """Lookup -> the table of its present version: by which the next slice would be enriched. Raises NotFound,
     LedgerUnavailable."""
     present: list[Any] = [ledger.lookup(name) for name in names]
     return {row.name: _table(ledger, LookupRef(row.name, row.version, row.digest)) for row in present}
 
 
-def with_present_tables(ledger: Ledger, pipeline: CheckedPipeline) -> CheckedPipeline:
+def with_present_tables(ledger: LookupReader, pipeline: CheckedPipeline) -> CheckedPipeline:
     """The pipeline with the tables that it holds not yet: for a desk, which has no slices."""
     missing = [name for name, _ in pipeline.lookups if name not in pipeline.tables]
     return replace(pipeline, tables={**pipeline.tables, **present_tables(ledger, missing)}) if missing else pipeline
 
 
-def with_recorded_tables(ledger: Ledger, pipeline: CheckedPipeline, refs: Sequence[LookupRef]) -> CheckedPipeline:
+def with_recorded_tables(ledger: LookupReader, pipeline: CheckedPipeline, refs: Sequence[LookupRef]) -> CheckedPipeline:
     """The pipeline with the tables by which a recorded slice is enriched. Raises LedgerUnavailable; PermanentError when the
     ledger no longer keeps one."""
     return replace(pipeline, tables={ref.name: _table(ledger, ref) for ref in refs}) if refs else pipeline

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import InvalidSettings, LedgerUnavailable
 
 if TYPE_CHECKING:  # a worker that only reads the log starts sooner without SQL
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import TaskLedger
 
 
-def open_ledger(url: str) -> Ledger:
+def open_ledger(url: str) -> TaskLedger:
     """Open the ledger that `url` names without its password.
 
     A password never goes through Spark: it comes from STRANDLINE_LEDGER_URL in this process's environment, where that names the
@@ -21,7 +21,7 @@ def open_ledger(url: str) -> Ledger:
     """
     from strandline.core.settings import Settings
     from strandline.ledger.database import sqlite_file, without_secrets
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import TaskLedger
 
     own = Settings.read()
     own_url = own.ledger_url if "ledger_url" in own.model_fields_set else url
@@ -32,7 +32,7 @@ def open_ledger(url: str) -> Ledger:
             f"There is no ledger {file} on {socket.gethostname()}: on a cluster it must be in PostgreSQL."
         )
     try:
-        return Ledger.open(own_url if is_named else url)
+        return TaskLedger.open(own_url if is_named else url)
     except LedgerUnavailable as error:
         if is_named:
             raise

@@ -12,7 +12,7 @@ from strandline.ledger.states import StreamVersions
 from strandline.processing.source.slice_rows import SourceFacts
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class RecordedCounts:
 
 
 def recorded_counts(
-    ledger: Ledger,
+    ledger: LedgerReader,
     job: str,
     slices: range,
     versions: Collection[int],

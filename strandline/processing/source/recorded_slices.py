@@ -14,7 +14,7 @@ from strandline.processing.source.source_config import Piece
 from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 TASK_ROWS = 250_000
 """Records that one task reads at most."""
@@ -36,7 +36,7 @@ class Replay:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: LedgerReader,
         job: str,
         slice_committed: int,
         rows_max: int,
@@ -89,7 +89,7 @@ class Replay:
 
 
 def recorded_tasks(
-    ledger: Ledger,
+    ledger: LedgerReader,
     job: str,
     slice_first: int,
     slice_own: int,
@@ -103,7 +103,7 @@ def recorded_tasks(
     return cut_tasks(recorded_rows(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS, formats)
 
 
-def recorded_rows(ledger: Ledger, job: str, slice_first: int, slice_last: int) -> Iterator[SliceRow]:
+def recorded_rows(ledger: LedgerReader, job: str, slice_first: int, slice_last: int) -> Iterator[SliceRow]:
     """The slices, which are all there. Raises LedgerUnavailable, and NotFound when some of them were removed."""
     for first in range(slice_first, slice_last + 1, SLICES_A_LOOK):
         last = min(first + SLICES_A_LOOK - 1, slice_last)

@@ -9,7 +9,7 @@ from strandline.processing.formats.record_rows import RecordFormat, record_forma
 from strandline.processing.source.kept_lookups import LookupRef, SliceLookups
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
     from strandline.ledger.states import SliceRow
 
 
@@ -17,7 +17,7 @@ class StreamFormats:
     """The formats of recorded slices. Asks the ledger only for versions that it has not seen."""
 
     def __init__(
-        self, ledger: Ledger, own: Mapping[str, RecordFormat], lookups: Iterable[tuple[str, int]] = ()
+        self, ledger: LedgerReader, own: Mapping[str, RecordFormat], lookups: Iterable[tuple[str, int]] = ()
     ) -> None:
         """`own`: stream -> the format that readers have anyway. `lookups`: those that they use, as `SliceLookups` takes them."""
         self._ledger = ledger

@@ -24,7 +24,7 @@ _NEEDED_BY_WORKERS = (
     "strandline.log.range_reader",
     "strandline.processing.emission.keyed_task",
     "strandline.results.elasticsearch_writer",
-    "strandline.ledger.ledger",
+    "strandline.ledger.roles",
     *(module_of(kind, "operator") for kind in (*ROW_KINDS, *STAGE_KINDS)),
     *(format_registry.module_of(name, part) for name in format_registry.FORMATS for part in ("format", "reader")),
 )

@@ -124,9 +124,9 @@ def _ledger_url(data_dir: Path | None, url: str | None, of_ledger: bool) -> str 
 
 
 def _open(ledger_url: str) -> Any:
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import TokenLedger
 
-    return Ledger.open(ledger_url)
+    return TokenLedger.open(ledger_url)
 
 
 def _local_user() -> str:

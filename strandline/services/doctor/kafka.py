@@ -14,7 +14,7 @@ from strandline.core.errors import Conflict, LogUnavailable, NotFound, Strandlin
 from strandline.core.record_headers import dead_letter_topic
 from strandline.core.settings import Settings
 from strandline.ledger.database import Database, sqlite_file
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.schema import HEAD, revision_of
 from strandline.log.admin import HazardKind, KafkaAdmin
 from strandline.log.kafka_connection import explained, librdkafka
@@ -109,7 +109,7 @@ def topics_of_ledger(url: str) -> Collection[str]:
         with closing(Database(url)) as database:
             if revision_of(database) != HEAD:  # the tables may be others, and the doctor doesn't upgrade them
                 return ()
-            ledger = Ledger(database)
+            ledger = LedgerReader(database)
             return [*(row.name for row in ledger.streams()), *(dead_letter_topic(row.name) for row in ledger.jobs())]
     except StrandlineError:
         return ()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from strandline.access.tokens import is_secret_of, make_token, read_token, revoke_token
 from strandline.core.errors import NotFound, StackError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import TokenLedger
 from strandline.ledger.states import Role
 from strandline.services.processes.private_files import write_private
 
@@ -33,7 +33,7 @@ def ensure_admin_token(data_dir: Path, ledger_url: str) -> None:
 
     Raises StackError when the file can't be written, and what the ledger raises.
     """
-    with closing(Ledger.open(ledger_url)) as ledger:
+    with closing(TokenLedger.open(ledger_url)) as ledger:
         now_ms = time.time_ns() // 1_000_000
         known = read_token((read_admin_token(data_dir) or "").encode())
         row = ledger.live_token(known.token_id) if known is not None else None

@@ -15,7 +15,7 @@ from strandline.core.documents import Path, YamlDocument, did_you_mean, read_doc
 from strandline.core.errors import Conflict, InvalidDocument, NotFound, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import ApplyLedger
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import HazardKind, TopicDescription
 from strandline.notices.document import NoticeSpec
@@ -199,7 +199,7 @@ class Applier:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: ApplyLedger,
         topics: TopicMaker,
         ensure_templates: Callable[[CheckedPipeline], None],
         log_starts: Callable[[str], Mapping[int, int]],

@@ -24,8 +24,8 @@ from strandline.core.record_headers import (
     REASON_LATE,
     with_record_metadata,
 )
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.replays import Replay
+from strandline.ledger.roles import ReplayLedger
 from strandline.ledger.states import JobRow
 from strandline.log.index import LogIndex
 from strandline.log.kafka_status import KafkaStatus, StoredDeadLetter
@@ -143,7 +143,7 @@ class _Original:
 class DeadLetters:
     """Blocking; safe for several threads and several control services."""
 
-    def __init__(self, ledger: Ledger, log: KafkaStatus, bootstrap: str, record_bytes_max: int) -> None:
+    def __init__(self, ledger: ReplayLedger, log: KafkaStatus, bootstrap: str, record_bytes_max: int) -> None:
         """`record_bytes_max`: the largest record that gateways take."""
         self._ledger = ledger
         self._log = log

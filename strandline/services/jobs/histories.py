@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_DUPLICATE
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import SliceCounts
 
 STEP_MS = 600_000
@@ -66,7 +66,7 @@ class _Job:
 class Histories:
     """The counts of all jobs. Safe for several threads."""
 
-    def __init__(self, ledger: Ledger, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(self, ledger: LedgerReader, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._ledger = ledger
         self._now_ms = now_ms
         self._jobs: dict[str, _Job] = {}

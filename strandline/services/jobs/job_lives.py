@@ -17,8 +17,8 @@ import structlog
 from strandline.core.errors import Conflict, Fenced, IndexUnavailable, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.core.record_headers import DEAD_LETTER_PARTITION, dead_letter_topic
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import Origin
+from strandline.ledger.roles import LivesLedger
 from strandline.ledger.states import JobRow, Offsets, RunRow
 from strandline.log.admin import KafkaAdmin
 from strandline.processing.emission.fencing import fence_older_runs
@@ -57,7 +57,7 @@ class Deleted:
 class JobLives:
     """Blocking; safe for several threads and several control services."""
 
-    def __init__(self, ledger: Ledger, admin: KafkaAdmin, elasticsearch_url: str) -> None:
+    def __init__(self, ledger: LivesLedger, admin: KafkaAdmin, elasticsearch_url: str) -> None:
         """`admin` may change topics."""
         self._ledger = ledger
         self._admin = admin

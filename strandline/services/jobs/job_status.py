@@ -12,7 +12,7 @@ from typing import Literal
 from strandline.core.described import Described
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import (
     COMPLETED,
     CheckpointRow,
@@ -204,7 +204,7 @@ class StreamRanges:
             return None
 
 
-def job_status(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobStatus:
+def job_status(ledger: LedgerReader, ranges: StreamRanges, job: JobRow) -> JobStatus:
     """Return what is known of a job. `ranges` may be shared by all jobs of one answer."""
     streams = input_streams(ledger, job)
     last_slice = ledger.last_slice(job.name)
@@ -243,7 +243,7 @@ def job_status(ledger: Ledger, ranges: StreamRanges, job: JobRow) -> JobStatus:
     )
 
 
-def _told_by_pipeline(ledger: Ledger, job: JobRow) -> tuple[RewindView | None, list[str]]:
+def _told_by_pipeline(ledger: LedgerReader, job: JobRow) -> tuple[RewindView | None, list[str]]:
     """What a rewind would cost, and what is wrong with what the job uses. One whose stream or lookup is gone is shown with a
     warning: an answer about all jobs would fail with it, and so would the stop that precedes its deletion."""
     try:
@@ -256,7 +256,7 @@ def _told_by_pipeline(ledger: Ledger, job: JobRow) -> tuple[RewindView | None, l
 
 
 def explanation(
-    ledger: Ledger, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
+    ledger: LedgerReader, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
 ) -> ExplanationView:
     """Why the job has no output, or what it waits for. `store_away`: tells the store of a pipeline's results that does not
     answer; asked only where a slice takes long."""
@@ -282,14 +282,14 @@ def explanation(
 
 
 def explanations(
-    ledger: Ledger, ranges: StreamRanges, store_away: Callable[[CheckedPipeline], str | None]
+    ledger: LedgerReader, ranges: StreamRanges, store_away: Callable[[CheckedPipeline], str | None]
 ) -> list[JobExplanationView]:
     """The explanation of each job, by name. A job whose stream or lookup no longer exists is explained by that."""
     return [_explained(ledger, ranges, job, store_away) for job in ledger.jobs()]
 
 
 def _explained(
-    ledger: Ledger, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
+    ledger: LedgerReader, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
 ) -> JobExplanationView:
     try:
         found = explanation(ledger, ranges, job, store_away)
@@ -322,7 +322,7 @@ def _warning(left_ms: int, retention_ms: int) -> str:
     return f"{what}: raise the retention, or see why no window closes"
 
 
-def present_pipeline(ledger: Ledger, job: JobRow, *, is_strict: bool = False) -> CheckedPipeline:
+def present_pipeline(ledger: LedgerReader, job: JobRow, *, is_strict: bool = False) -> CheckedPipeline:
     """Return the job's current version, checked against the current documents of its streams.
 
     What doesn't fit them is left out: a stream can have changed without the pipeline, if applying both was interrupted.
@@ -344,12 +344,12 @@ def _checked_before(pipeline: str, *streams: str, is_strict: bool) -> CheckedPip
     return check_stored(spec, map(json.loads, streams), {}, is_strict=is_strict)
 
 
-def input_streams(ledger: Ledger, job: JobRow) -> list[str]:
+def input_streams(ledger: LedgerReader, job: JobRow) -> list[str]:
     """The streams that the job's present version reads, in the order of its document."""
     return inputs_of(ledger, job.name, job.version)
 
 
-def _last_start(ledger: Ledger, job: JobRow) -> LastStartView | None:
+def _last_start(ledger: LedgerReader, job: JobRow) -> LastStartView | None:
     event = ledger.last_event(job.name, RUN_BEGINS)
     if event is None:
         return None
@@ -357,7 +357,7 @@ def _last_start(ledger: Ledger, job: JobRow) -> LastStartView | None:
     return LastStartView(at_ms=event.at_ms, **shown)
 
 
-def _leader(ledger: Ledger, job: JobRow) -> LeaderView | None:
+def _leader(ledger: LedgerReader, job: JobRow) -> LeaderView | None:
     lease = ledger.leases().get(job.name)
     if lease is None or not lease.is_held:
         return None
@@ -377,7 +377,7 @@ def _left(job: JobRow, held: dict[str, LogRange | None], position: Offsets | Non
     return _lag(held, position) if job.ends is None or position is None else offset_count(position, job.ends)
 
 
-def _batch(ledger: Ledger, job: JobRow, position: Offsets | None) -> BatchView | None:
+def _batch(ledger: LedgerReader, job: JobRow, position: Offsets | None) -> BatchView | None:
     if job.ends is None or position is None:
         return None
     read, left, rate = ledger.totals(job.name).records, offset_count(position, job.ends), _records_per_s(ledger, job)
@@ -390,7 +390,7 @@ def _batch(ledger: Ledger, job: JobRow, position: Offsets | None) -> BatchView |
     )
 
 
-def _records_per_s(ledger: Ledger, job: JobRow) -> float | None:
+def _records_per_s(ledger: LedgerReader, job: JobRow) -> float | None:
     """Of the last slices of one run, from the plan of the first of them to the commit of the last."""
     last = ledger.checkpoints(job.name, limit=_RATE_SLICES)
     rows = [row for row in last if row.epoch == last[0].epoch and row.records]
@@ -401,7 +401,7 @@ def _records_per_s(ledger: Ledger, job: JobRow) -> float | None:
     return round(1_000 * sum(row.records for row in rows) / took_ms, 1)
 
 
-def _position(ledger: Ledger, job: JobRow, checkpoint: CheckpointRow | None) -> Offsets | None:
+def _position(ledger: LedgerReader, job: JobRow, checkpoint: CheckpointRow | None) -> Offsets | None:
     """The offsets after the last committed slice; before the first slice, those where the job will begin. None: unknown."""
     number = checkpoint.slice if checkpoint else 1
     found = ledger.slices(job.name, number, number)

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from strandline.core.described import Described
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.times.durations import format_about
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.lookups.versions import LookupReader
+from strandline.ledger.roles import LookupDocuments
 from strandline.ledger.states import LookupRow, LookupSourceRow
 
 _VERSIONS_SHOWN = 100
@@ -77,7 +78,7 @@ class LookupView(LookupSummary):
     """The newest 100, the oldest of them first."""
 
 
-def lookup_summaries(ledger: Ledger) -> list[LookupSummary]:
+def lookup_summaries(ledger: LookupReader) -> list[LookupSummary]:
     """All lookups, by name."""
     states = ledger.lookup_sources()
     return [lookup_summary(row, states.get(row.name)) for row in ledger.lookups()]
@@ -88,7 +89,7 @@ def lookup_summary(row: LookupRow, state: LookupSourceRow | None) -> LookupSumma
     return LookupSummary(**vars(row), source=None if state is None else _source_view(row, state))
 
 
-def lookup_view(ledger: Ledger, name: str) -> LookupView:
+def lookup_view(ledger: LookupReader, name: str) -> LookupView:
     """Return one lookup, its versions, and the jobs that need it. Raises NotFound."""
     row, history = ledger.lookup(name), ledger.lookup_history(name, _VERSIONS_SHOWN)
     summary = lookup_summary(row, ledger.lookup_sources().get(name))
@@ -100,13 +101,13 @@ def lookup_view(ledger: Ledger, name: str) -> LookupView:
     return LookupView(**vars(summary), jobs=jobs, version_needed=needed, versions=versions)
 
 
-def delete_lookup(ledger: Ledger, name: str, principal: str | None) -> None:
+def delete_lookup(ledger: LookupDocuments, name: str, principal: str | None) -> None:
     """Delete a lookup that no job needs, for `principal`. Raises NotFound, Conflict."""
     ledger.delete_lookup(name)
     ledger.record_event("lookup_deleted", f"lookup {name} is deleted", facts={"lookup": name}, principal=principal)
 
 
-def lookup_warnings(ledger: Ledger, names: Collection[str] | None = None) -> list[str]:
+def lookup_warnings(ledger: LookupReader, names: Collection[str] | None = None) -> list[str]:
     """A sentence for each of these lookups, or of all, that can't be read or is too old."""
     wanted = [one for one in lookup_summaries(ledger) if names is None or one.name in names]
     return [told for one in wanted if (told := _warning(one))]

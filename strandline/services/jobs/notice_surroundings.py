@@ -9,7 +9,7 @@ from functools import partial
 from strandline.core.errors import NotFound
 from strandline.core.times.durations import FOREVER_MS
 from strandline.ingest.poll.asking import Asker, BytesRoom
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import NoticeLedger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.notices.channels.tools import ChannelTools
 from strandline.notices.service import NoticeService
@@ -30,7 +30,7 @@ _CERTIFICATES = (
 """Settings with a certificate that can expire."""
 
 
-def notice_service(ledger: Ledger, log: KafkaStatus, settings: NoticeSettings, service: str) -> NoticeService:
+def notice_service(ledger: NoticeLedger, log: KafkaStatus, settings: NoticeSettings, service: str) -> NoticeService:
     """Return the notices of this control service. `service`: its name."""
     tools = ChannelTools(settings.notices_allowed, settings.secrets_of_notices, ssl.create_default_context())
     certificates = {f"STRANDLINE_{name.upper()}": path for name in _CERTIFICATES if (path := getattr(settings, name))}
@@ -44,7 +44,7 @@ def notice_service(ledger: Ledger, log: KafkaStatus, settings: NoticeSettings, s
     return NoticeService(ledger, service, tools, surroundings)
 
 
-def job_facts(ledger: Ledger, log: KafkaStatus, job: str) -> JobFacts:
+def job_facts(ledger: NoticeLedger, log: KafkaStatus, job: str) -> JobFacts:
     """Return what is known of a job. What Kafka would have to answer is None while it doesn't. Raises LedgerUnavailable."""
     try:
         row = ledger.job(job)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.core.described import Described
-from strandline.ledger.ledger import Ledger
-from strandline.ledger.notices import MessageRow, NoticeRow, ProblemRow
+from strandline.ledger.notices import MessageRow, NoticeReader, NoticeRow, ProblemRow
+from strandline.ledger.roles import NoticeDocuments
 from strandline.notices.document import NoticeSpec
 from strandline.notices.rendering import render
 
@@ -47,7 +47,7 @@ class NoticeView(NoticeSummary):
     """The newest messages, the oldest first."""
 
 
-def notice_summaries(ledger: Ledger) -> list[NoticeSummary]:
+def notice_summaries(ledger: NoticeReader) -> list[NoticeSummary]:
     """Return all notices, by name."""
     pending = ledger.pending_messages()
     now_ms = ledger.notice_clock_ms()
@@ -62,7 +62,7 @@ def notice_summaries(ledger: Ledger) -> list[NoticeSummary]:
     ]
 
 
-def notice_view(ledger: Ledger, name: str) -> NoticeView:
+def notice_view(ledger: NoticeReader, name: str) -> NoticeView:
     """Return one notice with its problems and messages. Raises NotFound."""
     row, now_ms = ledger.notice(name), ledger.notice_clock_ms()
     pending = [one for one in ledger.pending_messages() if one.notice == name]
@@ -77,7 +77,7 @@ def notice_view(ledger: Ledger, name: str) -> NoticeView:
     )
 
 
-def send_test_messages(ledger: Ledger, name: str) -> list[int]:
+def send_test_messages(ledger: NoticeDocuments, name: str) -> list[int]:
     """Add a test message for each channel of a notice, and return their numbers. Raises NotFound."""
     spec = NoticeSpec.from_document(ledger.notice(name).document)
     content = render(name, "test", [], spec.about)
@@ -85,7 +85,7 @@ def send_test_messages(ledger: Ledger, name: str) -> list[int]:
     return [one.number for one in made]
 
 
-def mute_notice(ledger: Ledger, name: str, until_ms: int | None, principal: str | None) -> None:
+def mute_notice(ledger: NoticeDocuments, name: str, until_ms: int | None, principal: str | None) -> None:
     """Hold back the messages of a notice until a time, for `principal`; None: end that. Raises NotFound."""
     ledger.mute_notice(name, until_ms, principal)
     verb = "muted" if until_ms is not None else "unmuted"
@@ -93,7 +93,7 @@ def mute_notice(ledger: Ledger, name: str, until_ms: int | None, principal: str 
     ledger.record_event(f"notice_{verb}", f"notice {name} is {verb}", facts=facts, principal=principal)
 
 
-def delete_notice(ledger: Ledger, name: str, principal: str | None) -> None:
+def delete_notice(ledger: NoticeDocuments, name: str, principal: str | None) -> None:
     """Delete a notice, its problems and its messages, for `principal`. Raises NotFound."""
     ledger.delete_notice(name)
     ledger.record_event("notice_deleted", f"notice {name} is deleted", facts={"notice": name}, principal=principal)

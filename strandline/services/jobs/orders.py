@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from strandline.core.errors import Conflict
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.journal import Journal
+from strandline.ledger.roles import OrderLedger
 from strandline.ledger.states import Desired, JobRow
 from strandline.services.supervision.audit_jobs import AuditJobs, AuditState
 
@@ -19,7 +20,7 @@ _DESIRED: dict[Verb, Desired] = {
 }
 
 
-def order(ledger: Ledger, name: str, verb: Verb, principal: str | None) -> JobRow:
+def order(ledger: OrderLedger, name: str, verb: Verb, principal: str | None) -> JobRow:
     """Order this of a job, for `principal`. Raises NotFound; Conflict for a batch that has completed."""
     if verb == "restart":
         ledger.ask_restart(name)
@@ -39,7 +40,7 @@ def order(ledger: Ledger, name: str, verb: Verb, principal: str | None) -> JobRo
 
 
 def order_audit(
-    audits: AuditJobs, ledger: Ledger, job: str, after_ms: int | None, up_to_ms: int | None, principal: str | None
+    audits: AuditJobs, ledger: Journal, job: str, after_ms: int | None, up_to_ms: int | None, principal: str | None
 ) -> AuditState:
     """Begin an audit of a job, for `principal`. Raises NotFound, Conflict."""
     state = audits.start(job, after_ms, up_to_ms)

@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.core.described import Described
 from strandline.core.errors import NotFound
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.processing.pipelines.event_time import first_event
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.results.elasticsearch_client import RequestRefused, request
@@ -47,7 +47,9 @@ class ResultRecordsView(Described):
     ranges: list[OffsetRangeView]
 
 
-def result_records(ledger: Ledger, elasticsearch_url: str, job: str, alias: str, document: str) -> ResultRecordsView:
+def result_records(
+    ledger: LedgerReader, elasticsearch_url: str, job: str, alias: str, document: str
+) -> ResultRecordsView:
     """The offset ranges that hold every record of one result, and others that came with them.
 
     1. Find the document by its alias: its window, its stage, and the version and the slice that made it.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from strandline.core.described import Described
 from strandline.core.errors import NotFound
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import JobRow, Totals
 from strandline.results.charts.lens import Field
 from strandline.results.charts.saved_objects import Measure, ResultView, operation_of
@@ -99,7 +99,7 @@ class ResultsView(Described):
     """Of the whole job, since its beginning: accepted, late and other rejected records."""
 
 
-def result_aliases(ledger: Ledger) -> list[ResultAliasView]:
+def result_aliases(ledger: LedgerReader) -> list[ResultAliasView]:
     """Return the aliases to which jobs emit, by job and stage, with the keys and the numbers of their documents."""
     found = []
     for job in ledger.jobs():
@@ -111,7 +111,7 @@ def result_aliases(ledger: Ledger) -> list[ResultAliasView]:
     return found
 
 
-def results_over_time(ledger: Ledger, elasticsearch_url: str, alias: str, wanted: SeriesWanted) -> ResultsView:
+def results_over_time(ledger: LedgerReader, elasticsearch_url: str, alias: str, wanted: SeriesWanted) -> ResultsView:
     """Return results of one alias over time, one series for each of the keys that have most results. Raises NotFound,
     IndexUnavailable, RequestRefused."""
     job, view = _view(ledger, alias)
@@ -138,7 +138,7 @@ def results_over_time(ledger: Ledger, elasticsearch_url: str, alias: str, wanted
     )
 
 
-def job_of_alias(ledger: Ledger, alias: str) -> str:
+def job_of_alias(ledger: LedgerReader, alias: str) -> str:
     """Return the job that emits to the alias. Raises NotFound."""
     job, _ = _view(ledger, alias)
     return job.name
@@ -160,7 +160,7 @@ def _alias_view(job: str, view: ResultView) -> ResultAliasView:
     )
 
 
-def _view(ledger: Ledger, alias: str) -> tuple[JobRow, ResultView]:
+def _view(ledger: LedgerReader, alias: str) -> tuple[JobRow, ResultView]:
     for job in ledger.jobs():
         if any(place.name == alias and sink_of(place).has_generations for place in ledger.places(job.name)):
             views = result_views(present_pipeline(ledger, job))

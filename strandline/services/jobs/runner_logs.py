@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.core.errors import Conflict, NotFound
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.services.supervision.leadership import is_on_this_machine
 from strandline.services.supervision.runner_process import runner_name
 
@@ -31,7 +31,7 @@ class LogPart:
     """Where the next part begins."""
 
 
-def runner_log(ledger: Ledger, data_dir: Path, job: str, lines: int, after: int | None) -> LogPart:
+def runner_log(ledger: LedgerReader, data_dir: Path, job: str, lines: int, after: int | None) -> LogPart:
     """The last `lines` of the log of the job's present or last run, or with `after` (the `byte_next` of an earlier part) what has
     been written since; if the log was emptied in between, from its beginning. Of a line longer than BYTES_MAX the beginning is
     given, and nothing where the part begins within it.

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from strandline import __version__
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import COMPLETED, JobState
 from strandline.log.kafka_status import KafkaStatus
 from strandline.services.jobs.job_status import JobStatus, StreamRanges, job_status
@@ -24,7 +24,7 @@ _KAFKA_WAIT_S = 2.0
 """A scrape that waits longer for Kafka may end without an answer, and then the metrics that need no Kafka are lost too."""
 
 
-def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
+def render_metrics(ledger: LedgerReader, log: KafkaStatus) -> bytes:
     """All metrics as text, without lag while Kafka does not answer."""
     ranges = StreamRanges(log, _KAFKA_WAIT_S)
     views = [job_status(ledger, ranges, job) for job in ledger.jobs()]
@@ -41,7 +41,7 @@ def render_metrics(ledger: Ledger, log: KafkaStatus) -> bytes:
 
 
 @lru_cache(maxsize=4_096)
-def _latency_s(ledger: Ledger, job: str, end_ms: int) -> float | None:
+def _latency_s(ledger: LedgerReader, job: str, end_ms: int) -> float | None:
     """How long after the end of a window its results were final; None where the ledger can't tell any more. Cached: the slice is
     looked for in the ledger, and scrapes come more often than results."""
     closed_at_ms = ledger.closed_at_ms(job, end_ms)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from strandline.core.described import Described
 from strandline.core.errors import Conflict, NotFound, StackError, StrandlineError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import JournalLedger
 from strandline.processing.audit.reconciliation import DIFFERENCES
 from strandline.processing.audit.report import AuditReport
 from strandline.services.processes.worker_process import WorkerProcess
@@ -71,7 +71,7 @@ class AuditJobs:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: JournalLedger,
         data_dir: Path,
         *,
         command: Callable[[str, int | None, int | None], Sequence[str]] = audit_command,

@@ -21,7 +21,7 @@ from pathlib import Path
 import structlog
 
 from strandline.core.errors import Conflict, LedgerUnavailable, StrandlineError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import BackfillLedger
 from strandline.ledger.states import OPEN_BACKFILLS, BackfillRow, BackfillState
 from strandline.processing.backfill.plan import plan_backfill, stores_of
 from strandline.processing.pipelines.checked_pipeline import aliases_of
@@ -64,7 +64,7 @@ class BackfillJobs:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BackfillLedger,
         data_dir: Path,
         leads: Callable[[str], bool],
         log_starts: Callable[[str], Mapping[int, int]],

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.log.kafka_status import KafkaStatus
 from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec
 from strandline.results.dead_letters.documents import dead_letter_document
@@ -26,7 +26,7 @@ class DeadLetterCopies:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: LedgerReader,
         leads: Callable[[str], bool],
         log: KafkaStatus,
         elasticsearch_url: str,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import JobRow, JobState, SliceStatus
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_AWAY_UNSEEN
 from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN, RUN_BEGINS
@@ -94,7 +94,7 @@ class JobDeaths(Deaths):
         return ""
 
 
-def was_sound(ledger: Ledger, job: JobRow, lived_s: float) -> bool:
+def was_sound(ledger: LedgerReader, job: JobRow, lived_s: float) -> bool:
     """Whether the job's run, which has died, lived for SOUND_S longer than its replay takes, and left no slice undone. The job
     may have had no records for weeks, so that no checkpoint tells of progress."""
     begun, last = ledger.last_event(job.name, RUN_BEGINS), ledger.last_slice(job.name)

@@ -12,7 +12,7 @@ import structlog
 
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.lives import LifeReader
 from strandline.processing.run.snapshots import remove_of_deleted
 from strandline.processing.spark.cluster import snapshot_directory
 from strandline.processing.spark.scratch import sweep
@@ -28,7 +28,7 @@ _CRASHES = "java-crash-*.log"
 class Housekeeping:
     """Looks in a thread of its own, from `__enter__` to `__exit__`."""
 
-    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, ledger: LifeReader) -> None:
         self._settings = settings
         self._ledger = ledger
         self._logs = settings.data_dir / "logs"

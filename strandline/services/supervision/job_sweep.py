@@ -9,7 +9,7 @@ from functools import partial
 import structlog
 
 from strandline.core.errors import StrandlineError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.jobs import JobReader
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 
 logger = structlog.get_logger()
@@ -19,7 +19,7 @@ class JobSweep:
     """Calls `work(job)` for every job, every `every_s` seconds between `start` and `close`. An error of one job does not stop the
     others; it is logged once, as is its end."""
 
-    def __init__(self, ledger: Ledger, work: Callable[[str], int], *, action: str, every_s: float) -> None:
+    def __init__(self, ledger: JobReader, work: Callable[[str], int], *, action: str, every_s: float) -> None:
         """`action`: what the work is, for the log, as `copy dead letters`."""
         self._ledger = ledger
         self._work = work

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import structlog
 
 from strandline.core.errors import LedgerUnavailable, NotFound, StrandlineError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.leases import Leases
 from strandline.ledger.states import LeaseRow
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 
@@ -71,7 +71,7 @@ class Leadership:
     """The leases of one control service. The methods may be called from any thread."""
 
     def __init__(
-        self, ledger: Ledger, service: ServiceIdentity, lease_s: float, end_runner: Callable[[str, str], None]
+        self, ledger: Leases, service: ServiceIdentity, lease_s: float, end_runner: Callable[[str, str], None]
     ) -> None:
         """`end_runner(job, why)` kills the job's runner at once, without asking the ledger. It is called when the lease is lost
         or in doubt."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import CompactionLedger
 from strandline.processing.slices.old_runs import runs_of_no_use
 from strandline.processing.slices.old_slices import SlicesKept, floor_of_use
 from strandline.services.supervision.job_sweep import JobSweep
@@ -28,7 +28,7 @@ class OldSlices:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: CompactionLedger,
         leads: Callable[[str], bool],
         log_starts: Callable[[str], Mapping[int, int]],
         kept: SlicesKept,

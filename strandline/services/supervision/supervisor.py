@@ -41,7 +41,7 @@ from pathlib import Path
 import structlog
 
 from strandline.core.errors import Conflict, Fenced, StackError, StrandlineError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import SupervisionLedger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
 from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
@@ -108,7 +108,7 @@ class Supervisor:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: SupervisionLedger,
         data_dir: Path,
         *,
         service: ServiceIdentity | None = None,

@@ -25,7 +25,7 @@ from strandline.processing.source.followed.query_rows import query_rows
 from strandline.processing.source.followed.stream_rows import LoggedRecords, StreamRows
 
 if TYPE_CHECKING:
-    from strandline.ledger.ledger import Ledger
+    from strandline.ledger.roles import LedgerReader
 
 READ_S_MAX = 30.0
 """A reading of a stream ends after about so long; the next goes on."""
@@ -39,7 +39,7 @@ class SourceReader:
     """Reads them, for a control service. May be used by several threads."""
 
     def __init__(
-        self, ledger: Ledger, kafka: KafkaAdmin, sql_urls: Callable[[], Mapping[str, str]], ledger_url: str = ""
+        self, ledger: LedgerReader, kafka: KafkaAdmin, sql_urls: Callable[[], Mapping[str, str]], ledger_url: str = ""
     ) -> None:
         """`sql_urls()`: database -> its URL, as STRANDLINE_SQL_SOURCES has it now. `ledger_url`: without its password."""
         self._ledger = ledger

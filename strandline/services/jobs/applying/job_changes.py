@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from strandline.core.errors import Conflict, InvalidDocument, LogTruncated
 from strandline.core.times.durations import format_place
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import JobBase, JobRow
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -22,7 +22,7 @@ from strandline.services.jobs.job_status import present_pipeline, rewind_view
 class JobChanges:
     """Plans and checks them. Blocking."""
 
-    def __init__(self, ledger: Ledger, log_starts: Callable[[str], Mapping[int, int]]) -> None:
+    def __init__(self, ledger: LedgerReader, log_starts: Callable[[str], Mapping[int, int]]) -> None:
         """`log_starts(topic)` returns the first offset that each partition of it still holds."""
         self._ledger = ledger
         self._log_starts = log_starts

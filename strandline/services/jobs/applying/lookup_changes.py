@@ -11,8 +11,8 @@ from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.packed_rows import pack_rows
 from strandline.core.lookups.source import HOLD_MS
 from strandline.core.streams.stream import StreamSpec
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceBegin
+from strandline.ledger.roles import ApplyLedger
 from strandline.ledger.states import LookupRow
 from strandline.processing.formats.lookups.documents import ReadLookup
 from strandline.processing.formats.lookups.rows import digest_of
@@ -48,7 +48,7 @@ class Sources(Protocol):
 class LookupChanges:
     """Checks and makes them. Blocking."""
 
-    def __init__(self, ledger: Ledger, sources: Sources | None = None) -> None:
+    def __init__(self, ledger: ApplyLedger, sources: Sources | None = None) -> None:
         """`sources`: without them no lookup can be followed."""
         self._ledger = ledger
         self._sources = sources

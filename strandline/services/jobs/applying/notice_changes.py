@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from strandline.core.errors import NotFound
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.notices import NoticeReader
+from strandline.ledger.roles import NoticeDocuments
 from strandline.notices.document import NoticeSpec
 from strandline.services.jobs.applying.applied import Applied
 from strandline.services.jobs.applying.lookup_changes import outcome_of
 
 
-def apply_notice(ledger: Ledger, spec: NoticeSpec, principal: str | None) -> Applied:
+def apply_notice(ledger: NoticeDocuments, spec: NoticeSpec, principal: str | None) -> Applied:
     """Register or change a notice, for `principal`, and return the outcome."""
     before = _version(ledger, spec.notice)
     row = ledger.put_notice(spec.notice, spec.as_document())
@@ -21,7 +22,7 @@ def apply_notice(ledger: Ledger, spec: NoticeSpec, principal: str | None) -> App
     return Applied(kind="notice", name=row.name, outcome=outcome, version=row.version, notes=[])
 
 
-def _version(ledger: Ledger, name: str) -> int | None:
+def _version(ledger: NoticeReader, name: str) -> int | None:
     try:
         return ledger.notice(name).version
     except NotFound:

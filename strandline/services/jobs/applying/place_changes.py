@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from strandline.core.errors import Conflict, NotFound
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.lives import ResultStore
+from strandline.ledger.roles import LedgerReader
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams
@@ -25,7 +25,7 @@ class PlaceChanges:
     """Checks those of the pipelines of one text. Blocking."""
 
     def __init__(
-        self, ledger: Ledger, present: Mapping[str, PipelineSpec], submitted: Mapping[str, PipelineSpec]
+        self, ledger: LedgerReader, present: Mapping[str, PipelineSpec], submitted: Mapping[str, PipelineSpec]
     ) -> None:
         """`present`: job -> its present version. `submitted`: job -> its pipeline in the text."""
         self._ledger = ledger

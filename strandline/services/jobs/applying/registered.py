@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from strandline.core.errors import NotFound
 from strandline.core.streams.stream import StreamSpec
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import JobRow
 
 
-def find_job(ledger: Ledger, name: str) -> JobRow | None:
+def find_job(ledger: LedgerReader, name: str) -> JobRow | None:
     """The job, or None where there is none."""
     try:
         return ledger.job(name)
@@ -16,12 +16,12 @@ def find_job(ledger: Ledger, name: str) -> JobRow | None:
         return None
 
 
-def stream_spec(ledger: Ledger, name: str) -> StreamSpec:
+def stream_spec(ledger: LedgerReader, name: str) -> StreamSpec:
     """Return the stream's current document. Raises NotFound."""
     return StreamSpec.from_document(ledger.stream(name).document)
 
 
-def find_stream(ledger: Ledger, name: str) -> StreamSpec | None:
+def find_stream(ledger: LedgerReader, name: str) -> StreamSpec | None:
     """The stream's present version, or None where there is no such stream."""
     try:
         return stream_spec(ledger, name)

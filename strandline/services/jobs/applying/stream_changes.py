@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from strandline.core.errors import Conflict, InvalidDocument
 from strandline.core.streams.stream import StreamSpec
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import JobRow
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import as_far_as_known, check
@@ -22,7 +22,7 @@ from strandline.services.jobs.job_status import input_streams
 class StreamChanges:
     """Checks them. Blocking."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LedgerReader) -> None:
         self._ledger = ledger
 
     def check(self, stream: StreamSpec, pipelines: Sequence[CheckedPipeline]) -> list[str]:

@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from strandline.core.errors import LedgerUnavailable, TransientError
-from strandline.ledger.ledger import Ledger
+from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import EventRow, FollowedEvents
 from strandline.services.rest.dependencies import INTEGER_MAX, Control
 from strandline.services.rest.views import EventList
@@ -69,7 +69,7 @@ def list_events(
 
 
 async def event_frames(
-    ledger: Ledger,
+    ledger: LedgerReader,
     job: str | None,
     after: int | None,
     is_ending: Callable[[], bool],

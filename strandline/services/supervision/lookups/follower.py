@@ -17,8 +17,8 @@ from strandline.core.errors import LedgerUnavailable, LogTruncated, StrandlineEr
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.lookups.source import HOLD_MS
 from strandline.core.times.durations import format_about
-from strandline.ledger.ledger import Ledger
 from strandline.ledger.lookups.sources import SourceRows
+from strandline.ledger.roles import FollowerLedger
 from strandline.ledger.states import LookupRow, LookupSourceRow, Offsets
 from strandline.processing.source.followed.reading import wait_ms
 from strandline.services.supervision.repeated_errors import RepeatedErrors
@@ -45,7 +45,7 @@ class Sources(Protocol):
 class LookupFollower:
     """Runs in threads of its own between `start` and `close`."""
 
-    def __init__(self, ledger: Ledger, sources: Sources, reader: str) -> None:
+    def __init__(self, ledger: FollowerLedger, sources: Sources, reader: str) -> None:
         """`reader`: the name of this control service, which no other has at the same time."""
         self._ledger = ledger
         self._sources = sources

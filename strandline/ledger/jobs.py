@@ -1,16 +1,14 @@
-"""The registry in the ledger: streams, jobs, their versions, and what the operator wants of them."""
+"""Jobs in the ledger: their versions, what the operator wants of them, and their states."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, Fenced, InvalidDocument, NotFound
-from strandline.ledger.database import Part
+from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.lookups.needs import lookups_of_version
 from strandline.ledger.models import (
@@ -22,9 +20,8 @@ from strandline.ledger.models import (
     places,
     result_indices,
     slices,
-    stream_versions,
-    streams,
 )
+from strandline.ledger.part import Part
 from strandline.ledger.states import (
     JOB_MOVES,
     ORDERED_MOVES,
@@ -35,94 +32,50 @@ from strandline.ledger.states import (
     JobVersionRow,
     Offsets,
     Place,
-    StreamRow,
 )
+from strandline.ledger.streams import hold_streams, read_stream
 
 _JOB = [jobs.c[field.name] for field in fields(JobRow)]
 _IS_THERE = jobs.c.deleted_ms.is_(None)
-_ENTRANCES_LOCK_KEY = 0x5374_7261_6E67
 
 
-class Registry(Part):
-    """Streams, jobs and versions. Each method is one transaction."""
+class JobReader(Part):
+    """Reads jobs, their versions, and where they emit to."""
 
-    def put_stream(
-        self, name: str, document: dict[str, Any], base: int | None = None, together: Collection[str] = ()
-    ) -> StreamRow:
-        """Register a stream, or give it a new version; each version stays. The same document again changes nothing.
-
-        `base`: the version that the document was checked against, 0 for none. `together`: the streams of the same text,
-        which may give it an entrance. Raises Conflict when the stream has another version, and when one of its entrances leads
-        into any other stream.
-        """
-        with self._database.writing(f"register stream {name}") as connection:
-            known = connection.execute(sa.select(streams).where(streams.c.name == name).with_for_update()).first()
-            if known is not None and known.document == document:
-                return StreamRow(*known)
-            present = 0 if known is None else known.version
-            if base is not None and base != present:
-                raise Conflict(
-                    f"Stream {name} has just got version {present} by another application; apply the documents again."
-                )
-            self._refuse_shared_entrances(connection, name, document, together)
-            now_ms = self._clock_ms()
-            if known is None:
-                found = StreamRow(name, document, version=1, topic_id=None, created_ms=now_ms)
-                connection.execute(sa.insert(streams).values(vars(found)))
-            else:
-                changed = sa.update(streams).where(streams.c.name == name)
-                connection.execute(changed.values(document=document, version=present + 1))
-            row = _stream(connection, name)
-            kept = {"stream": name, "version": row.version, "document": document, "applied_ms": now_ms}
-            connection.execute(sa.insert(stream_versions).values(kept))
-            return row
-
-    def _refuse_shared_entrances(
-        self, connection: sa.Connection, name: str, document: dict[str, Any], together: Collection[str]
-    ) -> None:
-        entrances = _entrances(document)
-        if not entrances:
-            return
-        # Of two streams that are about to get the same one, neither would see the other's row.
-        self._database.hold_lock(connection, _ENTRANCES_LOCK_KEY)
-        others = sa.select(streams.c.name, streams.c.document).where(streams.c.name.not_in({name, *together}))
-        for owner, other in connection.execute(others.order_by(streams.c.name)):
-            if shared := sorted(entrances & _entrances(other)):
-                raise Conflict(f"{shared[0]} leads into stream {owner} already; choose another")
-
-    def stream_version(self, name: str) -> int:
-        """The number of the stream's present version. Raises NotFound."""
-        with self._database.reading(f"read the version of stream {name}") as connection:
-            found = connection.execute(sa.select(streams.c.version).where(streams.c.name == name)).scalar()
-            if found is None:
-                raise _no_stream(name)
-            return int(found)
-
-    def stream_documents(self, name: str) -> dict[int, dict[str, Any]]:
-        """Return version -> document of all versions of the stream, the oldest first. Raises NotFound."""
-        with self._database.reading(f"read the versions of stream {name}") as connection:
-            _stream(connection, name)
-            kept = sa.select(stream_versions.c.version, stream_versions.c.document)
-            found = connection.execute(kept.where(stream_versions.c.stream == name).order_by(stream_versions.c.version))
-            return {number: document for number, document in found}
-
-    def stream(self, name: str) -> StreamRow:
+    def job(self, name: str) -> JobRow:
         """Raises NotFound."""
-        with self._database.reading(f"read stream {name}") as connection:
-            return _stream(connection, name)
+        with self._database.reading(f"read job {name}") as connection:
+            return read_job(connection, name)
 
-    def streams(self) -> list[StreamRow]:
-        """All streams, by name."""
-        with self._database.reading("list the streams") as connection:
-            rows = connection.execute(sa.select(streams).order_by(streams.c.name))
-            return [StreamRow(*row) for row in rows]
+    def jobs(self) -> list[JobRow]:
+        """All jobs, by name."""
+        with self._database.reading("list the jobs") as connection:
+            return [JobRow(*row) for row in connection.execute(sa.select(*_JOB).where(_IS_THERE).order_by(jobs.c.name))]
 
-    def set_topic_id(self, name: str, topic_id: str) -> None:
-        """Record Kafka's id of the stream's topic. Raises NotFound."""
-        with self._database.writing(f"note the topic of stream {name}") as connection:
-            changed = connection.execute(sa.update(streams).where(streams.c.name == name).values(topic_id=topic_id))
-            if changed.rowcount == 0:
-                raise _no_stream(name)
+    def job_version(self, name: str, version: int | None = None) -> JobVersionRow:
+        """One version of a job, by default the present one. Raises NotFound."""
+        with self._database.reading(f"read job {name}") as connection:
+            return _version(connection, name, read_job(connection, name).version if version is None else version)
+
+    def places(self, job: str) -> list[Place]:
+        """Where the job emits to, by kind and name."""
+        wanted = sa.select(places.c.kind, places.c.name, places.c.stage).where(places.c.job == job)
+        with self._database.reading(f"read where job {job} emits to") as connection:
+            return [Place(*row) for row in connection.execute(wanted.order_by(places.c.kind, places.c.name))]
+
+    def result_indices(self, job: str) -> set[str]:
+        """The indices that the job made, those included that are gone."""
+        with self._database.reading(f"list the indices of job {job}") as connection:
+            return _result_indices(connection, job)
+
+    def input_document(self, job: str, stream: str) -> dict[str, Any] | None:
+        """The document by which the job's first run decoded the stream's records; None before that run."""
+        with self._database.reading(f"read how job {job} reads stream {stream}") as connection:
+            return _input(connection, job, stream)
+
+
+class JobOrders(Part):
+    """Registers jobs, and records what the operator wants of them. Each method is one transaction."""
 
     def submit_job(
         self,
@@ -159,7 +112,7 @@ class Registry(Part):
             if known is None:
                 fresh = JobRow(name, 1, Desired.RUNNING, JobState.CREATED, "", 0, now_ms, now_ms, 0)
                 connection.execute(sa.insert(jobs).values(vars(fresh) | {"version_first": 1}))
-            _hold_streams(connection, streams_used)
+            hold_streams(connection, streams_used)
             self._take_places(connection, name, emits_to, together)
             version = 1 if known is None else known.version + 1
             if known is not None and not is_deleted and _version(connection, name, known.version).document == document:
@@ -186,12 +139,6 @@ class Registry(Part):
                 _revive(connection, name, version, origin, now_ms)
             return read_job(connection, name)
 
-    def places(self, job: str) -> list[Place]:
-        """Where the job emits to, by kind and name."""
-        wanted = sa.select(places.c.kind, places.c.name, places.c.stage).where(places.c.job == job)
-        with self._database.reading(f"read where job {job} emits to") as connection:
-            return [Place(*row) for row in connection.execute(wanted.order_by(places.c.kind, places.c.name))]
-
     def _take_places(
         self, connection: sa.Connection, job: str, emits_to: Collection[Place], together: Collection[str]
     ) -> None:
@@ -214,53 +161,6 @@ class Registry(Part):
                     "does; choose another name"
                 )
 
-    def job(self, name: str) -> JobRow:
-        """Raises NotFound."""
-        with self._database.reading(f"read job {name}") as connection:
-            return read_job(connection, name)
-
-    def jobs(self) -> list[JobRow]:
-        """All jobs, by name."""
-        with self._database.reading("list the jobs") as connection:
-            return [JobRow(*row) for row in connection.execute(sa.select(*_JOB).where(_IS_THERE).order_by(jobs.c.name))]
-
-    def add_result_index(self, job: str, name: str) -> None:
-        """Record that the job made an index for results; doing it again changes nothing. Raises NotFound."""
-        with self._database.writing(f"note that job {job} made index {name}") as connection:
-            lock_job(connection, job)
-            if name not in _result_indices(connection, job):
-                row = {"job": job, "name": name, "made_ms": self._clock_ms()}
-                connection.execute(sa.insert(result_indices).values(row))
-
-    def result_indices(self, job: str) -> set[str]:
-        """The indices that the job made, those included that are gone."""
-        with self._database.reading(f"list the indices of job {job}") as connection:
-            return _result_indices(connection, job)
-
-    def job_version(self, name: str, version: int | None = None) -> JobVersionRow:
-        """One version of a job, by default the present one. Raises NotFound."""
-        with self._database.reading(f"read job {name}") as connection:
-            return _version(connection, name, read_job(connection, name).version if version is None else version)
-
-    def record_input(self, job: str, stream: str, document: dict[str, Any]) -> dict[str, Any]:
-        """Record by which document of its stream a job's first run decodes records; return the one that is recorded.
-
-        Only the first call for a job and stream records something. Raises NotFound.
-        """
-        with self._database.writing(f"note how job {job} reads stream {stream}") as connection:
-            lock_job(connection, job)
-            _stream(connection, stream)
-            known = _input(connection, job, stream)
-            if known is None:
-                row = {"job": job, "stream": stream, "document": document, "recorded_ms": self._clock_ms()}
-                connection.execute(sa.insert(inputs).values(row))
-            return document if known is None else known
-
-    def input_document(self, job: str, stream: str) -> dict[str, Any] | None:
-        """The document by which the job's first run decoded the stream's records; None before that run."""
-        with self._database.reading(f"read how job {job} reads stream {stream}") as connection:
-            return _input(connection, job, stream)
-
     def set_desired(self, name: str, desired: Desired) -> JobRow:
         """Record what the operator wants of the job; the control service acts on it. The same transaction moves the job to the
         state that follows (ORDERED_MOVES). So a job that is stopping and is to run is always one whose stop was taken back.
@@ -272,16 +172,6 @@ class Registry(Part):
                 values |= {"state": state, "message": ""}
             connection.execute(sa.update(jobs).where(jobs.c.name == name).values(values))
             return read_job(connection, name)
-
-    def record_ends(self, name: str, epoch: int, ends: Offsets) -> Offsets:
-        """Record where a batch ends, before it reads anything; return what is recorded. Only the first call of a life records
-        something. Raises NotFound; Fenced when a newer run owns the job."""
-        with self._database.writing(f"note where job {name} ends") as connection:
-            job = lock_job(connection, name)
-            refuse_old_epoch(job, epoch)
-            if job.ends is None:
-                connection.execute(sa.update(jobs).where(jobs.c.name == name).values(ends=ends))
-            return ends if job.ends is None else job.ends
 
     def ask_restart(self, name: str) -> JobRow:
         """Request a restart: the leader replaces the job's run by a new one. Raises NotFound."""
@@ -299,11 +189,9 @@ class Registry(Part):
             connection.execute(sa.update(jobs).where(jobs.c.name == name).values(values))
         return self.set_desired(name, Desired.RUNNING)
 
-    def end_restore(self, name: str, epoch: int) -> None:
-        """Record that run `epoch` has restored all results, or can't. Raises NotFound; Fenced when a newer run owns the job."""
-        with self._database.writing(f"note that job {name} has restored its results") as connection:
-            refuse_old_epoch(lock_job(connection, name), epoch)
-            connection.execute(sa.update(jobs).where(jobs.c.name == name).values(restores=False))
+
+class JobStates(Part):
+    """Records the states of jobs, and what a run finds out before it reads anything. Each method is one transaction."""
 
     def move_job(
         self, name: str, to: JobState, message: str = "", epoch: int | None = None, *, lease: int | None = None
@@ -344,9 +232,57 @@ class Registry(Part):
                 self._insert_event(connection, NewEvent("batch_completed", text, name, job.epoch))
             return read_job(connection, name)
 
+    def record_ends(self, name: str, epoch: int, ends: Offsets) -> Offsets:
+        """Record where a batch ends, before it reads anything; return what is recorded. Only the first call of a life records
+        something. Raises NotFound; Fenced when a newer run owns the job."""
+        with self._database.writing(f"note where job {name} ends") as connection:
+            job = lock_job(connection, name)
+            refuse_old_epoch(job, epoch)
+            if job.ends is None:
+                connection.execute(sa.update(jobs).where(jobs.c.name == name).values(ends=ends))
+            return ends if job.ends is None else job.ends
+
+    def record_input(self, job: str, stream: str, document: dict[str, Any]) -> dict[str, Any]:
+        """Record by which document of its stream a job's first run decodes records; return the one that is recorded.
+
+        Only the first call for a job and stream records something. Raises NotFound.
+        """
+        with self._database.writing(f"note how job {job} reads stream {stream}") as connection:
+            lock_job(connection, job)
+            read_stream(connection, stream)
+            known = _input(connection, job, stream)
+            if known is None:
+                row = {"job": job, "stream": stream, "document": document, "recorded_ms": self._clock_ms()}
+                connection.execute(sa.insert(inputs).values(row))
+            return document if known is None else known
+
+    def end_restore(self, name: str, epoch: int) -> None:
+        """Record that run `epoch` has restored all results, or can't. Raises NotFound; Fenced when a newer run owns the job."""
+        with self._database.writing(f"note that job {name} has restored its results") as connection:
+            refuse_old_epoch(lock_job(connection, name), epoch)
+            connection.execute(sa.update(jobs).where(jobs.c.name == name).values(restores=False))
+
     def _insert_event(self, connection: sa.Connection, event: NewEvent) -> None:
         """Record an event in the transaction of what it reports, so that there is neither without the other."""
         insert_event(self._database, connection, self._clock_ms(), event)
+
+
+class ResultIndices(Part):
+    """Records which indices a job has made for its results. Each method is one transaction."""
+
+    def add_result_index(self, job: str, name: str) -> None:
+        """Record that the job made an index for results; doing it again changes nothing. Raises NotFound."""
+        with self._database.writing(f"note that job {job} made index {name}") as connection:
+            lock_job(connection, job)
+            if name not in _result_indices(connection, job):
+                row = {"job": job, "name": name, "made_ms": self._clock_ms()}
+                connection.execute(sa.insert(result_indices).values(row))
+
+    def forget_indices(self, job: str, names: Collection[str]) -> None:
+        """Record that these indices of a deleted job are deleted, or left to the other jobs that have written to them."""
+        of_job = (result_indices.c.job == job) & result_indices.c.name.in_(names)
+        with self._database.writing(f"note that indices of deleted job {job} are deleted") as connection:
+            connection.execute(sa.delete(result_indices).where(of_job))
 
 
 def read_job(connection: sa.Connection, name: str) -> JobRow:
@@ -435,33 +371,6 @@ def _result_indices(connection: sa.Connection, job: str) -> set[str]:
     return set(connection.execute(sa.select(result_indices.c.name).where(result_indices.c.job == job)).scalars())
 
 
-def _stream(connection: sa.Connection, name: str) -> StreamRow:
-    row = connection.execute(sa.select(streams).where(streams.c.name == name)).first()
-    if row is None:
-        raise _no_stream(name)
-    return StreamRow(*row)
-
-
-def _hold_streams(connection: sa.Connection, names: Collection[str]) -> None:
-    """Have these streams stay until the transaction ends: a deletion waits for it, and then sees the job that needs them. Raises
-    Conflict when one is gone."""
-    wanted = sa.select(streams.c.name).where(streams.c.name.in_(names)).order_by(streams.c.name)
-    there = set(connection.execute(wanted.with_for_update(read=True, key_share=True)).scalars())
-    if gone := sorted(set(names) - there):
-        raise Conflict(f"Stream {gone[0]} was deleted a moment ago; apply the documents again.")
-
-
-def _entrances(document: dict[str, Any]) -> set[str]:
-    """What leads into the stream of a document, and may lead into no other. Of one that a newer release wrote it is not known:
-    that release checks it."""
-    # To import it takes a quarter of a second, and most who use the ledger register no stream.
-    from strandline.core.streams.stream import StreamSpec
-
-    with contextlib.suppress(InvalidDocument):
-        return {entrance for _, entrance in StreamSpec.from_document(document).entrances()}
-    return set()
-
-
 def _version(connection: sa.Connection, name: str, version: int) -> JobVersionRow:
     of_version = (job_versions.c.job == name) & (job_versions.c.version == version)
     row = connection.execute(sa.select(job_versions).where(of_version)).first()
@@ -474,10 +383,6 @@ def _input(connection: sa.Connection, job: str, stream: str) -> dict[str, Any] |
     of_input = (inputs.c.job == job) & (inputs.c.stream == stream)
     document: dict[str, Any] | None = connection.execute(sa.select(inputs.c.document).where(of_input)).scalar()
     return document
-
-
-def _no_stream(name: str) -> NotFound:
-    return NotFound(f"There is no stream {name}; register it with `strandline apply FILE`.")
 
 
 def no_job(name: str) -> NotFound:

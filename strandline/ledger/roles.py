@@ -1,0 +1,96 @@
+"""What each component may read and change in the ledger.
+
+A component names the class here, or the single repository, whose changes it makes; so its signature shows them. Each process
+opens the class that it needs: `RunLedger.open(url)`. Only the control service has the whole `Ledger`.
+"""
+
+from __future__ import annotations
+
+from strandline.ledger.backfills import BackfillReader, Backfills
+from strandline.ledger.compaction import Compaction
+from strandline.ledger.jobs import JobOrders, JobReader, JobStates, ResultIndices
+from strandline.ledger.journal import Journal, JournalReader
+from strandline.ledger.leases import LeaseReader, Leases
+from strandline.ledger.lives import LifeReader, Lives
+from strandline.ledger.lookups.sources import LookupSources
+from strandline.ledger.lookups.versions import LookupReader, Lookups
+from strandline.ledger.notices import NoticeDelivery, NoticeReader, Notices
+from strandline.ledger.progress import Checkpoints, ProgressReader, Runs, SlicePlans
+from strandline.ledger.replays import Replays
+from strandline.ledger.schemas import Schemas
+from strandline.ledger.streams import StreamReader, Streams
+from strandline.ledger.tokens import TokenReader, Tokens, TokenUses
+
+
+class LedgerReader(
+    StreamReader, JobReader, ProgressReader, JournalReader, LookupReader, BackfillReader, LifeReader, LeaseReader
+):
+    """All that the ledger contains about streams, lookups and jobs. Changes nothing."""
+
+
+class JournalLedger(LedgerReader, Journal):
+    """For what only reports what it does: an audit."""
+
+
+class PlannerLedger(LedgerReader, SlicePlans, JobStates):
+    """For the process that cuts the log into slices."""
+
+
+class TaskLedger(PlannerLedger, ResultIndices, Schemas):
+    """For the processes that Spark starts: the planner, and the tasks."""
+
+
+class RunLedger(PlannerLedger, Runs, Checkpoints, ResultIndices, Journal):
+    """For the driver of a run."""
+
+
+class BackfillLedger(LedgerReader, JobStates, Backfills, Journal):
+    """For backfills, and the process that computes one."""
+
+
+class ReplayLedger(LedgerReader, Replays, Journal):
+    """For dead letters that are put back."""
+
+
+class SupervisionLedger(LedgerReader, Leases, JobStates, Runs, Journal):
+    """For the supervisor: leases, runs that died, and states of jobs."""
+
+
+class CompactionLedger(LedgerReader, Compaction):
+    """For the removal of old slices."""
+
+
+class FollowerLedger(LedgerReader, LookupSources, Journal):
+    """For the sources of lookups."""
+
+
+class NoticeLedger(LedgerReader, NoticeReader, NoticeDelivery, TokenReader):
+    """For conditions of notices, and for messages."""
+
+
+class LookupDocuments(LookupReader, Lookups, LookupSources, Journal):
+    """For documents of lookups that are applied or deleted."""
+
+
+class NoticeDocuments(NoticeReader, Notices, Journal):
+    """For documents of notices that are applied, muted or deleted."""
+
+
+class ApplyLedger(LedgerReader, Streams, JobOrders, LookupDocuments, NoticeDocuments):
+    """For all documents that are applied."""
+
+
+class LivesLedger(LedgerReader, Lives, ResultIndices, Journal):
+    """For jobs that are reset or deleted, and streams that are deleted."""
+
+
+class OrderLedger(JobReader, JobOrders, Journal):
+    """For orders to jobs."""
+
+
+class TokenLedger(TokenReader, Tokens, Journal):
+    """For tokens that are made or revoked."""
+
+
+class GatewayLedger(StreamReader, TokenReader, TokenUses):
+    """For gateways: the registered streams, and the tokens of senders."""

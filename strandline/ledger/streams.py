@@ -1,0 +1,138 @@
+"""Streams in the ledger: their documents, versions and topics."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from typing import Any
+
+import sqlalchemy as sa
+
+from strandline.core.errors import Conflict, InvalidDocument, NotFound
+from strandline.ledger.models import (
+    stream_versions,
+    streams,
+)
+from strandline.ledger.part import Part
+from strandline.ledger.states import (
+    StreamRow,
+)
+
+_ENTRANCES_LOCK_KEY = 0x5374_7261_6E67
+
+
+class StreamReader(Part):
+    """Reads the registered streams."""
+
+    def stream(self, name: str) -> StreamRow:
+        """Raises NotFound."""
+        with self._database.reading(f"read stream {name}") as connection:
+            return read_stream(connection, name)
+
+    def streams(self) -> list[StreamRow]:
+        """All streams, by name."""
+        with self._database.reading("list the streams") as connection:
+            rows = connection.execute(sa.select(streams).order_by(streams.c.name))
+            return [StreamRow(*row) for row in rows]
+
+    def stream_version(self, name: str) -> int:
+        """The number of the stream's present version. Raises NotFound."""
+        with self._database.reading(f"read the version of stream {name}") as connection:
+            found = connection.execute(sa.select(streams.c.version).where(streams.c.name == name)).scalar()
+            if found is None:
+                raise _no_stream(name)
+            return int(found)
+
+    def stream_documents(self, name: str) -> dict[int, dict[str, Any]]:
+        """Return version -> document of all versions of the stream, the oldest first. Raises NotFound."""
+        with self._database.reading(f"read the versions of stream {name}") as connection:
+            read_stream(connection, name)
+            kept = sa.select(stream_versions.c.version, stream_versions.c.document)
+            found = connection.execute(kept.where(stream_versions.c.stream == name).order_by(stream_versions.c.version))
+            return {number: document for number, document in found}
+
+
+class Streams(Part):
+    """Registers streams. Each method is one transaction."""
+
+    def put_stream(
+        self, name: str, document: dict[str, Any], base: int | None = None, together: Collection[str] = ()
+    ) -> StreamRow:
+        """Register a stream, or give it a new version; each version stays. The same document again changes nothing.
+
+        `base`: the version that the document was checked against, 0 for none. `together`: the streams of the same text,
+        which may give it an entrance. Raises Conflict when the stream has another version, and when one of its entrances leads
+        into any other stream.
+        """
+        with self._database.writing(f"register stream {name}") as connection:
+            known = connection.execute(sa.select(streams).where(streams.c.name == name).with_for_update()).first()
+            if known is not None and known.document == document:
+                return StreamRow(*known)
+            present = 0 if known is None else known.version
+            if base is not None and base != present:
+                raise Conflict(
+                    f"Stream {name} has just got version {present} by another application; apply the documents again."
+                )
+            self._refuse_shared_entrances(connection, name, document, together)
+            now_ms = self._clock_ms()
+            if known is None:
+                found = StreamRow(name, document, version=1, topic_id=None, created_ms=now_ms)
+                connection.execute(sa.insert(streams).values(vars(found)))
+            else:
+                changed = sa.update(streams).where(streams.c.name == name)
+                connection.execute(changed.values(document=document, version=present + 1))
+            row = read_stream(connection, name)
+            kept = {"stream": name, "version": row.version, "document": document, "applied_ms": now_ms}
+            connection.execute(sa.insert(stream_versions).values(kept))
+            return row
+
+    def _refuse_shared_entrances(
+        self, connection: sa.Connection, name: str, document: dict[str, Any], together: Collection[str]
+    ) -> None:
+        entrances = _entrances(document)
+        if not entrances:
+            return
+        # Of two streams that are about to get the same one, neither would see the other's row.
+        self._database.hold_lock(connection, _ENTRANCES_LOCK_KEY)
+        others = sa.select(streams.c.name, streams.c.document).where(streams.c.name.not_in({name, *together}))
+        for owner, other in connection.execute(others.order_by(streams.c.name)):
+            if shared := sorted(entrances & _entrances(other)):
+                raise Conflict(f"{shared[0]} leads into stream {owner} already; choose another")
+
+    def set_topic_id(self, name: str, topic_id: str) -> None:
+        """Record Kafka's id of the stream's topic. Raises NotFound."""
+        with self._database.writing(f"note the topic of stream {name}") as connection:
+            changed = connection.execute(sa.update(streams).where(streams.c.name == name).values(topic_id=topic_id))
+            if changed.rowcount == 0:
+                raise _no_stream(name)
+
+
+def read_stream(connection: sa.Connection, name: str) -> StreamRow:
+    row = connection.execute(sa.select(streams).where(streams.c.name == name)).first()
+    if row is None:
+        raise _no_stream(name)
+    return StreamRow(*row)
+
+
+def hold_streams(connection: sa.Connection, names: Collection[str]) -> None:
+    """Have these streams stay until the transaction ends: a deletion waits for it, and then sees the job that needs them. Raises
+    Conflict when one is gone."""
+    wanted = sa.select(streams.c.name).where(streams.c.name.in_(names)).order_by(streams.c.name)
+    there = set(connection.execute(wanted.with_for_update(read=True, key_share=True)).scalars())
+    if gone := sorted(set(names) - there):
+        raise Conflict(f"Stream {gone[0]} was deleted a moment ago; apply the documents again.")
+
+
+def _entrances(document: dict[str, Any]) -> set[str]:
+    """What leads into the stream of a document, and may lead into no other. Of one that a newer release wrote it is not known:
+    that release checks it."""
+    # To import it takes a quarter of a second, and most who use the ledger register no stream.
+    from strandline.core.streams.stream import StreamSpec
+
+    with contextlib.suppress(InvalidDocument):
+        return {entrance for _, entrance in StreamSpec.from_document(document).entrances()}
+    return set()
+
+
+def _no_stream(name: str) -> NotFound:
+    return NotFound(f"There is no stream {name}; register it with `strandline apply FILE`.")
