@@ -68,7 +68,7 @@ class SlotConfig:
     record_bytes_max: int
     """The largest record that gateways take; the producer's limit follows from it."""
     settings: Mapping[str, str | int] = field(default_factory=dict)
-    """Further settings of the producer."""
+    """Other settings of the producer."""
     differences: Callable[[bytes, bytes], list[str]] | None = None
     """A sentence for each difference between the value in the topic and the one to be written under the same identity. None: the
     identity says all."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
+from strandline.ledger.roles import OrderLedger, PlannerLedger, RunLedger
 from tests.contract import test_ledger
 from tests.support.twin_ledger import TwinLedger
 
@@ -34,3 +37,14 @@ class TestCheckpoints(test_ledger.TestCheckpoints):
 
 class TestManyJobs(test_ledger.TestManyJobs):
     pass
+
+
+def test_the_twin_has_only_methods_of_the_planner_of_a_run_and_of_orders() -> None:
+    """It stands in for these parts of the ledger, with parameters that they have."""
+    roles = (PlannerLedger, RunLedger, OrderLedger)
+    for name, twin in vars(TwinLedger).items():
+        if inspect.isfunction(twin) and not name.startswith("_"):
+            real = next((found for role in roles if (found := getattr(role, name, None)) is not None), None)
+            assert real is not None, name
+            lacking = inspect.signature(twin).parameters.keys() - inspect.signature(real).parameters.keys()
+            assert lacking == set(), name

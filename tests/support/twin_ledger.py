@@ -1,4 +1,4 @@
-"""The ledger in memory, for the simulation: as much of `Ledger` as the planner, the rewind and a runner ask of it.
+"""The ledger in memory, for the simulation: as much of `RunLedger` and `OrderLedger` as planner, rewind and runner need.
 
 `tests/contract/test_twin_ledger.py` holds it against the promises that the real one keeps.
 """

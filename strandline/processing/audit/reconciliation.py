@@ -29,7 +29,7 @@ RESULT_LETTERS = "letters:"
 EVER_MS = 1 << 62
 """Later than any time."""
 _ROWS_OF_AN_ID_MAX = 20
-"""Further rows of the id are only counted."""
+"""More rows of the id are only counted."""
 _DIFFERENCES_SHOWN_MAX = 3
 
 

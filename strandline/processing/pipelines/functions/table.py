@@ -22,4 +22,4 @@ BY_NAME: Mapping[str, Function] = {function.name: function for function in TABLE
 CALLS: Mapping[str, Function] = {function.name: function for function in TABLE if function.node is None}
 """Those that the parser leaves as plain calls."""
 OTHER_NAMES: Mapping[str, str] = {"signum": "sign", "dayofmonth": "day"}
-"""Further names of functions -> those that they have in the table."""
+"""Other names of functions -> those that they have in the table."""
