@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from strandline.core.described import Described
 from strandline.core.errors import Fenced, NotFound
+from strandline.ledger.database import Database
 from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.models import (
     checkpoints,
@@ -148,14 +149,7 @@ class NoticeChanges:
     events: Sequence[NewEvent] = field(default_factory=tuple)
 
 
-class _Clock(Part):
-    """The clock of the database, by which messages and the lease go."""
-
-    def _now_ms(self, connection: sa.Connection) -> int:
-        return int(connection.execute(sa.select(self._database.clock_ms())).scalar_one())
-
-
-class NoticeReader(_Clock):
+class NoticeReader(Part):
     """Reads notices, their problems and messages."""
 
     def notice(self, name: str) -> NoticeRow:
@@ -173,7 +167,7 @@ class NoticeReader(_Clock):
     def notice_clock_ms(self) -> int:
         """Return the time of the database."""
         with self._database.reading("read the time") as connection:
-            return self._now_ms(connection)
+            return _now_ms(self._database, connection)
 
     def notice_problems(self, name: str, since_ms: int | None = None, limit: int = 1_000) -> list[ProblemRow]:
         """Return problems of a notice, the oldest first. `since_ms`: those that aren't settled, and those with a message since
@@ -225,14 +219,14 @@ class NoticeReader(_Clock):
         return {reason: count for reason, count in counts.items() if count > 0}
 
 
-class Notices(_Clock):
+class Notices(Part):
     """Registers, mutes and deletes notices. Each method is one transaction."""
 
     def put_notice(self, name: str, document: dict[str, Any]) -> NoticeRow:
         """Register or change a notice. The same document again changes nothing. A new notice handles only later events."""
         with self._database.writing(f"register notice {name}") as connection:
             known = _read(connection, name, locked=True)
-            now_ms = self._now_ms(connection)
+            now_ms = _now_ms(self._database, connection)
             if known is not None and known.document == document:
                 return known
             if known is not None:
@@ -267,7 +261,7 @@ class Notices(_Clock):
         with self._database.writing(f"record a test of notice {name}") as connection:
             row = _required(connection, name, locked=True)
             first = int(row.memory.get("messages", 0))
-            now_ms = self._now_ms(connection)
+            now_ms = _now_ms(self._database, connection)
             rows = [
                 MessageRow(name, first + at, channel, "test", [], content, now_ms, now_ms)
                 for at, (channel, content) in enumerate(made, 1)
@@ -278,7 +272,7 @@ class Notices(_Clock):
             return rows
 
 
-class NoticeDelivery(_Clock):
+class NoticeDelivery(Part):
     """Records what notices found, and what became of messages, under a lease. Each method is one transaction."""
 
     def lead_notices(self, holder: str, length_ms: int) -> tuple[int, int] | None:
@@ -293,7 +287,7 @@ class NoticeDelivery(_Clock):
                 )
             )
             row = connection.execute(sa.select(notice_leader).with_for_update()).one()
-            now_ms = self._now_ms(connection)
+            now_ms = _now_ms(self._database, connection)
             # A lease that ends later than twice its length from now was granted before the clock was set back.
             has_run_out = row.until_ms <= now_ms or row.until_ms > now_ms + 2 * row.length_ms
             if row.holder != holder and not has_run_out:
@@ -367,7 +361,7 @@ class NoticeDelivery(_Clock):
         any more. Raises Fenced."""
         with self._database.writing(f"begin to send message {message.number} of notice {message.notice}") as connection:
             length_ms = self._refuse_old(connection, epoch)
-            now_ms = self._now_ms(connection)
+            now_ms = _now_ms(self._database, connection)
             columns = notice_messages.c
             this = (columns.notice == message.notice) & (columns.number == message.number)
             taken = connection.execute(
@@ -393,7 +387,7 @@ class NoticeDelivery(_Clock):
         """Record the outcome of an attempt. `error`: None if the message was received. Valid also for a service that doesn't lead
         any more: what it reports of its own attempt is true."""
         with self._database.writing(f"end an attempt of notice {attempt.notice}") as connection:
-            now_ms = self._now_ms(connection)
+            now_ms = _now_ms(self._database, connection)
             columns = notice_messages.c
             this = (columns.notice == attempt.notice) & (columns.number == attempt.message)
             attempts = notice_attempts.c
@@ -462,3 +456,8 @@ def _end_interrupted(connection: sa.Connection, now_ms: int) -> None:
     connection.execute(
         sa.update(notice_attempts).where(is_open).values(ended_ms=sa.case((ends_ms > now_ms, ends_ms), else_=now_ms))
     )
+
+
+def _now_ms(database: Database, connection: sa.Connection) -> int:
+    """By the clock of the database, by which messages and the lease go."""
+    return int(connection.execute(sa.select(database.clock_ms())).scalar_one())

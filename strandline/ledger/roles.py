@@ -17,15 +17,24 @@ from strandline.ledger.lookups.versions import LookupReader, Lookups
 from strandline.ledger.notices import NoticeDelivery, NoticeReader, Notices
 from strandline.ledger.progress import Checkpoints, ProgressReader, Runs, SlicePlans
 from strandline.ledger.replays import Replays
-from strandline.ledger.schemas import Schemas
+from strandline.ledger.schemas import SchemaReader, Schemas
 from strandline.ledger.streams import StreamReader, Streams
 from strandline.ledger.tokens import TokenReader, Tokens, TokenUses
 
 
 class LedgerReader(
-    StreamReader, JobReader, ProgressReader, JournalReader, LookupReader, BackfillReader, LifeReader, LeaseReader
+    StreamReader,
+    JobReader,
+    ProgressReader,
+    JournalReader,
+    LookupReader,
+    BackfillReader,
+    LifeReader,
+    LeaseReader,
+    NoticeReader,
+    SchemaReader,
 ):
-    """All that the ledger contains about streams, lookups and jobs. Changes nothing."""
+    """All that the ledger contains, except tokens. Changes nothing."""
 
 
 class JournalLedger(LedgerReader, Journal):
@@ -64,20 +73,12 @@ class FollowerLedger(LedgerReader, LookupSources, Journal):
     """For the sources of lookups."""
 
 
-class NoticeLedger(LedgerReader, NoticeReader, NoticeDelivery, TokenReader):
+class NoticeLedger(LedgerReader, NoticeDelivery, TokenReader):
     """For conditions of notices, and for messages."""
 
 
-class LookupDocuments(LookupReader, Lookups, LookupSources, Journal):
-    """For documents of lookups that are applied or deleted."""
-
-
-class NoticeDocuments(NoticeReader, Notices, Journal):
-    """For documents of notices that are applied, muted or deleted."""
-
-
-class ApplyLedger(LedgerReader, Streams, JobOrders, LookupDocuments, NoticeDocuments):
-    """For all documents that are applied."""
+class ApplyLedger(LedgerReader, Streams, JobOrders, Lookups, LookupSources, Notices, Journal):
+    """For documents that are applied, and for lookups and notices that are deleted."""
 
 
 class LivesLedger(LedgerReader, Lives, ResultIndices, Journal):

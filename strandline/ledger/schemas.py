@@ -24,19 +24,8 @@ _NO_MORE = ("", -1)
 """Recorded like an unknown number of a slice, if the slice takes no more numbers."""
 
 
-class Schemas(Part):
-    """Each number has one schema of its kind, the first one that the registry gave.
-
-    A job reads the records of a stream by a schema from a recorded slice on (`schema_uses`). In earlier slices the number is
-    unknown. So a replay of a slice has the answers of its first run, and a number that came too early is usable in later slices.
-    """
-
-    def keep_schema(self, kind: str, number: int, document: str) -> RegisteredSchemaRow:
-        """Keep the schema that the registry gave for a number; return the kept one. Only the first call keeps something."""
-        with self._database.writing(f"keep {kind} schema {number}") as connection:
-            row = RegisteredSchemaRow(kind, number, document, self._clock_ms())
-            connection.execute(self._database.insert_new(registered_schemas).values(vars(row)))
-            return RegisteredSchemaRow(*connection.execute(_wanted(kind, number)).one())
+class SchemaReader(Part):
+    """Reads kept schemas of a registry, and kept texts of decoders."""
 
     def kept_schema(self, kind: str, number: int) -> RegisteredSchemaRow | None:
         """Return the schema of a number; None if the registry has given none yet."""
@@ -50,6 +39,42 @@ class Schemas(Part):
         with self._database.reading(f"read the schemas that job {job} uses") as connection:
             wanted = sa.select(uses.kind, uses.number, uses.slice).where(uses.job == job, uses.stream == stream)
             return {(row.kind, row.number): row.slice for row in connection.execute(wanted)}
+
+    def unknown_schemas(self, job: str, stream: str, slice_number: int) -> tuple[set[SchemaNumber], bool]:
+        """Return the numbers that are unknown in this open slice, and whether it takes no more."""
+        unknown = unknown_schemas.c
+        of_slice = (unknown.job == job) & (unknown.stream == stream) & (unknown.slice == slice_number)
+        with self._database.reading(f"read the unknown schemas of slice {slice_number}") as connection:
+            found = {
+                (row.kind, row.number)
+                for row in connection.execute(sa.select(unknown.kind, unknown.number).where(of_slice))
+            }
+        return found - {_NO_MORE}, _NO_MORE in found
+
+    def contents(self, hashes: Iterable[str]) -> dict[str, str]:
+        """Those of the texts that are kept, by their hashes."""
+        wanted, found = list(hashes), dict[str, str]()
+        with self._database.reading("read what records declare") as connection:
+            for first in range(0, len(wanted), _HASHES_AT_ONCE):
+                some = decoder_contents.c.hash.in_(wanted[first : first + _HASHES_AT_ONCE])
+                rows = connection.execute(sa.select(decoder_contents.c.hash, decoder_contents.c.document).where(some))
+                found.update((row.hash, row.document) for row in rows)
+        return found
+
+
+class Schemas(Part):
+    """Each number has one schema of its kind, the first one that the registry gave.
+
+    A job reads the records of a stream by a schema from a recorded slice on (`schema_uses`). In earlier slices the number is
+    unknown. So a replay of a slice has the answers of its first run, and a number that came too early is usable in later slices.
+    """
+
+    def keep_schema(self, kind: str, number: int, document: str) -> RegisteredSchemaRow:
+        """Keep the schema that the registry gave for a number; return the kept one. Only the first call keeps something."""
+        with self._database.writing(f"keep {kind} schema {number}") as connection:
+            row = RegisteredSchemaRow(kind, number, document, self._clock_ms())
+            connection.execute(self._database.insert_new(registered_schemas).values(vars(row)))
+            return RegisteredSchemaRow(*connection.execute(_wanted(kind, number)).one())
 
     def record_schema(
         self, job: str, stream: str, slice_number: int, schema: SchemaNumber, *, is_known: bool, unknown_max: int
@@ -94,17 +119,6 @@ class Schemas(Part):
             connection.execute(sa.delete(unknown_schemas).where(of_earlier))
             return False
 
-    def unknown_schemas(self, job: str, stream: str, slice_number: int) -> tuple[set[SchemaNumber], bool]:
-        """Return the numbers that are unknown in this open slice, and whether it takes no more."""
-        unknown = unknown_schemas.c
-        of_slice = (unknown.job == job) & (unknown.stream == stream) & (unknown.slice == slice_number)
-        with self._database.reading(f"read the unknown schemas of slice {slice_number}") as connection:
-            found = {
-                (row.kind, row.number)
-                for row in connection.execute(sa.select(unknown.kind, unknown.number).where(of_slice))
-            }
-        return found - {_NO_MORE}, _NO_MORE in found
-
     def keep_contents(self, contents: Mapping[str, str]) -> None:
         """Keep texts by their hashes. A hash that is there keeps its text."""
         now_ms = self._clock_ms()
@@ -112,16 +126,6 @@ class Schemas(Part):
             for key, text in contents.items():
                 values = {"hash": key, "document": text, "kept_ms": now_ms}
                 connection.execute(self._database.insert_new(decoder_contents).values(values))
-
-    def contents(self, hashes: Iterable[str]) -> dict[str, str]:
-        """Those of the texts that are kept, by their hashes."""
-        wanted, found = list(hashes), dict[str, str]()
-        with self._database.reading("read what records declare") as connection:
-            for first in range(0, len(wanted), _HASHES_AT_ONCE):
-                some = decoder_contents.c.hash.in_(wanted[first : first + _HASHES_AT_ONCE])
-                rows = connection.execute(sa.select(decoder_contents.c.hash, decoder_contents.c.document).where(some))
-                found.update((row.hash, row.document) for row in rows)
-        return found
 
 
 def _wanted(kind: str, number: int) -> sa.Select[Any]:

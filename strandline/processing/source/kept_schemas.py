@@ -24,7 +24,8 @@ import msgspec
 from strandline.core.errors import InvalidSettings, RegistryUnavailable, SchemaChanged
 from strandline.core.record_headers import REASON_DECODE
 from strandline.core.settings import Settings
-from strandline.ledger.schemas import SchemaNumber, Schemas
+from strandline.ledger.roles import TaskLedger
+from strandline.ledger.schemas import SchemaNumber
 from strandline.ledger.states import RegisteredSchemaRow
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema, SchemaKind
@@ -55,7 +56,7 @@ class Registry(Protocol):
 class KeptSchemas:
     """The schemas of one ledger for one process. What it read of a number never changes, so it keeps that in memory."""
 
-    def __init__(self, open_ledger: Callable[[], Schemas], open_registry: Callable[[], Registry | None]) -> None:
+    def __init__(self, open_ledger: Callable[[], TaskLedger], open_registry: Callable[[], Registry | None]) -> None:
         """`open_registry()`: with the current password; None if no registry is set."""
         self._open_ledger = open_ledger
         self._open_registry = open_registry

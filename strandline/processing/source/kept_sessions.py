@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 
 from strandline.core.errors import NotFound
-from strandline.ledger.schemas import Schemas
+from strandline.ledger.roles import TaskLedger
+from strandline.ledger.schemas import SchemaReader
 from strandline.processing.formats.sparkplug.sessions import METRICS_MAX, Birth, Sessions, unpack
 from strandline.processing.source.opened_ledger import open_ledger
 
@@ -21,7 +22,7 @@ CHARACTERS_MAX = 32 << 20
 class KeptSessions:
     """The kept texts of one ledger, for one process. Keeps in memory what it has read: a hash always has the same text."""
 
-    def __init__(self, open_ledger: Callable[[], Schemas]) -> None:
+    def __init__(self, open_ledger: Callable[[], TaskLedger]) -> None:
         self._open_ledger = open_ledger
         self._births: dict[str, Birth] = {}
         self._texts: dict[str, str] = {}
@@ -64,7 +65,7 @@ class KeptSessions:
         return texts
 
 
-def sessions_of_partitions(ledger: Schemas, packed: Iterable[str]) -> Sessions:
+def sessions_of_partitions(ledger: SchemaReader, packed: Iterable[str]) -> Sessions:
     """What these partitions of a stream have declared, together. Raises LedgerUnavailable."""
     births: dict[str, Birth] = {}
     return Sessions({key: node for one in packed for key, node in unpack(one, ledger.contents, births).nodes.items()})

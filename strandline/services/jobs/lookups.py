@@ -10,7 +10,7 @@ from strandline.core.described import Described
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.times.durations import format_about
 from strandline.ledger.lookups.versions import LookupReader
-from strandline.ledger.roles import LookupDocuments
+from strandline.ledger.roles import ApplyLedger
 from strandline.ledger.states import LookupRow, LookupSourceRow
 
 _VERSIONS_SHOWN = 100
@@ -101,7 +101,7 @@ def lookup_view(ledger: LookupReader, name: str) -> LookupView:
     return LookupView(**vars(summary), jobs=jobs, version_needed=needed, versions=versions)
 
 
-def delete_lookup(ledger: LookupDocuments, name: str, principal: str | None) -> None:
+def delete_lookup(ledger: ApplyLedger, name: str, principal: str | None) -> None:
     """Delete a lookup that no job needs, for `principal`. Raises NotFound, Conflict."""
     ledger.delete_lookup(name)
     ledger.record_event("lookup_deleted", f"lookup {name} is deleted", facts={"lookup": name}, principal=principal)

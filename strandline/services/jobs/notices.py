@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.core.described import Described
 from strandline.ledger.notices import MessageRow, NoticeReader, NoticeRow, ProblemRow
-from strandline.ledger.roles import NoticeDocuments
+from strandline.ledger.roles import ApplyLedger
 from strandline.notices.document import NoticeSpec
 from strandline.notices.rendering import render
 
@@ -77,7 +77,7 @@ def notice_view(ledger: NoticeReader, name: str) -> NoticeView:
     )
 
 
-def send_test_messages(ledger: NoticeDocuments, name: str) -> list[int]:
+def send_test_messages(ledger: ApplyLedger, name: str) -> list[int]:
     """Add a test message for each channel of a notice, and return their numbers. Raises NotFound."""
     spec = NoticeSpec.from_document(ledger.notice(name).document)
     content = render(name, "test", [], spec.about)
@@ -85,7 +85,7 @@ def send_test_messages(ledger: NoticeDocuments, name: str) -> list[int]:
     return [one.number for one in made]
 
 
-def mute_notice(ledger: NoticeDocuments, name: str, until_ms: int | None, principal: str | None) -> None:
+def mute_notice(ledger: ApplyLedger, name: str, until_ms: int | None, principal: str | None) -> None:
     """Hold back the messages of a notice until a time, for `principal`; None: end that. Raises NotFound."""
     ledger.mute_notice(name, until_ms, principal)
     verb = "muted" if until_ms is not None else "unmuted"
@@ -93,7 +93,7 @@ def mute_notice(ledger: NoticeDocuments, name: str, until_ms: int | None, princi
     ledger.record_event(f"notice_{verb}", f"notice {name} is {verb}", facts=facts, principal=principal)
 
 
-def delete_notice(ledger: NoticeDocuments, name: str, principal: str | None) -> None:
+def delete_notice(ledger: ApplyLedger, name: str, principal: str | None) -> None:
     """Delete a notice, its problems and its messages, for `principal`. Raises NotFound."""
     ledger.delete_notice(name)
     ledger.record_event("notice_deleted", f"notice {name} is deleted", facts={"notice": name}, principal=principal)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from strandline.core.errors import NotFound
 from strandline.ledger.notices import NoticeReader
-from strandline.ledger.roles import NoticeDocuments
+from strandline.ledger.roles import ApplyLedger
 from strandline.notices.document import NoticeSpec
 from strandline.services.jobs.applying.applied import Applied
 from strandline.services.jobs.applying.lookup_changes import outcome_of
 
 
-def apply_notice(ledger: NoticeDocuments, spec: NoticeSpec, principal: str | None) -> Applied:
+def apply_notice(ledger: ApplyLedger, spec: NoticeSpec, principal: str | None) -> Applied:
     """Register or change a notice, for `principal`, and return the outcome."""
     before = _version(ledger, spec.notice)
     row = ledger.put_notice(spec.notice, spec.as_document())
