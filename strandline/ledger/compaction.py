@@ -25,7 +25,7 @@ class Compaction(Part):
         """Remove at most `limit` slices below `floor`, with their checkpoints, the oldest first; return how many they were.
 
         The last committed slice stays above the floor. Nothing is removed while a backfill is open, which reads old slices, nor
-        when the job's present version is not `version`, for which the floor was worked out: another may reach back longer.
+        when the job's current version isn't `version`, for which the floor was worked out: another may reach back longer.
         Raises NotFound when there is no such job.
         """
         with self._database.writing(f"remove old slices of job {job}") as connection:

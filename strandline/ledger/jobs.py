@@ -53,12 +53,12 @@ class JobReader(Part):
             return [JobRow(*row) for row in connection.execute(sa.select(*_JOB).where(_IS_THERE).order_by(jobs.c.name))]
 
     def job_version(self, name: str, version: int | None = None) -> JobVersionRow:
-        """One version of a job, by default the present one. Raises NotFound."""
+        """Return a version of a job, by default the current one. Raises NotFound."""
         with self._database.reading(f"read job {name}") as connection:
             return _version(connection, name, read_job(connection, name).version if version is None else version)
 
     def places(self, job: str) -> list[Place]:
-        """Where the job emits to, by kind and name."""
+        """Return the places that the job emits to, by kind and name."""
         wanted = sa.select(places.c.kind, places.c.name, places.c.stage).where(places.c.job == job)
         with self._database.reading(f"read where job {job} emits to") as connection:
             return [Place(*row) for row in connection.execute(wanted.order_by(places.c.kind, places.c.name))]
@@ -196,7 +196,7 @@ class JobStates(Part):
     def move_job(
         self, name: str, to: JobState, message: str = "", epoch: int | None = None, *, lease: int | None = None
     ) -> JobRow:
-        """Change the job's state. No other method does, but for what an order sets at once.
+        """Change the job's state. No other method does, except that an order sets some states at once.
 
         A batch that has drained is to stay so: no control service starts it again. To stay in the same state is legal and renews
         the message. With `epoch`, the caller speaks for that run; with

@@ -63,7 +63,7 @@ ORIGIN_FIRST = 2
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a life begins."""
+    """Begin of a life."""
 
     offsets: Offsets
     """The first record of each partition that it reads."""

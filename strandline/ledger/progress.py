@@ -57,7 +57,7 @@ _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
 
 
 class JobProgress(NamedTuple):
-    """How far a job has come."""
+    """The progress of a job."""
 
     job: JobRow
     last_slice: SliceRow | None
@@ -91,8 +91,8 @@ class ProgressReader(Part):
             return read_floor(connection, job)
 
     def above_floor(self, job: str, find: Callable[[int], _Found]) -> _Found:
-        """What `find` returns for the job's floor. When it raises NotFound because slices that it reads were removed meanwhile,
-        it is called again with the floor to which they were."""
+        """Return the result of `find` for the job's floor. If it raises NotFound because slices that it reads were removed
+        meanwhile, it is called again with the new floor."""
         floor = self.floor(job)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What each component may read and change in the ledger.
+"""Parts of the ledger that each component may read and change.
 
 A component names the class here, or the single repository, whose changes it makes; so its signature shows them. Each process
 opens the class that it needs: `RunLedger.open(url)`. Only the control service has the whole `Ledger`.
@@ -38,7 +38,7 @@ class LedgerReader(
 
 
 class JournalLedger(LedgerReader, Journal):
-    """For what only reports what it does: an audit."""
+    """For components that only record events, such as audits."""
 
 
 class PlannerLedger(LedgerReader, SlicePlans, JobStates):

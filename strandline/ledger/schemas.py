@@ -25,7 +25,7 @@ _NO_MORE = ("", -1)
 
 
 class SchemaReader(Part):
-    """Reads kept schemas of a registry, and kept texts of decoders."""
+    """Reads kept schemas of a registry, and kept contents of decoders."""
 
     def kept_schema(self, kind: str, number: int) -> RegisteredSchemaRow | None:
         """Return the schema of a number; None if the registry has given none yet."""

@@ -36,7 +36,7 @@ class StreamReader(Part):
             return [StreamRow(*row) for row in rows]
 
     def stream_version(self, name: str) -> int:
-        """The number of the stream's present version. Raises NotFound."""
+        """Return the number of the stream's current version. Raises NotFound."""
         with self._database.reading(f"read the version of stream {name}") as connection:
             found = connection.execute(sa.select(streams.c.version).where(streams.c.name == name)).scalar()
             if found is None:

@@ -82,7 +82,7 @@ class Tokens(Part):
             return row
 
     def revoke_token(self, name: str, by: str) -> TokenRow:
-        """Make a token invalid for ever. Raises NotFound."""
+        """Revoke a token. Raises NotFound."""
         with self._database.writing(f"revoke token {name}") as connection:
             known = _live(connection, name)
             if known is None:

@@ -1,4 +1,4 @@
-"""What a component may change in the ledger is visible from the class that it names."""
+"""The class that a component names shows its changes of the ledger."""
 
 from __future__ import annotations
 

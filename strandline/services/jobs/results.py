@@ -18,7 +18,7 @@ from strandline.services.jobs.result_views import result_views
 
 @dataclass(frozen=True)
 class SeriesWanted:
-    """Which results of an alias are wanted."""
+    """Query for results of an alias."""
 
     value: str | None = None
     """A number among the aggregates; None: the first one."""
@@ -30,7 +30,7 @@ class SeriesWanted:
     """How far back, without `from_ms`."""
     series: int = 10
     points: int = 500
-    """Of each series, at most."""
+    """Maximum number of points of each series."""
 
 
 @dataclass(frozen=True)
