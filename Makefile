@@ -89,6 +89,7 @@ quick: $(VENV)/.test-ready
 	@$(BIN)/ruff check .
 	@$(BIN)/python scripts/words_check.py
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python scripts/yardsticks.py --check
 	@$(BIN)/python -m tests.support.timing_check
 
 check: quick

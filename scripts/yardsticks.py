@@ -1,14 +1,15 @@
 """Print the yardsticks of the code's structure: sizes by package, the engine, and tests of kinds outside of their folders.
 
-`make yardsticks` prints them all. Import directions and circles are tested by `make check`.
+`make yardsticks` prints them all. `make check` calls the script with `--check`, which fails if a number that must be 0 is higher.
+Import directions and circles are tested by `lint-imports`, also in `make check`.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,13 +18,13 @@ ROOT = Path(__file__).parents[1]
 CODE = ROOT / "strandline"
 ENGINE = ("processing/slices", "processing/source", "processing/emission", "processing/run", "processing/spark")
 """A developer who fixes a recovery must know these folders."""
-OF_KINDS = ("processing/kinds", "processing/operators/kinds", "processing/pipelines/joins")
-"""Folders that may ask which kind of step or window something is."""
-BASES = {"RowStep", "Projection", "DuplicateFilter", "Stage", "WindowShape"}
-"""Contracts of kinds. The engine may ask for `Projection` and `DuplicateFilter`, which are contracts, too."""
-
+OF_KINDS = "processing/kinds"
+"""Folder of the kinds. Only modules there may ask which kind of step or window something is."""
+BASES = {"RowStep", "Projection", "DuplicateFilter", "Stage", "WindowShape", "AnywhereShape", "StageSpec", "WindowPlan"}
+"""Contracts of kinds, which other modules may ask for. `Projection` and `DuplicateFilter` are contracts with the engine."""
 NAMED_BY = (".windows.kind", "stage.kind", "step.kind", ".keyword")
-"""Ends of expressions whose comparison with a name is a test of a kind, too."""
+"""Ends of expressions whose comparison with a name tests a kind."""
+REGISTRY = "processing/pipelines/kind_registry.py"
 
 
 class Size(NamedTuple):
@@ -66,34 +67,83 @@ def added(sizes: Iterator[Size]) -> Size:
     return Size(*map(sum, zip(Size(0, 0, 0, 0), *sizes, strict=True)))
 
 
-def classes_of_kinds() -> set[str]:
-    """Return the names of all classes that are derived from a step, a stage, or the shape of windows."""
+def trees() -> dict[str, ast.Module]:
+    """Return path below the package -> its syntax tree."""
+    return {
+        str(path.relative_to(CODE)): ast.parse(path.read_text(encoding="utf-8")) for path in sorted(CODE.rglob("*.py"))
+    }
+
+
+def classes_of_kinds(modules: dict[str, ast.Module]) -> set[str]:
+    """Return the names of all classes that are derived from a contract of kinds."""
     bases: dict[str, set[str]] = {}
-    for path in CODE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                bases.setdefault(node.name, set()).update(name for one in node.bases if (name := ast.unparse(one)))
+    for node in (node for tree in modules.values() for node in ast.walk(tree)):
+        if isinstance(node, ast.ClassDef):
+            bases.setdefault(node.name, set()).update(name for one in node.bases if (name := ast.unparse(one)))
     found = set(BASES)
     while more := {name for name, of in bases.items() if name not in found and of & found}:
         found |= more
     return found - BASES
 
 
+def fields_of_kinds(registry: ast.Module) -> dict[str, set[str]]:
+    """Return name of a variable -> the fields of it that only one kind has: of a step, and of a window of a document."""
+    tables = {
+        ast.unparse(node.targets[0]): {key.value for key in node.value.keys if isinstance(key, ast.Constant)}
+        for node in registry.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
+    }
+    return {"step": tables["KEYWORDS"], "window": tables["WINDOW_KEYWORDS"]}
+
+
 def tests_of_kinds() -> list[str]:
-    """Return where a class of a kind is asked for, outside of the folders of kinds."""
-    classes, found = classes_of_kinds(), []
-    for path in sorted(CODE.rglob("*.py")):
-        place = str(path.relative_to(CODE))
+    """Return where a module outside of the folder of the kinds asks which kind something is."""
+    modules = trees()
+    classes, fields, found = classes_of_kinds(modules), fields_of_kinds(modules[REGISTRY]), []
+    for place, tree in modules.items():
         if place.startswith(OF_KINDS):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
                 asked = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)} & classes
                 if asked:
                     found.append(f"{place}:{node.lineno} {', '.join(sorted(asked))}")
-            elif isinstance(node, ast.Compare) and ast.unparse(node.left).endswith(NAMED_BY):
+            elif isinstance(node, ast.Compare) and _asks_name(node.left):
+                if any(_is_name(one) for other in node.comparators for one in ast.walk(other)):
+                    found.append(f"{place}:{node.lineno} {ast.unparse(node)}")
+            elif (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.attr in fields.get(node.value.id, ())
+            ):
                 found.append(f"{place}:{node.lineno} {ast.unparse(node)}")
     return found
+
+
+def _asks_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and ast.unparse(node).endswith(NAMED_BY)
+
+
+def _is_name(node: ast.AST) -> bool:
+    """Return True for the name of a kind, or for a constant that can hold some. None and the keyword of another step aren't."""
+    return (isinstance(node, ast.Constant) and isinstance(node.value, str)) or (
+        isinstance(node, ast.Name) and node.id.isupper()
+    )
+
+
+def occurrences_of_further() -> int:
+    """Return how often the code has the word, with which second streams and stages were once attached to a first one."""
+    return sum(len(re.findall(r"\bfurther\w*", path.read_text(encoding="utf-8"))) for path in CODE.rglob("*.py"))
+
+
+def check() -> None:
+    """Fail if a number that must be 0 is higher."""
+    found, words = tests_of_kinds(), occurrences_of_further()
+    if words:
+        print(f"the code has the word `further` {words} times; all inputs of a stage are in one tuple, `inputs`")
+    for one in found:
+        print(f"strandline/{one}: asks which kind it is; ask its contract, see strandline/{REGISTRY}")
+    sys.exit(bool(found or words))
 
 
 def main() -> None:
@@ -113,10 +163,7 @@ def main() -> None:
     print(
         f"\nengine ({', '.join(Path(one).name for one in ENGINE)}): {sum(engine[1:])} lines, {engine.code} of them code"
     )
-    words = Counter(
-        word for path in CODE.rglob("*.py") for word in re.findall(r"\bfurther\w*", path.read_text(encoding="utf-8"))
-    )
-    print(f"occurrences of `further`: {words.total()}")
+    print(f"occurrences of `further`: {occurrences_of_further()}")
     found = tests_of_kinds()
     print(f"type tests of kinds outside of their folders: {len(found)}")
     for one in found:
@@ -124,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    check() if "--check" in sys.argv[1:] else main()
