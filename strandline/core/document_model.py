@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails
 
 from strandline.core.described import Described, docstrings_of
@@ -72,6 +72,64 @@ class DocumentModel(Described, BaseModel):
         """The document with its defaults, as plain JSON data; `from_document` reads it back as an equal model."""
         data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return data
+
+
+class OpenModel(DocumentModel):
+    """A part of a document to which installed packages can add fields."""
+
+    ADDED: ClassVar[tuple[str, ...]] = ()
+    """Fields that packages have added."""
+    IS_EXTENDED: ClassVar[bool] = False
+
+    @classmethod
+    def extended(cls) -> type[Self]:
+        """Return the model with the fields of all installed packages: the model itself if there are none."""
+        return cls if cls.IS_EXTENDED else cls.with_packages()
+
+    @classmethod
+    def with_packages(cls) -> type[Self]:
+        """Return the model that `with_fields` makes for the installed packages: the model itself if there are none."""
+        raise NotImplementedError
+
+    @classmethod
+    def schema_extra(cls, added: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Return what the JSON schema of the model also has, with these fields of packages."""
+        return {}
+
+    @classmethod
+    def with_fields(cls, bases: Sequence[type[DocumentModel]], refused: Mapping[str, str]) -> type[Self]:
+        """Return the model with the fields of these models.
+
+        `refused`: field of a package that can't be used -> the reason, with the remedy.
+        """
+        added = tuple(name for base in bases for name in base.model_fields)
+        namespace = {
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "__doc__": cls.__doc__,
+            "__reduce__": lambda one: (_restored, (cls, one.__getstate__())),
+            "ADDED": added,
+            "IS_EXTENDED": True,
+            "NOT_SUPPORTED": {**cls.NOT_SUPPORTED, **refused},
+            "model_config": ConfigDict(json_schema_extra=cls.schema_extra(added)),
+        }
+        # A model has the fields of its last base first.
+        model: type[Self] = type(cls)(cls.__name__, (*reversed(bases), cls), namespace)
+        return model
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_extended(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        model = cls.extended()
+        return handler(value) if model is cls or isinstance(value, cls) else model.model_validate(value)
+
+
+def _restored(model: type[OpenModel], state: dict[Any, Any]) -> OpenModel:
+    """Return an instance that was pickled: the extended model has no name of its own."""
+    extended = model.extended()
+    restored = extended.__new__(extended)
+    restored.__setstate__(state)
+    return restored
 
 
 def first_problems(found: Iterable[Any]) -> list[Any]:
@@ -164,6 +222,7 @@ def _model_at(model: type[DocumentModel], path: Path) -> type[DocumentModel] | N
     """The model of the value at `path`, found through the annotations."""
     here: Any = model
     for part in path:
+        here = here.extended() if isinstance(here, type) and issubclass(here, OpenModel) else here
         if isinstance(here, type) and issubclass(here, DocumentModel):
             here = next((f.annotation for n, f in here.model_fields.items() if (f.alias or n) == part), None)
         else:  # an index of a list, or a key of a dict
@@ -171,4 +230,6 @@ def _model_at(model: type[DocumentModel], path: Path) -> type[DocumentModel] | N
         while typing.get_origin(here) in (Annotated, typing.Union, types.UnionType):
             of_union = [one for one in typing.get_args(here) if one is not types.NoneType]
             here = of_union[0 if typing.get_origin(here) is Annotated else -1]
+    if isinstance(here, type) and issubclass(here, OpenModel):
+        return here.extended()
     return here if isinstance(here, type) and issubclass(here, DocumentModel) else None

@@ -7,10 +7,12 @@ is first used. Source of the format: https://packaging.python.org/specifications
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from types import ModuleType
 from typing import TypeVar
 
 import structlog
@@ -54,6 +56,17 @@ class PackagePart:
                 "release of the package for this release of Strandline"
             )
         return part
+
+    def load_module(self, name: str) -> ModuleType:
+        """Import a module of the part, which is a folder. Raises FunctionUnusable as `load`."""
+        folder = self.load(ModuleType)
+        try:
+            return importlib.import_module(f"{folder.__name__}.{name}")
+        except Exception as error:  # whatever a foreign module does when it is imported
+            raise FunctionUnusable(
+                f"the {self.sort} {self.name} of {self.package} can't be imported: {type(error).__name__}: {error}; install "
+                "the package again, or another release of it"
+            ) from error
 
 
 @cache

@@ -15,6 +15,7 @@ import pytest
 from strandline.core.packages import parts_of_packages
 from strandline.core.streams import format_registry
 from strandline.processing.pipelines import expressions
+from strandline.processing.pipelines.model.package_fields import with_package_fields
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 
@@ -32,6 +33,7 @@ def forget_lists() -> None:
     """Have packages listed again, as a new process does."""
     parts_of_packages.cache_clear()
     format_registry.forget()
+    with_package_fields.cache_clear()
     expressions._parser_class.cache_clear()
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.frontends.document_text import window_name
+from strandline.frontends.steps import stage_of
+from strandline.processing.pipelines.kind_registry import STAGE_KEYWORDS
 from strandline.results.sinks.registry import SINKS, form_of
 
 
@@ -42,8 +44,8 @@ class Step:
 
     @property
     def is_stage(self) -> bool:
-        """Whether it is a window or a join."""
-        return "window" in self.document or "join" in self.document
+        """True if it is a window or a join."""
+        return any(keyword in self.document for keyword in STAGE_KEYWORDS)
 
     def with_more(self, other: Step) -> Step:
         """The same step as another flow has it: with its name and its emissions, too."""
@@ -118,6 +120,5 @@ def _is_before(taken: Taken, steps: Sequence[Step], at: int, streams: Sequence[s
 
 
 def _name(document: Mapping[str, Any]) -> str | None:
-    stage = document.get("window") or document.get("join") or {}
-    name = stage.get("name", document.get("name")) if isinstance(stage, Mapping) else None
+    name = (stage_of(document) or {}).get("name", document.get("name"))
     return name if isinstance(name, str) else None

@@ -8,14 +8,7 @@ from typing import Any
 
 from strandline.core.errors import PermanentError
 from strandline.frontends.document_text import RANGE_FIELDS
-
-_WINDOW_FUNCTIONS = {
-    "tumbling": ("tumbling", ()),
-    "sliding": ("sliding", ("size", "every")),
-    "cumulative": ("cumulative", ("size", "step")),
-    "session": ("session", ("gap", "max")),
-    "count": ("counted", ("size", "max")),
-}
+from strandline.frontends.steps import form_of
 
 
 def as_python(documents: Iterable[Mapping[str, Any]]) -> str:
@@ -114,13 +107,14 @@ def _calls(step: Mapping[str, Any], after_window: bool, functions: set[str]) -> 
 
 
 def _window(window: Mapping[str, Any], functions: set[str]) -> str:
-    more = {one: value for one, value in window.items() if one not in ("name", "by", "aggregate", *_WINDOW_FUNCTIONS)}
-    kind = next((one for one in _WINDOW_FUNCTIONS if one in window), None)
-    if kind is None:
+    written = form_of(window)
+    value = None if written is None else window[written.form.keyword]
+    if written is None or not written.form.python:
         return f".step({{'window': {dict(window)!r}}})"
-    function, fields = _WINDOW_FUNCTIONS[kind]
+    function, *fields = written.form.python
     functions.add(function)
-    values = [window[kind]] if not fields else [window[kind][one] for one in fields if one in window[kind]]
+    more = {one: window[one] for one in ("offset", "tz") if one in window}
+    values = [value[one] for one in fields if one in value] if fields else [value]
     windows = f"{function}({', '.join([*map(repr, values), *_keywords(more)])})"
     keys = [f"by={list(window['by'])!r}"] if window.get("by") else []
     aggregates = _named(window["aggregate"], ("name", "by", "aggregate", "windows", "self"), "aggregate=")

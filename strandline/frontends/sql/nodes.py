@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.core.documents import Path
+from strandline.frontends.steps import stage_of
 
 EVENT_TIME = "event_time"
 """Stands in descriptor(...) for the event time of each row, where rows of several streams have it in different columns."""
@@ -96,9 +97,8 @@ class Node:
 
 
 def stage_name(step: Mapping[str, Any]) -> str | None:
-    """The name of the window or the join that a step of a document is."""
-    stage = step.get("window") or step.get("join") or {}
-    name = stage.get("name")
+    """The name of the stage that a step of a document is."""
+    name = (stage_of(step) or {}).get("name")
     return name if isinstance(name, str) else None
 
 

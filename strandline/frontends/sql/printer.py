@@ -13,7 +13,8 @@ from strandline.frontends.sql.nodes import EVENT_TIME, stage_name
 from strandline.frontends.sql.queries import CLAUSES, step_functions
 from strandline.frontends.sql.read_back import refuse_other_documents
 from strandline.frontends.sql.translation import LOG_TIME, OPTIONS_OF_EVENT_TIME
-from strandline.results.sinks.registry import form_of
+from strandline.frontends.steps import NOT_OF_KIND, form_of
+from strandline.results.sinks import registry as sinks
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED_WORDS = frozenset((
@@ -236,8 +237,10 @@ class _Job:
         where = f"\nwhere {_expression(said['where'])}" if "where" in said else ""
         return f"select {', '.join(items)}\nfrom {self._rows.relation}{where}"
 
-    def _step(self, verb: str, fields: Mapping[str, Any]) -> str:
+    def _step(self, verb: str, fields: Any) -> str:
         """A step that is a function of a relation."""
+        if not isinstance(fields, Mapping):
+            raise PermanentError(f"SQL has no form for '{verb}: {fields}'; keep this document in YAML")
         arguments = [
             f"table {self._rows.relation}",
             *(f"{_name(one)} => {_value(value)}" for one, value in fields.items()),
@@ -350,8 +353,9 @@ def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
         return 1
     at = 1 if "where" in steps[0] else 0
     if at < len(steps) and "window" in steps[at]:
-        if at and {"session", "count"} & steps[at]["window"].keys():
-            return at  # behind session(...) and counted(...) a condition would be one on rows that have made windows
+        written = form_of(steps[at]["window"])
+        if at and written is not None and written.form.is_made_by_rows:
+            return at  # behind such a function a condition would be one on rows that have made windows
         if "emit" not in steps[at] and at + 1 < len(steps) and "where" in steps[at + 1]:
             return at + 2
         return at + 1
@@ -370,36 +374,21 @@ def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
 
 def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str:
     """The windowing function for the fields of a window."""
-    more = [_interval(window["offset"])] if _has_offset(window) else []
-    more += [f"tz => {_quoted(window['tz'])}"] if "tz" in window else []
-    unsaid = set(window) - {"name", "by", "aggregate", "offset", "tz"}
-    time = f"descriptor({time_column})"
-    if unsaid == {"tumbling"}:
-        function, durations = "tumble", [window["tumbling"]]
-    elif unsaid == {"sliding"}:
-        function, durations = "hop", [window["sliding"]["every"], window["sliding"]["size"]]
-    elif unsaid == {"cumulative"}:
-        function, durations = "cumulate", [window["cumulative"]["step"], window["cumulative"]["size"]]
-    elif unsaid == {"session"}:
-        function, durations = (
-            "session",
-            [window["session"][name] for name in ("gap", "max") if name in window["session"]],
-        )
-    elif unsaid == {"count"}:
-        function, durations = "counted", [window["count"]["max"]]
-        time = f"{time}, {window['count']['size']}"
-    else:
+    written, unsaid = form_of(window), set(window) - NOT_OF_KIND
+    values = written.values(window) if written is not None and len(unsaid) == 1 else None
+    if written is None or values is None:
         raise PermanentError(
             f"SQL has no form for a window with {', '.join(sorted(unsaid))}; keep this document in YAML"
         )
-    by = f" partition by ({', '.join(map(_name, window['by']))})" if unsaid == {"session"} and window.get("by") else ""
-    arguments = [f"table {relation}{by}", time, *map(_interval, durations), *more]
-    return f"{function}({', '.join(arguments)})"
-
-
-def _has_offset(window: Mapping[str, Any]) -> bool:
-    """Whether an offset must be said: a session has none, and says so in a canonical document."""
-    return "offset" in window and not ("session" in window and window["offset"] == "0s")
+    has_offset = "offset" in window and (written.has_offset or window["offset"] != "0s")
+    more = [_interval(window["offset"])] if has_offset else []
+    more += [f"tz => {_quoted(window['tz'])}"] if "tz" in window else []
+    by = ""
+    if written.form.has_partitions and window.get("by"):
+        by = f" partition by ({', '.join(map(_name, window['by']))})"
+    shown = [_interval(value) if kind == "duration" else _value(value) for kind, value in values]
+    arguments = [f"table {relation}{by}", f"descriptor({time_column})", *shown, *more]
+    return f"{written.form.function}({', '.join(arguments)})"
 
 
 def _interval(duration: str) -> str:
@@ -413,5 +402,5 @@ def _place(emit: Mapping[str, Any]) -> str:
     ((kind, place),) = emit.items()
     if isinstance(place, str):
         return f"{kind} {_quoted(place)}"
-    named = form_of(kind).named
+    named = sinks.form_of(kind).named
     return f"{kind} {_quoted(place[named])}{_with(_flat({key: one for key, one in place.items() if key != named}))}"

@@ -28,7 +28,7 @@ from strandline.frontends.sql.statements import (
 )
 from strandline.frontends.sql.tokens import Cursor
 from strandline.frontends.sql.values import read_duration, read_value
-from strandline.processing.pipelines.kind_registry import KEYWORDS
+from strandline.frontends.steps import WrittenForm, step_keywords, window_functions
 
 QUERIES_DEEP_MAX = 24
 _CLAUSES_ALWAYS = ("from", "where", "group", "having")
@@ -76,14 +76,6 @@ _REFUSED = {
     "unpivot": "write a query for each column",
 }
 """Clauses that no query can have here: why, and what to do."""
-_ARGUMENTS = {
-    "tumble": ("data", "timecol", "size", "offset", "tz"),
-    "hop": ("data", "timecol", "slide", "size", "offset", "tz"),
-    "cumulate": ("data", "timecol", "step", "size", "offset", "tz"),
-    "session": ("data", "timecol", "gap", "max"),
-    "counted": ("data", "timecol", "rows", "max"),
-}
-_NEEDED = {"tumble": 3, "hop": 4, "cumulate": 4, "session": 3, "counted": 4}
 _ROW_NUMBER = (
     "a number among all rows that there ever were would need every row for ever, and the first by a column is known only when no "
     "earlier one can come. To keep the first of the records that come again, within a time: select * from table(dedupe(table "
@@ -333,7 +325,7 @@ def _alias(cursor: Cursor) -> str | None:
 
 def step_functions() -> tuple[str, ...]:
     """The steps of the model that no clause of a query says: each is a function of a relation, with its fields by name."""
-    return tuple(verb for verb in KEYWORDS if verb not in _NO_FUNCTIONS)
+    return tuple(verb for verb in step_keywords() if verb not in _NO_FUNCTIONS)
 
 
 _NO_FUNCTIONS = ("derive", "where", "select", "drop", "window", "join")
@@ -341,13 +333,14 @@ _NO_FUNCTIONS = ("derive", "where", "select", "drop", "window", "join")
 
 def _function(cursor: Cursor, depth: int) -> WindowRelation | StepRelation:
     function = cursor.word()
-    if function in _ARGUMENTS:
-        return _window(cursor, depth)
+    functions = window_functions()
+    if function in functions:
+        return _window(cursor, depth, functions[function])
     if function in (*step_functions(), "join"):
         return _step(cursor, depth)
     raise cursor.error(
         f"'{function or cursor.sql.raw(cursor.take())}' is no function of a relation; expected one of: "
-        f"{', '.join((*_ARGUMENTS, *step_functions(), 'join'))}"
+        f"{', '.join((*functions, *step_functions(), 'join'))}"
     )
 
 
@@ -372,12 +365,13 @@ def _step(cursor: Cursor, depth: int) -> StepRelation:
     return StepRelation(source, verb, fields, places, None, at, beside)
 
 
-def _window(cursor: Cursor, depth: int) -> WindowRelation:
+def _window(cursor: Cursor, depth: int, written: WrittenForm) -> WindowRelation:
     """`tumble(table s, descriptor(ts), interval '1' minute)`."""
     function, function_at = cursor.word(), cursor.here
     cursor.take()
     cursor.expect(TokenType.L_PAREN, "(")
-    names = _ARGUMENTS[function]
+    names, needed = written.names, written.needed
+    types = {one.name: one.type for one in written.form.arguments}
     given: dict[str, Any] = {}
     partition_by: tuple[str, ...] = ()
     while True:
@@ -391,35 +385,17 @@ def _window(cursor: Cursor, depth: int) -> WindowRelation:
             raise cursor.error(f"{function}(...) has at most {len(names)} arguments: {', '.join(names)}")
         if name in given:
             raise cursor.error(f"'{name}' stands twice")
-        given[name] = _ARGUMENT_READERS.get(name, _duration_argument)(cursor, depth)
+        given[name] = _ARGUMENT_READERS[types.get(name, name)](cursor, depth)
         if name == "data":
-            partition_by = _partition(cursor, function)
+            partition_by = _partition(cursor, has_partitions=written.form.has_partitions)
         if not cursor.takes(TokenType.COMMA):
             break
     cursor.expect(TokenType.R_PAREN, ")")
-    for name in names[: _NEEDED[function]]:
+    for name in needed:
         if name not in given:
-            raise cursor.sql.error(
-                function_at, f"{function}(...) lacks '{name}'; expected {', '.join(names[: _NEEDED[function]])}"
-            )
+            raise cursor.sql.error(function_at, f"{function}(...) lacks '{name}'; expected {', '.join(needed)}")
     time_column, time_at = given["timecol"]
-    fields = _window_fields(function, given)
-    return WindowRelation(given["data"], time_column, time_at, fields, None, function_at, partition_by)
-
-
-def _window_fields(function: str, given: dict[str, Any]) -> dict[str, Any]:
-    begins: dict[str, Any] = {name: given[name] for name in ("offset", "tz") if name in given}
-    match function:
-        case "tumble":
-            return {"tumbling": given["size"], **begins}
-        case "hop":
-            return {"sliding": {"size": given["size"], "every": given["slide"]}, **begins}
-        case "cumulate":
-            return {"cumulative": {"size": given["size"], "step": given["step"]}, **begins}
-        case "counted":
-            return {"count": {"size": given["rows"], "max": given["max"]}}
-        case _:
-            return {"session": {"gap": given["gap"], **({"max": given["max"]} if "max" in given else {})}}
+    return WindowRelation(given["data"], time_column, time_at, written.fields(given), None, function_at, partition_by)
 
 
 def _data_argument(cursor: Cursor, depth: int) -> Relation:
@@ -433,9 +409,9 @@ def _data_argument(cursor: Cursor, depth: int) -> Relation:
     return NamedRelation(name, None, at)
 
 
-def _partition(cursor: Cursor, function: str) -> tuple[str, ...]:
+def _partition(cursor: Cursor, *, has_partitions: bool) -> tuple[str, ...]:
     """The columns of `partition by k` or `partition by (k, l)`. Each of their values has sessions of its own."""
-    if cursor.word() == "partition" and function != "session":
+    if cursor.word() == "partition" and not has_partitions:
         raise cursor.error("the key of a window is what the query groups by; leave 'partition by' out")
     if not cursor.takes_words("partition", "by"):
         return ()
@@ -472,9 +448,17 @@ def _zone_argument(cursor: Cursor, depth: int) -> str:
     return cursor.text("a time zone, as 'Europe/Berlin'")[0]
 
 
+def _value_argument(cursor: Cursor, depth: int) -> object:
+    return read_value(cursor)
+
+
 _ARGUMENT_READERS: dict[str, Callable[[Cursor, int], Any]] = {
     "data": _data_argument,
     "timecol": _time_argument,
+    "offset": _duration_argument,
     "tz": _zone_argument,
-    "rows": _rows_argument,
+    "duration": _duration_argument,
+    "number": _rows_argument,
+    "value": _value_argument,
 }
+"""Type of an argument, or name of one that all kinds of windows have -> its reader."""

@@ -27,12 +27,12 @@ from strandline.frontends.sql.statements import (
     WindowRelation,
 )
 from strandline.frontends.sql.tokens import SqlText
+from strandline.frontends.steps import form_of
+from strandline.processing.kinds.windows.window_plan import WindowForm
 from strandline.processing.pipelines.expressions import ExpressionError, column_text, parse_expression
 
 WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
 """What a windowing function adds to its rows. Every result has these times, whether they are selected or not."""
-_MADE_BY_ROWS = {"session": "session", "count": "counted"}
-"""Kinds of windows that begin and end by their rows, and the function of each."""
 _CONSTANTS = ("null", "true", "false")
 _CONDITIONS = frozenset((
     "and", "or", "not", "between", "is", "in", "like", "rlike", "=", "==", "<>", "!=", "<", ">", "<=", ">=", "<=>",
@@ -292,15 +292,15 @@ class Relations:
 
     def _windowed(self, query: Query, source: WindowRelation, before: Node, name: str) -> Node:
         """A query over a windowing function: a condition, a window, a condition on its results."""
-        names = _qualifiers(source)
+        names, form = _qualifiers(source), _form_of(source)
         steps: list[SqlStep] = []
         if query.where is not None:
             self._refuse_window_columns(query.where)
-            for kind in source.fields.keys() & _MADE_BY_ROWS.keys():
+            if form.is_made_by_rows:
                 within = "(table (select * from NAME where ...), ...)"
                 raise self._sql.error(
                     query.where.at,
-                    f"leaves rows out of windows that these rows have made; write {_MADE_BY_ROWS[kind]}{within}",
+                    f"leaves rows out of windows that these rows have made; write {form.function}{within}",
                 )
             steps.append(self._where(query.where, names))
         by = self._keys(query, source, names)
@@ -366,10 +366,11 @@ class Relations:
                 at,
                 "groups without the window, and such a result would never be final; group by window_start, window_end",
             )
-        if "cumulative" in source.fields and not any(column == "window_end" for column, _ in columns):
+        form = _form_of(source)
+        if form.needs_end and not any(column == "window_end" for column, _ in columns):
             raise self._sql.error(
                 groups[0].at,
-                "groups all windows of cumulate(...) that begin together, and each result is of one of them; group by "
+                f"groups all windows of {form.function}(...) that begin together, and each result is of one of them; group by "
                 "window_start, window_end",
             )
         found: list[tuple[str, int]] = []
@@ -383,8 +384,8 @@ class Relations:
                 continue
             found.append((column, expression.at))
         keys = [column for column, _ in found]
-        if "session" in source.fields and set(keys) != set(source.partition_by):
-            by = f"write session(table NAME partition by ({', '.join(keys)}), ...)"
+        if form.has_partitions and set(keys) != set(source.partition_by):
+            by = f"write {form.function}(table NAME partition by ({', '.join(keys)}), ...)"
             raise self._sql.error(
                 source.at,
                 "'partition by' says whose sessions these are, and 'group by' whose results; "
@@ -490,6 +491,13 @@ class Relations:
                 found += tokens[at : at + 2]
                 at += 2
         return tuple(found)
+
+
+def _form_of(source: WindowRelation) -> WindowForm:
+    """Return the form of the windowing function."""
+    written = form_of(source.fields)
+    assert written is not None, "read as such a function"
+    return written.form
 
 
 def _qualifiers(relation: Relation) -> frozenset[str]:

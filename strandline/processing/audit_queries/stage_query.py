@@ -70,5 +70,5 @@ def query_of(
         types: Columns in sight of the stage's expressions.
         place_types: Types of the columns in whose order rows stand that have one event time.
     """
-    query: StageQuery = part_of(stage.kind, "audit").query_of(stage, side, types, place_types)
+    query: StageQuery = part_of(stage.kind, "audit", stage.kind_package).query_of(stage, side, types, place_types)
     return query

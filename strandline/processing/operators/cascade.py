@@ -431,7 +431,7 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
 
 def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
     """`types`: the columns in sight of the stage."""
-    operator: WindowOperator = part_of(stage.kind, "operator").operator_of(stage, types)
+    operator: WindowOperator = part_of(stage.kind, "operator", stage.kind_package).operator_of(stage, types)
     return operator
 
 

@@ -44,7 +44,7 @@ class RowSteps:
         """All columns after the last step."""
         self._operators: list[RowOperator] = []
         for step in steps:
-            operator: RowOperator = part_of(step.kind, "operator").operator_of(step, self.types)
+            operator: RowOperator = part_of(step.kind, "operator", step.kind_package).operator_of(step, self.types)
             self._operators.append(operator)
             self.types = dict(operator.types)
 

@@ -22,7 +22,7 @@ from strandline.processing.pipelines.event_time import (
     shape_of_records,
 )
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.row_step import WHOLE_RANGE_MS, DuplicateFilter, Identity
+from strandline.processing.pipelines.row_step import WHOLE_RANGE_MS, DuplicateFilter, Identity, RowStep
 from strandline.processing.pipelines.stages import RecordPath, RecordStage, Stage, first_dedupe
 from strandline.results.sinks.registry import sink_of
 
@@ -131,17 +131,24 @@ class CheckedPipeline:
         return tuple(stage for stage, some in zip(self.stages, taken, strict=True) if RECORDS in some)
 
     @property
+    def row_steps(self) -> list[RowStep]:
+        """All steps that take rows one by one."""
+        before = [step for stage in self.all_stages for step in stage.steps_before]
+        return before + [step for stage in self.stages for step in stage.post_steps]
+
+    @property
     def functions(self) -> dict[str, str]:
         """The Python functions that it calls -> the package of each, with its release."""
-        steps = [step for stage in self.all_stages for step in stage.steps_before]
-        steps += [step for stage in self.stages for step in stage.post_steps]
-        return {name: package for step in steps for name, package in step.functions.items()}
+        return {name: package for step in self.row_steps for name, package in step.functions.items()}
 
     @property
     def packages(self) -> dict[str, str]:
-        """Functions and formats of packages that the pipeline uses -> the package of each, with its release."""
+        """Functions, formats and kinds of packages that the pipeline uses -> the package of each, with its release."""
         formats = {name: package for one in self.inputs if (package := package_of(name := one.stream.format))}
-        return self.functions | formats | {name: package for stage in self.stages for name, package in stage.packages}
+        kinds = {step.kind: step.kind_package for step in self.row_steps if step.kind_package}
+        kinds |= {stage.kind: stage.kind_package for stage in self.stages if stage.kind_package}
+        functions = self.functions | {name: package for stage in self.stages for name, package in stage.packages}
+        return functions | formats | kinds
 
     @property
     def reach_ms(self) -> int:

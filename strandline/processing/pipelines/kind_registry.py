@@ -1,7 +1,7 @@
 """The kinds of steps: where each one is, and its parts, which are imported when they are first needed.
 
-A kind is a folder of `processing/kinds`, or a package of somebody else with an entry point in the group `strandline.kinds`. Its
-parts are modules, so a worker doesn't import the model of documents:
+A kind is a folder of `processing/kinds`, or a folder of an installed package with an entry point of the group `strandline.kinds`.
+Its parts are modules, so a worker doesn't import the model of documents:
 
 * `document`: `Fields`, a `DocumentModel` with the fields that the kind adds to a step; of windows `WindowFields`, which it adds
   to the field `window`;
@@ -15,8 +15,12 @@ parts are modules, so a worker doesn't import the model of documents:
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Literal
+
+from strandline.core.errors import FunctionUnusable
+from strandline.core.packages import PackagePart, parts_of_packages
 
 Part = Literal["document", "step", "plan", "operator", "audit", "words"]
 
@@ -48,16 +52,55 @@ STAGE_KINDS = ("windows", "days", "cumulative", "cumulative_days", "session", "c
 ROW_KINDS = tuple(dict.fromkeys(kind for keyword, kind in KEYWORDS.items() if keyword not in STAGE_KEYWORDS))
 
 
+GROUP = "strandline.kinds"
+"""Group of the entry points. The name of an entry point is the field of a step or of `window`, and the kind."""
+_OWN_NAMES = frozenset(
+    {*KEYWORDS, *WINDOW_KEYWORDS, *ROW_KINDS, *STAGE_KINDS, "emit", "name", "from", "source"}
+    | {"offset", "tz", "by", "aggregate"}
+)
+"""Names that no kind of a package can have."""
+
+
+def package_kinds() -> Mapping[str, PackagePart]:
+    """Return name -> kind, of all installed packages."""
+    return parts_of_packages(GROUP, "kind", _OWN_NAMES)
+
+
+def package_of(kind: str) -> str:
+    """Return the package of a kind, with its release. Empty for a kind of Strandline."""
+    part = None if kind in _OWN_NAMES else package_kinds().get(kind)
+    return "" if part is None else part.package
+
+
 def kind_of(keyword: str) -> str:
     """Return the kind of the steps that have this field."""
-    return KEYWORDS[keyword]
+    return KEYWORDS.get(keyword, keyword)
+
+
+def window_kind_of(keyword: str) -> str:
+    """Return the kind of the windows that have this field."""
+    return WINDOW_KEYWORDS.get(keyword, keyword)
 
 
 def module_of(kind: str, part: Part) -> str:
-    """Return the name of the module that is a part of a kind."""
+    """Return the name of the module that is a part of a kind of Strandline."""
     return f"{_FOLDER}.{kind}.{part}"
 
 
-def part_of(kind: str, part: Part) -> ModuleType:
-    """Return a part of a kind."""
-    return importlib.import_module(module_of(kind, part))
+def part_of(kind: str, part: Part, package: str | None = None) -> ModuleType:
+    """Return a part of a kind.
+
+    Args:
+        package: The package that the kind must be of, with its release, and empty for a kind of Strandline. None if it can be of
+            any.
+
+    Raises FunctionUnusable if the package of the kind can't be used, or is another one.
+    """
+    if package is not None and package != (here := package_of(kind)):
+        raise FunctionUnusable(
+            f"the kind {kind} is of {here or 'no package'} here and of {package or 'no package'} where the job was started; "
+            "install the same package everywhere, and restart the job"
+        )
+    if kind in _OWN_NAMES:
+        return importlib.import_module(module_of(kind, part))
+    return package_kinds()[kind].load_module(part)

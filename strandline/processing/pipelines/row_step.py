@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 Identity = dict[str, Any]
@@ -27,6 +27,8 @@ class RowStep:
 
     number: int
     """Index of the step in the document."""
+    kind_package: str = field(default="", kw_only=True)
+    """Package of the kind, with its release. Empty for a kind of Strandline."""
 
     kind: ClassVar[str]
     """Name of the kind in the registry."""
@@ -40,7 +42,7 @@ class RowStep:
 
     @property
     def identity(self) -> Identity | None:
-        """All that the step's results depend on. None if the step changes no value."""
+        """All that the step's results depend on, except the package of the kind. None if the step changes no value."""
         raise NotImplementedError
 
     @property

@@ -170,6 +170,8 @@ class Stage:
 
     packages: tuple[tuple[str, str], ...] = ()
     """(aggregate function of a package, the package with its release)."""
+    kind_package: str = ""
+    """Package of the kind, with its release. Empty for a kind of Strandline."""
 
     keyword: ClassVar[str] = "window"
     """Field of the step in the document."""
@@ -310,6 +312,7 @@ class Stage:
             "by": [list(pair) for pair in zip(self.by, self.by_types, strict=True)],
             "aggregates": [list(column) for column in self.aggregates],
             **({"packages": [list(one) for one in self.packages]} if self.packages else {}),
+            **({"kind_package": self.kind_package} if self.kind_package else {}),
             "inputs": identities(self.inputs),
             "post_steps": identities(self.post_steps),
         }
@@ -321,7 +324,12 @@ def _steps_of(paths: Iterable[RecordPath]) -> tuple[RowStep, ...]:
 
 def identities(parts: Iterable[RowStep | RecordPath | StageInput]) -> list[Identity]:
     """Return the identities of these parts, without the steps that change no value."""
-    return [identity for one in parts if (identity := one.identity) is not None]
+    found = []
+    for one in parts:
+        identity, package = one.identity, one.kind_package if isinstance(one, RowStep) else ""
+        if identity is not None:
+            found.append({**identity, "kind_package": package} if package else identity)
+    return found
 
 
 def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:

@@ -202,6 +202,8 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
         yield Change(f"the key of window {old.name}", Effect.REWIND, "open windows are computed by the new key")
     if old.aggregates != new.aggregates:
         yield Change(f"the aggregates of window {old.name}", Effect.REWIND, "open windows are computed in the new way")
+    if (old.packages, old.kind_package) != (new.packages, new.kind_package):
+        yield Change(f"the packages of window {old.name}", Effect.REWIND, "open windows are computed in the new way")
     if _steps_to(old.inputs[LEFT]) != _steps_to(new.inputs[LEFT]):
         yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
     if identities(old.post_steps) != identities(new.post_steps):

@@ -8,7 +8,7 @@ from typing import Any
 from strandline.core.documents import Path
 from strandline.processing.kinds.cumulative.shape import CumulativeShape
 from strandline.processing.kinds.windows.plan import late_offset
-from strandline.processing.kinds.windows.window_plan import WindowPlan
+from strandline.processing.kinds.windows.window_plan import Argument, WindowForm, WindowPlan
 from strandline.processing.pipelines.stages import Stage
 from strandline.processing.pipelines.straddling import straddling_problems
 
@@ -17,6 +17,15 @@ class CumulativePlan(WindowPlan):
     """Windows that begin together."""
 
     kind_in_time_zone = "cumulative_days"
+    forms = (
+        WindowForm(
+            "cumulative",
+            "cumulate",
+            (Argument("step", "step"), Argument("size", "size")),
+            ("cumulative", "size", "step"),
+            needs_end=True,
+        ),
+    )
 
     def shape(self, window: Any) -> CumulativeShape:
         return CumulativeShape(window.cumulative.size, window.cumulative.step, window.offset_ms)

@@ -8,7 +8,7 @@ from typing import Any
 from strandline.core.documents import Path
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.session.shape import SessionShape
-from strandline.processing.kinds.windows.window_plan import WindowPlan
+from strandline.processing.kinds.windows.window_plan import Argument, WindowForm, WindowPlan
 from strandline.processing.pipelines.calendars import longer_ms_max
 from strandline.processing.pipelines.stages import Stage
 
@@ -17,6 +17,16 @@ class SessionPlan(WindowPlan):
     """Sessions begin and end with records."""
 
     why_no_offset = "sessions begin with a record; remove it"
+    forms = (
+        WindowForm(
+            "session",
+            "session",
+            (Argument("gap", "gap"), Argument("max", "max", is_needed=False)),
+            ("session", "gap", "max"),
+            is_made_by_rows=True,
+            has_partitions=True,
+        ),
+    )
 
     def shape(self, window: Any) -> SessionShape:
         return SessionShape(window.session.max, window.session.gap)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, SerializeAsAny
 
-from strandline.core.document_model import DocumentModel
+from strandline.core.document_model import DocumentModel, OpenModel
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, names_alike
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.times.durations import format_duration
@@ -15,8 +15,9 @@ from strandline.core.times.time_zones import zone_names
 from strandline.processing.kinds.windows.limits import too_many
 from strandline.processing.kinds.windows.window_plan import NEEDS_DAYS, WindowPlan
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.pipelines.kind_registry import WINDOW_KEYWORDS, part_of
+from strandline.processing.pipelines.kind_registry import WINDOW_KEYWORDS, part_of, window_kind_of
 from strandline.processing.pipelines.model.expression_text import ExpressionText
+from strandline.processing.pipelines.model.package_fields import with_package_fields
 from strandline.processing.pipelines.model.stage_spec import HAVING, StageSpec
 from strandline.processing.pipelines.stages import Stage
 
@@ -56,11 +57,15 @@ _OTHER_KINDS = [kind for kind in dict.fromkeys(WINDOW_KEYWORDS.values()) if kind
 _FIELDS_OF_KINDS = tuple(part_of(kind, "document").WindowFields for kind in reversed(_OTHER_KINDS))
 
 
-class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec):  # type: ignore[misc]  # one class for each kind of windows
+class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type: ignore[misc]  # one class for each kind of windows
     """Windows of event time: tumbling, which follow each other, sliding, which overlap, or cumulative, which grow, counted from
     1970-01-01 UTC; sessions, which end when no record comes for a while; or windows of so many records each."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in WINDOW_KEYWORDS]})
+    @classmethod
+    def schema_extra(cls, added: tuple[str, ...] = ()) -> dict[str, Any]:
+        return {"oneOf": [{"required": [kind]} for kind in (*WINDOW_KEYWORDS, *added)]}
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema.update(WindowSpec.schema_extra()))
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
         "hopping": "windows that overlap are 'sliding: {size: 1m, every: 10s}'",
         "size": "stands in the kind of window: tumbling: 1m, or sliding: {size: 1m, every: 10s}",
@@ -76,9 +81,19 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec):  # type: ignore[mi
     aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Result field -> expression with an aggregate function."""
 
+    @classmethod
+    def with_packages(cls) -> type[Self]:
+        return with_package_fields(cls, "WindowFields")
+
+    @classmethod
+    def keywords(cls) -> tuple[str, ...]:
+        """Return the fields that have a kind of windows."""
+        return (*WINDOW_KEYWORDS, *cls.ADDED)
+
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if sum(getattr(self, kind) is not None for kind in WINDOW_KEYWORDS) != 1:
-            yield (), f"a window has exactly one of: {', '.join(WINDOW_KEYWORDS)}"
+        keywords = self.keywords()
+        if sum(getattr(self, kind) is not None for kind in keywords) != 1:
+            yield (), f"a window has exactly one of: {', '.join(keywords)}"
         else:
             yield from self._of_kind()
         paths: dict[str, Path] = {}
@@ -101,12 +116,12 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec):  # type: ignore[mi
     @property
     def keyword(self) -> str:
         """The field that has the kind of windows."""
-        return next(one for one in WINDOW_KEYWORDS if getattr(self, one) is not None)
+        return next(one for one in self.keywords() if getattr(self, one) is not None)
 
     @property
     def plan(self) -> WindowPlan:
         """The plan of the kind."""
-        plan: WindowPlan = part_of(WINDOW_KEYWORDS[self.keyword], "plan").PLAN
+        plan: WindowPlan = part_of(window_kind_of(self.keyword), "plan").PLAN
         if self.tz is not None and plan.kind_in_time_zone:
             plan = part_of(plan.kind_in_time_zone, "plan").PLAN
         return plan
@@ -133,5 +148,5 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec):  # type: ignore[mi
 class Fields(DocumentModel):
     """What the kind adds to a step."""
 
-    window: WindowSpec | None = None
+    window: SerializeAsAny[WindowSpec] | None = None
     """Collects records by time and key."""

@@ -8,7 +8,7 @@ from typing import Any
 from strandline.core.documents import Path
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.windows.document import WindowSpec
-from strandline.processing.kinds.windows.window_plan import WindowPlan
+from strandline.processing.kinds.windows.window_plan import Argument, WindowForm, WindowPlan
 from strandline.processing.pipelines.checks.check_context import CheckContext, step_number
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.expressions import packages_called
@@ -46,6 +46,15 @@ class EqualWindowPlan(WindowPlan):
     """Windows of one size, which begin at equal distances."""
 
     kind_in_time_zone = "days"
+    forms = (
+        WindowForm("tumbling", "tumble", (Argument("size"),), ("tumbling",)),
+        WindowForm(
+            "sliding",
+            "hop",
+            (Argument("slide", "every"), Argument("size", "size")),
+            ("sliding", "size", "every"),
+        ),
+    )
 
     def shape(self, window: Any) -> WindowShape:
         return WindowShape(*_lengths(window), window.offset_ms)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from strandline.core.documents import Path
 from strandline.processing.pipelines.event_time import WindowShape
@@ -16,6 +17,36 @@ NEEDS_DAYS = (
 )
 
 
+class Argument(NamedTuple):
+    """An argument of a windowing function of SQL."""
+
+    name: str
+    field: str = ""
+    """Field of the kind's value that has the argument. Empty if the argument is the whole value."""
+    type: Literal["duration", "number", "value"] = "duration"
+    is_needed: bool = True
+
+
+@dataclass(frozen=True)
+class WindowForm:
+    """How SQL and Python write such windows: as a function of a relation, or as `function(...)` of `strandline`."""
+
+    keyword: str
+    """Field of `window`."""
+    function: str
+    """Name of the function in SQL."""
+    arguments: tuple[Argument, ...]
+    """Its arguments, in order, after the relation and the column of event time."""
+    python: tuple[str, ...] = ()
+    """Name of the function in Python, and the fields of the kind's value that are its arguments. Empty if Python has none."""
+    is_made_by_rows: bool = False
+    """True if the rows determine where windows begin and end, so that rows can't be left out afterwards."""
+    has_partitions: bool = False
+    """True if the relation names the key: `table NAME partition by (k)`."""
+    needs_end: bool = False
+    """True if several windows begin together, so that a query has to group by `window_end`."""
+
+
 class WindowPlan(ABC):
     """How the fields of one kind of windows are checked. In all methods, `window` is the whole `window` of the document."""
 
@@ -23,6 +54,8 @@ class WindowPlan(ABC):
     """Kind of the windows if the document has `tz`. Empty if it is the same kind."""
     has_time_zone: ClassVar[bool] = False
     """True if windows can begin with days of a time zone."""
+    forms: ClassVar[tuple[WindowForm, ...]] = ()
+    """How SQL and Python write the fields of the kind. A field without a form is written in YAML only."""
     why_no_offset: ClassVar[str] = ""
     """Reason why such windows can't begin later, with the remedy. Empty if they can."""
 

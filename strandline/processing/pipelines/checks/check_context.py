@@ -11,6 +11,7 @@ from strandline.core.field_types import JSON_TYPE, is_nested
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.expression_types import infer_type
 from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
+from strandline.processing.pipelines.kind_registry import package_of
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.row_step import Column, Projection, RowStep
@@ -156,10 +157,14 @@ class CheckContext:
 
     def end_step(self, step: RowStep, columns: Mapping[str, str | None] | None = None) -> None:
         """End the check of a row step. `columns`: after the step; None if it changes none."""
+        if package := package_of(step.kind):
+            step = replace(step, kind_package=package)
         self.output = self.output.after(step, self.columns if columns is None else columns)
 
     def end_stage(self, stage: Stage, columns: Mapping[str, str | None]) -> None:
         """End the check of a window or a join, whose results have these columns."""
+        if package := package_of(stage.kind):
+            stage = replace(stage, kind_package=package)
         self.stages.append(stage)
         self.output = StepOutput(columns, stage=len(self.stages) - 1)
 

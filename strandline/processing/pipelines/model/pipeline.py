@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, SerializeAsAny, Tag
 from pydantic.json_schema import models_json_schema
 
 from strandline.core.described import docstrings_of
-from strandline.core.document_model import MAPPING, WORD, DocumentModel, word_or_mapping
+from strandline.core.document_model import MAPPING, WORD, DocumentModel, OpenModel, word_or_mapping
 from strandline.core.document_values import Duration, Name
 from strandline.core.documents import Path
 from strandline.core.lookups.lookup import LookupSpec
@@ -79,7 +79,7 @@ class PipelineSpec(DocumentModel):
     """When it happened: {field, delay}, as {field: ts, delay: 10s}; {from: log} is the time of arrival."""
     inputs: Annotated[list[StreamInputSpec], Field(min_length=1, max_length=INPUTS_MAX)] | None = None
     """Instead of `input` and `event_time`: several streams, each {stream, start, event_time}."""
-    steps: list[StepSpec] = Field(min_length=1)
+    steps: list[SerializeAsAny[StepSpec]] = Field(min_length=1)
     """What is done, in order: each step takes what the one before it gives, or the one that it names in `from`."""
     late: Annotated[
         Annotated[Literal["dead_letter", "drop"], Tag(WORD)] | Annotated[LateSpec, Tag(MAPPING)],
@@ -230,6 +230,10 @@ def json_schema() -> dict[str, object]:
     """
     specs: list[type[DocumentModel]] = [StreamSpec, LookupSpec, PipelineSpec]
     _, schema = models_json_schema([(spec, "validation") for spec in specs], by_alias=True)
+    for model in OpenModel.__subclasses__():
+        if (extended := model.extended()) is not model:
+            added = extended.model_json_schema(by_alias=True)
+            schema["$defs"] |= {**added.pop("$defs", {}), **schema["$defs"], model.__name__: added}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Strandline document",

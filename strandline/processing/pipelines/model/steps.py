@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from strandline.core.document_model import DocumentModel
+from strandline.core.document_model import OpenModel
 from strandline.core.document_values import FieldName
 from strandline.core.documents import Path
 from strandline.processing.pipelines.kind_registry import KEYWORDS, STAGE_KEYWORDS, part_of
 from strandline.processing.pipelines.model.emissions import EmitSpec
+from strandline.processing.pipelines.model.package_fields import with_package_fields
 from strandline.processing.pipelines.model.stage_spec import HAVING, StageSpec
 
 # A model has the fields of its last base first.
@@ -28,19 +29,17 @@ def _places(value: object) -> object:
     return value
 
 
-class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one class for each kind of step
+class StepSpec(*_FIELDS_OF_KINDS, OpenModel):  # type: ignore[misc]  # one class for each kind of step
     """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `distinct`, `window` or `join` with or without
     `emit` beside it, or `emit` alone. Each may say by `from` what it takes; a join says it by `left` and `right`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [{"required": [verb]} for verb in KEYWORDS]
-            + [
-                {"required": ["emit"], "not": {"anyOf": [{"required": [stage]} for stage in STAGE_KEYWORDS]}}  # type: ignore[dict-item]
-            ]
-        },
-    )
+    @classmethod
+    def schema_extra(cls, added: tuple[str, ...] = ()) -> dict[str, Any]:
+        no_stage = {"anyOf": [{"required": [stage]} for stage in STAGE_KEYWORDS]}
+        verbs = [{"required": [verb]} for verb in (*KEYWORDS, *added)]
+        return {"oneOf": [*verbs, {"required": ["emit"], "not": no_stage}]}
 
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema.update(StepSpec.schema_extra()))
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
         "lookup": "fields of a lookup come by 'enrich: {lookup: NAME, key: FIELD}'",
         "filter": "to keep some records, write 'where: CONDITION'",
@@ -60,14 +59,24 @@ class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one c
     """The name of a step above, or of a stream, from which it takes; without it, the step before. A list unites: the records of
     each, with the fields that all have."""
 
+    @classmethod
+    def with_packages(cls) -> type[Self]:
+        return with_package_fields(cls, "Fields")
+
+    @classmethod
+    def keywords(cls) -> tuple[str, ...]:
+        """Return the fields that say what is done with rows."""
+        return (*KEYWORDS, *cls.ADDED)
+
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        verbs = [verb for verb in KEYWORDS if getattr(self, verb) is not None]
+        keywords = self.keywords()
+        verbs = [verb for verb in keywords if getattr(self, verb) is not None]
         if self.emit is not None and verbs and (len(verbs) > 1 or verbs[0] not in STAGE_KEYWORDS):
             stages = " or ".join(f"'{one}'" for one in STAGE_KEYWORDS)
             yield ("emit",), f"'emit' stands beside {stages}, or in a step of its own, not beside '{verbs[0]}'"
         elif len(verbs) != 1 and not (self.emit is not None and not verbs):
             found = f"has {' and '.join(verbs)}" if verbs else "has none"
-            yield (), f"a step is exactly one of {', '.join(KEYWORDS)}, emit, and this one {found}"
+            yield (), f"a step is exactly one of {', '.join(keywords)}, emit, and this one {found}"
         elif self.name is not None and self.stage is not None:
             yield ("name",), f"a {verbs[0]}'s name stands inside '{verbs[0]}'; remove this one"
         if self.sides and self.source is not None:
@@ -77,7 +86,7 @@ class StepSpec(*_FIELDS_OF_KINDS, DocumentModel):  # type: ignore[misc]  # one c
     @property
     def keyword(self) -> str | None:
         """The field that says what is done with rows. None if the step is an emission."""
-        return next((one for one in KEYWORDS if getattr(self, one) is not None), None)
+        return next((one for one in self.keywords() if getattr(self, one) is not None), None)
 
     @property
     def value(self) -> Any:

@@ -1,0 +1,9 @@
+"""What the graph of a pipeline says about `bound`."""
+
+from __future__ import annotations
+
+from acme_kinds.bound.step import Bound
+
+
+def sentence(step: Bound) -> str:
+    return f"bound {step.column} to {step.low:g} .. {step.high:g}: {step.name}"
