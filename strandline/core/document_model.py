@@ -103,7 +103,7 @@ class OpenModel(DocumentModel):
         `refused`: field of a package that can't be used -> the reason, with the remedy.
         """
         added = tuple(name for base in bases for name in base.model_fields)
-        namespace = {
+        namespace: dict[str, Any] = {
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
             "__doc__": cls.__doc__,
@@ -114,14 +114,17 @@ class OpenModel(DocumentModel):
             "model_config": ConfigDict(json_schema_extra=cls.schema_extra(added)),
         }
         # A model has the fields of its last base first.
-        model: type[Self] = type(cls)(cls.__name__, (*reversed(bases), cls), namespace)
+        make: Any = type(cls)
+        model: type[Self] = make(cls.__name__, (*reversed(bases), cls), namespace)
         return model
 
     @model_validator(mode="wrap")
     @classmethod
-    def _read_extended(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _read_extended(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         model = cls.extended()
-        return handler(value) if model is cls or isinstance(value, cls) else model.model_validate(value)
+        if model is cls or isinstance(value, cls):
+            return handler(value)
+        return model.model_validate(value, context=info.context)
 
 
 def _restored(model: type[OpenModel], state: dict[Any, Any]) -> OpenModel:

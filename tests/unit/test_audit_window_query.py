@@ -4,11 +4,9 @@ all else is a property (tests/property/test_audit_recomputation.py)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -22,12 +20,12 @@ from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.kinds.cumulative.shape import CumulativeShape
 from strandline.processing.kinds.days.shape import DayShape
 from strandline.processing.kinds.session.shape import SessionShape
-from strandline.processing.operators.cascade import Cascade
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.windows import WindowOperator
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stages import LEFT, RecordPath, Stage, StageInput
+from tests.support.window_results import results_of_both
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -78,26 +76,11 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_windows_of_each_kind_are_those_of_the_operators(database: Database, tmp_path: Path, kind: WindowShape) -> None:
     """Over days in which clocks are set, and a time without any record."""
-    random = Random(3)
-    starts_ms = [int(datetime(2026, month, day, tzinfo=UTC).timestamp() * 1000) for month, day in ((3, 27), (10, 23))]
-    times_ms = [random.choice(starts_ms) + random.randrange(5 * 144) * 600_000 for _ in range(300)]
-    keys = [random.choice("aab") for _ in times_ms]
     records = StageInput((("key", "string"),), (RecordPath(0, ()),))
     stage = Stage("some", kind, ("key",), ("string",), (Column("n", "count(*)", "long"),), (), (records,), 0)
-    types = {"key": "string"}
-    columns = {"key": pa.array(keys)}
-    query = query_of(stage, LEFT, types)
-    table = Table(tmp_path / "rows", query.row_schema)
-    table.create()
-    with table.writer("some") as rows:
-        rows.append(query.rows(pa.array([at_ms * 1000 for at_ms in times_ms]), columns))
-    found = [row for batch in query.results(database, table) for row in batch.to_pylist()]
-    cascade = Cascade([stage], 1)
-    chunks = [chunk for _, chunk in cascade.cut(0, 0, pa.array([at_ms * 1000 for at_ms in times_ms]), columns)]
-    expected = cascade.step(None, chunks, Closing(None, 10**13)).results[0].rows.to_pylist()
-    assert len(expected) > 10
-    in_order = sorted(found, key=lambda row: (row["@window_end_ms"], row["key"]))
-    assert in_order == expected
+    audited, computed = results_of_both(stage, {"key": "string"}, database, tmp_path)
+    assert len(computed) > 10
+    assert audited == computed
 
 
 @pytest.mark.parametrize(

@@ -108,10 +108,9 @@ def _calls(step: Mapping[str, Any], after_window: bool, functions: set[str]) -> 
 
 def _window(window: Mapping[str, Any], functions: set[str]) -> str:
     written = form_of(window)
-    value = None if written is None else window[written.form.keyword]
     if written is None or not written.form.python:
         return f".step({{'window': {dict(window)!r}}})"
-    function, *fields = written.form.python
+    value, (function, *fields) = window[written.form.keyword], written.form.python
     functions.add(function)
     more = {one: window[one] for one in ("offset", "tz") if one in window}
     values = [value[one] for one in fields if one in value] if fields else [value]
