@@ -8,8 +8,8 @@ from fastapi import FastAPI, Request
 
 from strandline.core.documents import read_documents
 from strandline.frontends.python.flow import Flow
-from strandline.frontends.sql.queries import _ARGUMENTS as WINDOW_FUNCTIONS
 from strandline.frontends.sql.translation import translate
+from strandline.frontends.steps import window_functions
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.services.jobs.checking import check_without_stack
@@ -65,7 +65,7 @@ def test_each_statement_of_the_sql_page_is_valid():
 def test_each_windowing_function_of_the_sql_page_gives_the_window_beside_it():
     page = (DOCS / "sql.md").read_text()
     rows = re.findall(r"^\| `((?:tumble|hop|cumulate|session|counted)\(.*?\))` \| `(.*?)` \|$", page, re.MULTILINE)
-    assert {call.partition("(")[0] for call, _ in rows} == set(WINDOW_FUNCTIONS)
+    assert {call.partition("(")[0] for call, _ in rows} == set(window_functions())
     for call, window in rows:
         for whole, part in (("", ""), (r"\1", r"\1")):  # without and with what stands in brackets
             query = re.sub(r" \[(.*?)\]", whole, call)
