@@ -74,12 +74,11 @@ def trees() -> dict[str, ast.Module]:
     }
 
 
-def classes_of_kinds(modules: dict[str, ast.Module]) -> set[str]:
+def classes_of_kinds(definitions: list[ast.ClassDef]) -> set[str]:
     """Return the names of all classes that are derived from a contract of kinds."""
     bases: dict[str, set[str]] = {}
-    for node in (node for tree in modules.values() for node in ast.walk(tree)):
-        if isinstance(node, ast.ClassDef):
-            bases.setdefault(node.name, set()).update(name for one in node.bases if (name := ast.unparse(one)))
+    for node in definitions:
+        bases.setdefault(node.name, set()).update(one.id for one in node.bases if isinstance(one, ast.Name))
     found = set(BASES)
     while more := {name for name, of in bases.items() if name not in found and of & found}:
         found |= more
@@ -99,15 +98,20 @@ def fields_of_kinds(registry: ast.Module) -> dict[str, set[str]]:
 def tests_of_kinds() -> list[str]:
     """Return where a module outside of the folder of the kinds asks which kind something is."""
     modules = trees()
-    classes, fields, found = classes_of_kinds(modules), fields_of_kinds(modules[REGISTRY]), []
+    fields, found = fields_of_kinds(modules[REGISTRY]), list[str]()
+    definitions: list[ast.ClassDef] = []
+    asked: list[tuple[str, int, set[str]]] = []
     for place, tree in modules.items():
-        if place.startswith(OF_KINDS):
-            continue
+        is_of_kinds = place.startswith(OF_KINDS)
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
-                asked = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)} & classes
-                if asked:
-                    found.append(f"{place}:{node.lineno} {', '.join(sorted(asked))}")
+            if isinstance(node, ast.ClassDef):
+                definitions.append(node)
+            elif is_of_kinds:
+                continue
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                asked.append(
+                    (place, node.lineno, {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)})
+                )
             elif isinstance(node, ast.Compare) and _asks_name(node.left):
                 if any(_is_name(one) for other in node.comparators for one in ast.walk(other)):
                     found.append(f"{place}:{node.lineno} {ast.unparse(node)}")
@@ -117,7 +121,8 @@ def tests_of_kinds() -> list[str]:
                 and node.attr in fields.get(node.value.id, ())
             ):
                 found.append(f"{place}:{node.lineno} {ast.unparse(node)}")
-    return found
+    classes = classes_of_kinds(definitions)
+    return found + [f"{place}:{line} {', '.join(sorted(one & classes))}" for place, line, one in asked if one & classes]
 
 
 def _asks_name(node: ast.expr) -> bool:

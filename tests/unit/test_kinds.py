@@ -288,7 +288,7 @@ def install(directory: Path, entry_points: str, **modules: str) -> None:
 @pytest.mark.parametrize(
     ("entry_point", "document", "said"),
     [
-        ("bound = acme_more", "", "the kind bound is in acme-kinds 1.0 and in acme-more 2.0; uninstall all but one"),
+        ("bound = acme_more", "", "the kind bound is in acme-kinds 1.0 and in acme-more 2.0"),
         ("other = acme_more", "1 / 0", "the kind other of acme-more 2.0 can't be imported: ZeroDivisionError"),
         ("other = acme_gone", "", "the kind other of acme-more 2.0 can't be imported: ModuleNotFoundError"),
         (

@@ -27,7 +27,7 @@ class CountSpec(DocumentModel):
 
 
 class WindowFields(DocumentModel):
-    """What the kind adds to `window`."""
+    """Fields that the kind adds to `window`."""
 
     count: CountSpec | None = None
     """{size, max}; instead of tumbling."""

@@ -33,7 +33,7 @@ class CumulativeSpec(DocumentModel):
 
 
 class WindowFields(DocumentModel):
-    """What the kind adds to `window`."""
+    """Fields that the kind adds to `window`."""
 
     cumulative: CumulativeSpec | None = None
     """{size, step}; instead of tumbling."""

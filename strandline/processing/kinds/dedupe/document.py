@@ -40,7 +40,7 @@ class DistinctSpec(DocumentModel):
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     dedupe: DedupeSpec | None = None
     """Leaves repeats out: {by, within}."""

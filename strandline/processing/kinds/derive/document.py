@@ -10,7 +10,7 @@ from strandline.processing.pipelines.model.expression_text import ExpressionText
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     derive: dict[FieldName, ExpressionText] | None = Field(
         default=None, min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA

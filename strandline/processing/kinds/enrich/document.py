@@ -50,7 +50,7 @@ class EnrichSpec(DocumentModel):
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     enrich: EnrichSpec | None = None
     """Adds fields of a lookup: {lookup, key, add}."""

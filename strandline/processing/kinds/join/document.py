@@ -126,7 +126,7 @@ class JoinSpec(StageSpec):
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     join: JoinSpec | None = None
     """Puts rows of two ways together: {name, left, right, on, within}."""

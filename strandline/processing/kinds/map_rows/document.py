@@ -41,7 +41,7 @@ class MapSpec(DocumentModel):
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     map: MapSpec | None = None
     """New fields by a Python function: {function, reads, columns, deterministic}."""

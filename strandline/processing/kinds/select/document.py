@@ -8,7 +8,7 @@ from strandline.core.document_model import DocumentModel
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     select: list[str] | None = Field(default=None, min_length=1)
     """Keeps these fields alone, in this order."""

@@ -32,7 +32,7 @@ class SessionSpec(DocumentModel):
 
 
 class WindowFields(DocumentModel):
-    """What the kind adds to `window`."""
+    """Fields that the kind adds to `window`."""
 
     session: SessionSpec | None = None
     """{gap, max}; instead of tumbling."""

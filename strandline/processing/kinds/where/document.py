@@ -7,7 +7,7 @@ from strandline.processing.pipelines.model.expression_text import ExpressionText
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     where: ExpressionText | None = None
     """Keeps the records for which this is true."""

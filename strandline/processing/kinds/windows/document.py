@@ -44,7 +44,7 @@ class SlidingSpec(DocumentModel):
 
 
 class WindowFields(DocumentModel):
-    """What tumbling and sliding windows add to `window`."""
+    """Fields that tumbling and sliding windows add to `window`."""
 
     tumbling: Duration | None = None
     """The size; instead of sliding."""
@@ -146,7 +146,7 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     window: SerializeAsAny[WindowSpec] | None = None
     """Collects records by time and key."""

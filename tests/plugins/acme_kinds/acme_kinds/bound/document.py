@@ -27,7 +27,7 @@ class BoundSpec(DocumentModel):
 
 
 class Fields(DocumentModel):
-    """What the kind adds to a step."""
+    """Fields that the kind adds to a step."""
 
     bound: BoundSpec | None = None
     """A value kept between two limits: {field, into, low, high}."""
