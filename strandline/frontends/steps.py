@@ -1,4 +1,4 @@
-"""What the front ends know about the steps and windows of documents. Each kind describes its own fields."""
+"""Steps and windows of documents, as the front ends read and write them. Each kind describes its own fields."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ KEYWORDS = {
 }
 """Field of a step -> kind."""
 STAGE_KEYWORDS = ("window", "join")
-"""Those fields of a step that make a stage. The others take rows one by one."""
+"""Fields of a step that make a stage. The steps with other fields take rows one by one."""
 WINDOW_KEYWORDS = {
     "tumbling": "windows",
     "sliding": "windows",

@@ -17,7 +17,7 @@ from strandline.processing.pipelines.straddling import straddling_problems
 
 
 def check(context: CheckContext, path: Path, window: WindowSpec) -> None:
-    """Its keys and aggregates; from here on the columns are those of its results."""
+    """Check the keys and aggregates. After the step, the columns are those of the results."""
     for number, name in enumerate(window.by):
         context.check_key((*path, "by", number), name)
     aggregates = {

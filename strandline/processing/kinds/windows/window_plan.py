@@ -29,14 +29,14 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True)
 class WindowForm:
-    """How SQL and Python write such windows: as a function of a relation, or as `function(...)` of `strandline`."""
+    """A form of windows in SQL, as a function of a relation, and in Python, as `function(...)` of `strandline`."""
 
     keyword: str
     """Field of `window`."""
     function: str
     """Name of the function in SQL."""
     arguments: tuple[Argument, ...]
-    """Its arguments, in order, after the relation and the column of event time."""
+    """Arguments of this function, in order, after the relation and the column of event time."""
     python: tuple[str, ...] = ()
     """Name of the function in Python, and the fields of the kind's value that are its arguments. Empty if Python has none."""
     is_made_by_rows: bool = False
@@ -48,7 +48,7 @@ class WindowForm:
 
 
 class WindowPlan(ABC):
-    """How the fields of one kind of windows are checked. In all methods, `window` is the whole `window` of the document."""
+    """The check of the fields of one kind of windows. In all methods, `window` is the whole `window` of the document."""
 
     kind_in_time_zone: ClassVar[str] = ""
     """Kind of the windows if the document has `tz`. Empty if it is the same kind."""
