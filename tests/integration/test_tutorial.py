@@ -64,7 +64,7 @@ def test_two_devices_become_documents_and_their_broken_records_are_mended(typist
     assert re.findall(r"boilers +(\d+) +(\d+) ", listed) == [("0", "2"), ("0", "3")]
     typist.type_until(look, lambda said: "east" in said)
     typist.type(repair)
-    assert re.findall(r"^(\w+) +\d+$", typist.type(replay).replace("put back", ""), re.MULTILINE) == ["accepted"] * 2
+    assert re.findall(r"^(accepted) +\d+$", typist.type(replay), re.MULTILINE) == ["accepted"] * 2
     temperatures = sources(typist.type(drain))
     assert {one["boiler"] for one in temperatures} == {"east"}
     assert sum(one["n"] for one in temperatures) == 4

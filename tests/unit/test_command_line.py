@@ -553,7 +553,7 @@ def test_what_the_operating_system_refuses_is_a_sentence(api: Api, say: Say, tmp
     directory.mkdir()
     test = ROOT / "examples" / "tests" / "nab.yaml"
     said = say("pipeline", "test", str(test), "--junit", str(directory), "--json")
-    reason = f"{directory} can't be used: Is a directory"
+    reason = f"can't open {directory}: Is a directory; check that"
     assert said.code == 1 and said.err.startswith(reason) and said.err.count("\n") == 1
     assert said.json["error"] == {"code": "os_error", "message": said.err.rstrip("\n")}
 
@@ -583,7 +583,9 @@ def test_a_file_in_a_directory_that_is_not_there_is_refused_before_the_work(
     monkeypatch.chdir(ROOT)
     said = say(*verb, "/no/such/file", "--json")
     assert said.code == 1
-    assert said.json["error"]["message"].startswith("/no/such/file can't be written: there is no directory /no/such;")
+    assert said.json["error"]["message"].startswith(
+        "/no/such/file can't be written: the directory /no/such doesn't exist;"
+    )
     assert said.err == said.json["error"]["message"] + "\n"
 
 
@@ -630,7 +632,7 @@ def test_a_job_is_reset_and_deleted_and_then_its_stream(api: Api, say: Say, farm
     assert say("job", "reset", "power", "--to", "yesterday").code == 2
     assert say("job", "reset", "power", "--to", "latest", "--json").json["generation"] == 2
     said = say("job", "reset", "power", "--to", "1970-01-01T00:00:00.150Z")
-    assert said.out.startswith("job power begins anew at 1970-01-01T00:00:00.150Z, with generation 3 of results")
+    assert said.out.startswith("job power was reset to 1970-01-01T00:00:00.150Z, with generation 3 of results")
     refused = say("stream", "delete", "turbines")
     assert refused.code == 1 and "strandline job delete power" in refused.err
     said = say("job", "delete", "power")
@@ -736,7 +738,7 @@ def test_a_list_that_is_cut_says_how_to_go_on(api: Api, say: Say, farm: str) -> 
     for number in range(5):
         api.ledger.record_event("note", str(number), "power")
     said = say("dead-letters", "list", "power", "--limit", "2")
-    assert said.err.startswith("the list is cut here, and there may be more; go on with: --after 1;")
+    assert said.err.startswith("the list ends here, but there can be more; for the next page, pass --after 1;")
     assert say("dead-letters", "list", "power").err == ""
     said = say("job", "events", "power", "--limit", "2", "--json")
     last = said.json["events"][-1]["id"]

@@ -232,15 +232,12 @@ def test_records_that_stand_near_each_other_are_read_together() -> None:
 def test_what_a_replay_cannot_help_is_said_with_what_can() -> None:
     report = {"left_out": {"late": 2, "result": 1, "result_stream": 4}, "outcomes": {"late": 3}, "unknown": 0}
     notes = replay_notes("power", report)
-    assert any("4 are of results of another job" in note for note in notes)
+    assert any("4 belong to results of another job" in note for note in notes)
     assert any("strandline job backfill power" in note for note in notes)
     assert any("5" in note and "strandline job reset power" in note for note in notes)
     one = {"number": 7, "already": False, "outcome": "late", "message": "why", "dry_run": True}
-    assert (
-        repair_sentence(one)
-        == "dead letter 7 would be put back; by the pipeline as it is now it is rejected again (why)"
-    )
-    assert "put back before" in repair_sentence({**one, "already": True})
+    assert repair_sentence(one) == "dead letter 7 would be requeued; in the current version, it is rejected again (why)"
+    assert "was requeued before" in repair_sentence({**one, "already": True})
 
 
 def test_the_reasons_are_all_those_that_are_given_and_the_docs_say_what_helps() -> None:

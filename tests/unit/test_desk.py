@@ -677,8 +677,7 @@ def test_a_stage_that_emits_nothing_has_no_part_in_results(say: Say, tmp_path: P
     said = say(*run_it, "--json", "--stage", "minutes")
     assert said.code == 2
     assert (
-        "stage 'minutes' emits nothing, so it has no results; write an 'emit' beside it, or choose one of: hours"
-        in said.err
+        "stage 'minutes' emits nothing, so it has no results; add an 'emit' to it, or choose one of: hours" in said.err
     )
 
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:  # reading documents takes long to import, and every verb come
     from strandline.core.documents import YamlDocument
     from strandline.services.client import ControlClient
 
-batch_app = typer.Typer(help="Batches: pipelines over a range of a stream or files, which end.", no_args_is_help=True)
+batch_app = typer.Typer(
+    help="Batches: pipelines over a bounded range of a stream, or over files.", no_args_is_help=True
+)
 
 _TO_START = ("stopped", "failed", "drained")
 """In these states a batch that has not completed waits for an order."""
@@ -31,22 +33,25 @@ _TO_START = ("stopped", "failed", "drained")
 )
 def run_batch(
     file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML or SQL: one pipeline, its stream.")
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, readable=True, help="YAML or SQL file with one pipeline and its stream."
+        ),
     ],
     start: Annotated[
-        str | None, typer.Option(help="earliest, or a time of arrival; default: as the document says.")
+        str | None, typer.Option(help="earliest, or a time of arrival. Default: the start in the document.")
     ] = None,
     end: Annotated[
-        str | None, typer.Option(help="latest, or a time of arrival; default: as the document says, else latest.")
+        str | None, typer.Option(help="latest, or a time of arrival. Default: the end in the document, or latest.")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="The batch's name; default: the document's. It emits to the document's places all the same."),
+        typer.Option(help="Name of the batch. Default: the name in the document. The sinks are those of the document."),
     ] = None,
     records: Annotated[
         list[Path] | None,
         typer.Option(
-            "--input", exists=True, dir_okay=False, help="First put this file into the stream; may be repeated."
+            "--input", exists=True, dir_okay=False, help="Write this file to the stream first; may be repeated."
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the batch has completed.")] = True,
@@ -55,8 +60,10 @@ def run_batch(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute a pipeline over a range of the log, close all of its windows, and end. After a kill, run the same again: it goes on
-    where it was; when it has completed, that adds nothing."""
+    """Compute a pipeline over a range of the log, close all windows, and end.
+
+    After a kill, run the same command again: it continues. After completion, the command adds nothing.
+    """
     documents, place = _read(file)
     pipeline = _only_pipeline(documents, file)
     others = [one for one in documents if one is not pipeline]
@@ -72,7 +79,7 @@ def run_batch(
 
 
 def as_batch(document: Mapping[str, Any], start: str | None, end: str | None, name: str | None) -> dict[str, Any]:
-    """A pipeline's document with this range and name. Where nothing says where it ends, it ends at what is there now."""
+    """Return the document of a pipeline with this range and name. Without an end, the batch reads the existing records."""
     said = {key: value for key, value in (("start", start), ("end", end)) if value is not None}
 
     def bounded(read: Any) -> Any:
@@ -100,7 +107,7 @@ def _only_pipeline(documents: list[YamlDocument], file: Path) -> YamlDocument:
     pipelines = [one for one in documents if one.kind == "pipeline"]
     if len(pipelines) != 1:
         names = ", ".join(one.name for one in pipelines) or "none"
-        raise typer.BadParameter(f"{file} has to hold one pipeline, and it holds {names}", param_hint="FILE")
+        raise typer.BadParameter(f"{file} must contain one pipeline, and contains {names}", param_hint="FILE")
     return pipelines[0]
 
 
@@ -133,23 +140,23 @@ def _apply(
 def _put(
     client: ControlClient, batch: Mapping[str, Any], files: list[Path], data_dir: Path | None, url: str | None
 ) -> None:
-    """Put files into the stream that the batch reads."""
+    """Write files to the stream that the batch reads."""
     from strandline.core.streams.stream import StreamSpec
 
     if "inputs" in batch:
         raise typer.BadParameter(
-            "the pipeline reads several streams; put the files into them by strandline ingest STREAM FILE",
+            "the pipeline reads several streams; write the files to them with strandline ingest STREAM FILE",
             param_hint="--input",
         )
     spec = StreamSpec.from_document(client.stream(batch["input"]["stream"])["document"])
     failures: dict[Path, Failure] = {}
     put_files(spec, files, (data_dir, url), [], failures)
     if failures:
-        raise StackError(f"the batch has not begun: {'; '.join(one.sentence for one in failures.values())}")
+        raise StackError(f"the batch wasn't started: {'; '.join(one.sentence for one in failures.values())}")
 
 
 def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:
-    """See that the batch runs, and wait until it has completed, or somebody stops it."""
+    """Start the batch if necessary, and wait until it has completed or is stopped."""
     job = client.job(name)
     if job["state"] in _TO_START:
         job = client.order(name, "start")

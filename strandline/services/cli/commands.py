@@ -1,7 +1,6 @@
-"""The command line: `strandline`. Most verbs go through the REST API; docs/api.md names those that don't.
+"""The command line: `strandline`. Most commands use the REST API; docs/api.md lists the others.
 
-Exit codes: 0 done; 1 failed, with a sentence on stderr that says what, why and what to do; 2 wrong use; 3 an audit found
-differences.
+Exit codes: 0: done; 1: failed, with a message on stderr; 2: wrong use; 3: an audit found differences.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from strandline.services.cli.stream_verbs import stream_app
 from strandline.services.cli.token_verbs import token_app
 
 app = typer.Typer(
-    help="Streaming ETL for sensor feeds that can't be asked to send again.",
+    help="Strandline: exactly-once streaming ETL for sensor data.",
     epilog="Exit codes: 0 done; 1 failed; 2 wrong use; 3 an audit found differences.",
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
@@ -61,7 +60,7 @@ app.add_typer(certs_app, name="certs")
 
 
 def _add_wide(group: typer.Typer) -> None:
-    """Give each command with `--json`, which prints tables otherwise, the option `--wide`."""
+    """Add the option `--wide` to each command with `--json`, because these commands print tables."""
     for command in group.registered_commands:
         if command.callback is not None:
             signature = inspect.signature(command.callback, eval_str=True)
@@ -86,7 +85,7 @@ def _with_wide(run: Callable[..., None], signature: inspect.Signature) -> Callab
 _add_wide(app)
 
 _WrongUse: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
-"""What typer raises for every wrong use: the base of its one public class for that."""
+"""Exception that typer raises for every wrong use: the base of its only public class for this."""
 
 
 def _show_version(is_asked: bool) -> None:
@@ -103,35 +102,42 @@ def _take_root_options(
     ca: Annotated[
         Path | None,
         typer.Option(
-            envvar="STRANDLINE_CA_FILE", help="PEM file: certificates that vouch for an https control service."
+            envvar="STRANDLINE_CA_FILE", help="PEM file with the CA certificates of an https control service."
         ),
     ] = None,
     certificate: Annotated[
         Path | None,
-        typer.Option(envvar="STRANDLINE_CERTIFICATE_FILE", help="PEM file: a certificate of your own for it."),
+        typer.Option(
+            envvar="STRANDLINE_CERTIFICATE_FILE", help="PEM file with your client certificate for the control service."
+        ),
     ] = None,
     key: Annotated[
-        Path | None, typer.Option(envvar="STRANDLINE_KEY_FILE", help="PEM file: the private key of that certificate.")
+        Path | None,
+        typer.Option(envvar="STRANDLINE_KEY_FILE", help="PEM file with the private key of the client certificate."),
     ] = None,
 ) -> None:
     trust(ca, certificate, key)
 
 
 def main() -> None:
-    """Run one verb and end the process. Errors become a sentence on stderr, and with `--json` an object on stdout too. Where
-    nobody reads stdout any more, it ends with 1 and without a word."""
+    """Run one command and end the process. An error becomes a message on stderr, and with `--json` also an object on stdout.
+
+    If the reader of stdout has closed it, the exit code is 1, and no message is printed.
+    """
     try:
         try:
             _run_verb()
         finally:
-            sys.stdout.flush()  # what is still held meets a reader that has gone here, not at the interpreter's end
+            sys.stdout.flush()  # so that a closed stdout raises here, and not when the interpreter ends
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough, as in `| head`
         sys.exit(1)
 
 
 def _run_verb() -> NoReturn:
-    as_json = "--json" in sys.argv[1:]  # known before the arguments are parsed, so that wrong use is told so as well
+    as_json = (
+        "--json" in sys.argv[1:]
+    )  # read before the arguments are parsed, so that wrong use is reported in this form, too
     try:
         # typer itself prints wrong use for people, and ends with 2.
         sys.exit(app(prog_name="strandline", standalone_mode=not as_json))
@@ -152,11 +158,14 @@ def _run_verb() -> NoReturn:
 
 
 def _sentence(error: OSError) -> str:
-    """Which file the operating system refused, and why."""
+    """Return the message for an error of the operating system, with the file."""
     if error.filename is None:
         return f"the operating system refused this: {error.strerror or error}"
     name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else error.filename
-    return f"{name} can't be used: {error.strerror}; see that it is there and that you may read and write it, or name another"
+    return (
+        f"can't open {name}: {error.strerror}; check that the file exists and that you can read and write it, "
+        "or pass another file"
+    )
 
 
 if __name__ == "__main__":

@@ -17,38 +17,39 @@ from strandline.services.cli.output import after_of, show, tell_next, waiting
 if TYPE_CHECKING:  # its httpx takes a tenth of a second to import
     from strandline.services.client import Answer
 
-dead_letters_app = typer.Typer(
-    help="Records that could not be used, with the reason; repaired and put back.", no_args_is_help=True
-)
+dead_letters_app = typer.Typer(help="Rejected records with the reason: list, repair, requeue.", no_args_is_help=True)
 
 Reason = Annotated[
     str | None,
-    typer.Option(help=f"Only those with this reason: {', '.join(get_args(DeadLetterReason))}."),
+    typer.Option(help=f"Only dead letters with this reason: {', '.join(get_args(DeadLetterReason))}."),
 ]
-Step = Annotated[str | None, typer.Option(help="Only those of this step.")]
+Step = Annotated[str | None, typer.Option(help="Only dead letters of this step.")]
 Since = Annotated[
-    str | None, typer.Option(help="Only those written at this time or later: ISO 8601, UTC unless it says.")
+    str | None,
+    typer.Option(help="Only dead letters written at or after this time (ISO 8601; UTC if it names no zone)."),
 ]
-Until = Annotated[str | None, typer.Option(help="Only those written before this time.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would become of them.")]
+Until = Annotated[str | None, typer.Option(help="Only dead letters written before this time.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the outcome for each dead letter, and write nothing.")]
 
 
 @dead_letters_app.command("list", epilog="Example: strandline dead-letters list nab --reason decode --limit 10")
 def list_dead_letters(
     job: Name,
-    after: Annotated[int, typer.Option(min=-1, help="Only those with a higher number.")] = -1,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many at most, the oldest first.")] = 100,
+    after: Annotated[int, typer.Option(min=-1, help="Only dead letters with a higher number.")] = -1,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Maximum number of dead letters, the oldest first.")
+    ] = 100,
     reason: Reason = None,
     step: Step = None,
     since: Since = None,
     until: Until = None,
-    counts: Annotated[bool, typer.Option("--counts", help="Only how many there are, by reason and by step.")] = False,
+    counts: Annotated[bool, typer.Option("--counts", help="Show only the counts by reason and by step.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """The job's dead letters, the oldest first."""
+    """List the dead letters of the job, the oldest first."""
     wanted = _wanted(reason, step, since, until)
     with connect(data_dir, url, token_file) as client:
         if counts:
@@ -59,7 +60,9 @@ def list_dead_letters(
             show({**total, "next": None}, as_json, lambda: display.dead_letter_counts_tables(total))
             return
         answer = client.dead_letters(job, after, limit, **wanted)
-        while answer["next"] and len(answer["dead_letters"]) < limit:  # so many were looked at, and few were wanted
+        while (
+            answer["next"] and len(answer["dead_letters"]) < limit
+        ):  # a page can contain few letters that match the filter
             after = int(after_of(answer["next"]))
             more = client.dead_letters(job, after, limit - len(answer["dead_letters"]), **wanted)
             answer = {**more, "dead_letters": [*answer["dead_letters"], *more["dead_letters"]]}
@@ -70,13 +73,13 @@ def list_dead_letters(
 @dead_letters_app.command("show", epilog="Example: strandline dead-letters show nab 0")
 def show_dead_letter(
     job: Name,
-    number: Annotated[int, typer.Argument(min=0, help="Its number in the list.")],
+    number: Annotated[int, typer.Argument(min=0, help="Number of the dead letter in the list.")],
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """One dead letter, with all of the sender's bytes."""
+    """Show one dead letter with all bytes of the record."""
     with connect(data_dir, url, token_file) as client:
         answer = client.dead_letter(job, number)
     show(answer, as_json, lambda: [display.dead_letter_table(answer)])
@@ -92,7 +95,8 @@ def replay_dead_letters(
     again: Annotated[
         bool,
         typer.Option(
-            "--again", help="Also records that were put back before and failed again, or that came to other branches."
+            "--again",
+            help="Also requeue records that failed again after an earlier replay, or that other branches accepted.",
         ),
     ] = False,
     dry_run: DryRun = False,
@@ -101,7 +105,9 @@ def replay_dead_letters(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back into their stream with their bytes, each at most once: the pipeline as it is now reads them again."""
+    """Requeue dead letters: write their records to their stream again, each at most once. The current version reads
+    them.
+    """
     wanted = _wanted(reason, step, since, until)
     flags = {"again": str(again).lower(), "dry_run": str(dry_run).lower()}
     with connect(data_dir, url, token_file) as client, waiting(f"replay of dead letters of job {job}") as tell:
@@ -117,16 +123,20 @@ def replay_dead_letters(
 @dead_letters_app.command("repair", epilog="Example: strandline dead-letters repair nab machines/0/17 --payload -")
 def repair_dead_letter(
     job: Name,
-    letter: Annotated[str, typer.Argument(help="STREAM/PARTITION/OFFSET of the record, or the dead letter's number.")],
-    payload: Annotated[typer.FileBinaryRead, typer.Option(help="A file with the new payload; - is stdin.", lazy=True)],
-    anyway: Annotated[bool, typer.Option("--anyway", help="Also if it would be rejected again.")] = False,
+    letter: Annotated[
+        str, typer.Argument(help="STREAM/PARTITION/OFFSET of the record, or the number of the dead letter.")
+    ],
+    payload: Annotated[typer.FileBinaryRead, typer.Option(help="File with the new payload; - is stdin.", lazy=True)],
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Requeue the record even if it would be rejected again.")
+    ] = False,
     dry_run: DryRun = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the record of one dead letter back into its stream with another payload, at most once."""
+    """Requeue the record of one dead letter with another payload, at most once."""
     how = {"anyway": str(anyway).lower(), "dry_run": str(dry_run).lower()}
     with connect(data_dir, url, token_file) as client:
         answer = client.repair_dead_letter(job, letter, payload.read(), **how)
@@ -148,7 +158,7 @@ def _wanted(reason: str | None, step: str | None, since: str | None, until: str 
 
 
 def _sum(total: Answer, piece: Answer) -> Answer:
-    """What both pieces count together."""
+    """Return the sums of both counts."""
 
     def added(name: str, value: object) -> object:
         if isinstance(value, dict):

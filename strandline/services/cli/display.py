@@ -117,7 +117,7 @@ def job_table(job: Answer) -> Table:
 
 
 def batch_sentence(batch: Answer) -> str:
-    """How far a batch has come: `45.0 % read, 12,345 records/s, about 20s left`."""
+    """Return the progress of a batch: `45.0 % read, 12,345 records/s, about 20s left`."""
     told = [f"{100 * batch['share']:.1f} % read"]
     if batch["records_per_s"] is not None:
         told.append(f"{batch['records_per_s']:,.0f} records/s")
@@ -127,7 +127,7 @@ def batch_sentence(batch: Answer) -> str:
 
 
 def applied_lines(applied: list[Answer]) -> list[Text]:
-    """What became of each document, one a line."""
+    """Return one line for each document: created, changed, or unchanged."""
     lines = []
     for one in applied:
         lines.append(Text(f"{one['kind']} {one['name']}: {one['outcome']} (version {one['version']})"))
@@ -136,7 +136,7 @@ def applied_lines(applied: list[Answer]) -> list[Text]:
 
 
 def plan_tables(plan: Answer) -> list[Table]:
-    """What `apply` would do: a line for each job, and one for each change and note."""
+    """Return the plan of `apply`: a row for each job, each change, and each note."""
     jobs = plan["jobs"]
     planned = [(f"{one['kind']} {one['name']}", one) for one in plan["documents"]]
     planned += [(f"job {job['job']}", job) for job in jobs]
@@ -229,7 +229,7 @@ def lookups_table(lookups: list[Answer]) -> Table:
 
 
 def _source(source: Answer | None) -> str | Text:
-    """What a lookup follows, and how that goes, in one cell."""
+    """Return a cell with the source of a lookup and its state."""
     if source is None:
         return "-"
     told = f"{source['told']}, {source['state']}: {format_about(source['age_ms'])} old"
@@ -306,7 +306,7 @@ def dead_letter_table(letter: Answer) -> Table:
 
 
 def dead_letter_counts_tables(counts: Answer) -> list[Table]:
-    """How many there are, by reason and by step."""
+    """Return the counts of dead letters by reason and by step."""
     return [
         table_of((title, "#LETTERS"), ((name, f"{count:,}") for name, count in sorted(counts[key].items())))
         for title, key in (("REASON", "reasons"), ("STEP", "steps"))
@@ -314,60 +314,58 @@ def dead_letter_counts_tables(counts: Answer) -> list[Table]:
 
 
 _LEFT_OUT = {
-    "late": "late ones stay late, and are put back only with --reason late",
-    "failed_again": "were put back before and failed again: --again puts them back once more",
-    "taken": "came to other branches of the pipeline, and would count there twice: --again puts them back all the same",
-    "result": "are of results, not of records: compute their windows again with strandline job backfill {job}",
-    "result_stream": "are of results of another job, which has to compute them again: strandline job backfill OTHER-JOB",
-    "no_bytes": "have lost their bytes: they had no room in the letter, and the log no longer holds them",
-    "other_stream": "are of a stream that the job doesn't read any more",
-    "counted": "are of records that a later version of the pipeline has read again, and taken: put back, they would count twice",
+    "late": "late records stay late; to requeue them, pass --reason late",
+    "failed_again": "failed again after an earlier replay; to requeue them once more, pass --again",
+    "taken": "were accepted by other branches of the pipeline, and would count there twice; to requeue them anyway, pass --again",
+    "result": "belong to results, not to records; recompute their windows with strandline job backfill {job}",
+    "result_stream": "belong to results of another job; recompute them there with strandline job backfill OTHER-JOB",
+    "no_bytes": "have no bytes: the record was too large for a dead letter, and the log no longer contains it",
+    "other_stream": "belong to a stream that the job no longer reads",
+    "counted": "were accepted by a later version of the pipeline, so they would count twice",
 }
 
 
 def replay_notes(job: str, report: Answer) -> list[str]:
-    """What a replay can't help, and what can."""
+    """Return a remark for each reason why dead letters were skipped, with the remedy."""
     notes = [f"{count:,} {_LEFT_OUT[why].format(job=job)}" for why, count in sorted(report["left_out"].items())]
     late = report["outcomes"].get("late", 0) + report["left_out"].get("late", 0)
     if late:
         notes.append(
-            f"a record whose windows are closed is late, however often it is put back; to have {late:,} of them counted, give "
-            "the "
-            f"pipeline a longer delay and begin anew: strandline job reset {job} --to TIME"
+            f"a record whose windows are closed stays late after each replay. To count {late:,} late records, set a longer "
+            f"delay in the pipeline, and run strandline job reset {job} --to TIME"
         )
     if report["unknown"]:
         notes.append(
-            f"{report['unknown']:,} may have been put back by a replay that was killed, and the stream no longer holds the "
-            "place: they "
-            "are left out"
+            f"a killed replay may have requeued {report['unknown']:,} records, and the stream no longer contains that "
+            "position, so they are skipped"
         )
     return notes
 
 
 def replay_tables(report: Answer) -> list[Table | Text]:
-    """What became of dead letters that were put back."""
+    """Return the outcome of a replay as tables."""
     would = "would be " if report["dry_run"] else ""
     facts: list[tuple[str, str | Text]] = [
         ("dead letters", f"{report['matched']:,}"),
-        (f"{would}put back", f"{report['put_back']:,}"),
-        ("put back before", f"{report['already']:,}"),
-        ("left out", f"{sum(report['left_out'].values()):,}"),
+        (f"{would}requeued", f"{report['put_back']:,}"),
+        ("requeued before", f"{report['already']:,}"),
+        ("skipped", f"{sum(report['left_out'].values()):,}"),
     ]
     rows = ((name, f"{count:,}") for name, count in sorted(report["outcomes"].items()))
     return [
         facts_table(facts),
-        table_of(("BY THE PIPELINE AS IT IS NOW", "#RECORDS"), rows),
+        table_of(("OUTCOME IN THE CURRENT VERSION", "#RECORDS"), rows),
         *map(Text, report["notes"]),
     ]
 
 
 def repair_sentence(answer: Answer) -> str:
-    """What became of a repaired dead letter."""
+    """Return the outcome of a repair as a sentence."""
     if answer["already"]:
-        return f"dead letter {answer['number']} was put back before, and is not put back again"
+        return f"dead letter {answer['number']} was requeued before, and isn't requeued again"
     so = "is accepted" if answer["outcome"] == "accepted" else f"is rejected again ({answer['message']})"
     put = "would be" if answer["dry_run"] else "is"
-    return f"dead letter {answer['number']} {put} put back; by the pipeline as it is now it {so}"
+    return f"dead letter {answer['number']} {put} requeued; in the current version, it {so}"
 
 
 def stages_table(stages: list[Answer]) -> Table:
@@ -387,7 +385,7 @@ def stages_table(stages: list[Answer]) -> Table:
 
 
 def audit_tables(report: Answer) -> list[Table]:
-    """What an audit found: the totals by log and ledger, the documents of each store, and the first differences."""
+    """Return the report of an audit: the totals by log and ledger, the documents of each store, and the first differences."""
     computed, ledger = report["computed"], report["ledger"]
     rows: list[tuple[str, str, str]] = [
         (name, show_count(computed[name]), show_count(ledger[name])) for name in ("records", "accepted")
@@ -560,7 +558,7 @@ def or_dash(value: object) -> str:
 
 
 def deleted_job_sentence(answer: Answer) -> str:
-    """What became of a deleted job and of what it had written."""
+    """Return a sentence about a deleted job and its results."""
     indices = ", ".join(answer["indices"]) or "none"
     return (
         f"job {answer['job']} is deleted; its results ({indices}) are {answer['results']}, its dead letters "

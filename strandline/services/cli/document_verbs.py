@@ -16,11 +16,11 @@ from strandline.services.cli.options import AsJson, DataDir, IgnoredDataDir, Ign
 from strandline.services.cli.output import Answer, AnsweredError, print_json, show, waiting
 
 apply_app = typer.Typer()
-pipeline_app = typer.Typer(help="Pipelines before they run.", no_args_is_help=True)
+pipeline_app = typer.Typer(help="Pipelines: check, test, and explain them before they run.", no_args_is_help=True)
 
 
 class Form(StrEnum):
-    """How documents are written."""
+    """Output format of documents."""
 
     YAML = "yaml"
     SQL = "sql"
@@ -29,7 +29,8 @@ class Form(StrEnum):
 
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
 StreamFile = Annotated[
-    Path | None, typer.Option("--stream-file", exists=True, dir_okay=False, help="A file with the stream's document.")
+    Path | None,
+    typer.Option("--stream-file", exists=True, dir_okay=False, help="File with the document of the stream."),
 ]
 
 
@@ -37,15 +38,17 @@ StreamFile = Annotated[
 def apply(
     files: Annotated[
         list[Path],
-        typer.Argument(exists=True, dir_okay=False, readable=True, help="Documents in YAML, or in SQL (.sql)."),
+        typer.Argument(
+            exists=True, dir_okay=False, readable=True, help="Files of documents in YAML, or in SQL (.sql)."
+        ),
     ],
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would change and cost, and change nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Show the changes and their cost, and change nothing.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register streams and submit pipelines, all or none. A new job starts; a changed one takes its new version."""
+    """Register streams and submit pipelines, all or none. A new job starts; an existing job gets a new version."""
     text, name_source = join_files(files)
     with connect(data_dir, url, token_file) as client, waiting(f"applying {', '.join(map(str, files))}"):
         try:
@@ -68,7 +71,9 @@ def _show_plan(plan: Answer, as_json: bool) -> None:
         show(plan, as_json, lambda: display.plan_tables(plan))
     if forbidden:
         refused = f"apply would refuse these documents ({forbidden} forbidden) and change nothing"
-        raise AnsweredError(plan, Conflict(f"{refused}; mend what is called 'forbidden' as it says there"))
+        raise AnsweredError(
+            plan, Conflict(f"{refused}; change each part that is marked 'forbidden' as its message says")
+        )
 
 
 @pipeline_app.command("check", epilog="Example: strandline pipeline check examples/nab.yaml")
@@ -80,7 +85,7 @@ def check_pipeline(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a pipeline and change nothing. Needs no stack when the files hold its stream too."""
+    """Check a pipeline and change nothing. Needs no stack if the files contain the stream."""
     from strandline.services.client import ControlUnavailable
     from strandline.services.jobs.checking import absent, check_without_stack, refusal, wrong_without_stack
     from strandline.services.rest.views import check_view
@@ -112,11 +117,11 @@ def check_pipeline(
 @pipeline_app.command("show", epilog="Example: strandline pipeline show examples/nab.yaml --as sql")
 def show_documents(
     file: File,
-    form: Annotated[Form, typer.Option("--as", help="The form to show them in.")] = Form.YAML,
+    form: Annotated[Form, typer.Option("--as", help="Output format.")] = Form.YAML,
     ignored_data_dir: IgnoredDataDir = None,
     ignored_url: IgnoredUrl = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the canonical documents, with their defaults.")
+        bool, typer.Option("--json", help="Print the canonical documents as JSON, with all defaults.")
     ] = False,
 ) -> None:
     """Show the documents of a file of YAML or SQL as YAML, SQL or Python. Needs no stack."""
@@ -142,8 +147,11 @@ def show_documents(
 
 
 def join_files(files: Sequence[Path | None]) -> tuple[bytes, Callable[[Problem], Problem]]:
-    """The files as one text, so that they are checked together, with the files that they name in it, and a function that gives a
-    problem its own file and line. Files of SQL become the documents that they say. None: an option that was not given."""
+    """Join the files into one text, so that they are checked together. Files that they name are included.
+
+    Also return a function that adds file and line to a problem. Files of SQL become YAML documents.
+    Args: files: None is an option without a value.
+    """
     joined = JoinedTexts()
     for file in files:
         if file is not None:

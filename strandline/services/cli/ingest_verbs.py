@@ -29,11 +29,9 @@ if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and eve
     from strandline.ingest.files.file_ingest import FileIngest
 
 ingest_app = typer.Typer()
-spool_app = typer.Typer(
-    help="Records in the spools of gateways of which nobody knows whether they have arrived.", no_args_is_help=True
-)
+spool_app = typer.Typer(help="Spooled records whose arrival is unknown.", no_args_is_help=True)
 SUFFIXES = (".ndjson", ".jsonl", ".json", ".csv", ".txt", ".lp", ".log", ".parquet", ".pq")
-"""What is taken of a watched folder, also packed as .gz, .zst or .zstd."""
+"""Endings of the files that are ingested from a watched folder, also compressed as .gz, .zst or .zstd."""
 CONFIRM_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
 """How often a watched folder is looked at."""
@@ -44,7 +42,7 @@ _JOURNAL_FILE = "files.sqlite"
 
 
 class Choice(StrEnum):
-    """What to do with records if nobody knows whether they have arrived."""
+    """Action for records whose arrival is unknown."""
 
     RESEND = "resend"
     DROP = "drop"
@@ -52,7 +50,7 @@ class Choice(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a file was not taken."""
+    """Reason why a file was not ingested."""
 
     sentence: str
     may_pass: bool
@@ -61,22 +59,23 @@ class Failure:
 
 @ingest_app.command("ingest", epilog="Example: strandline ingest readings yesterday.ndjson.gz")
 def ingest(
-    stream: Annotated[str, typer.Argument(help="The stream's name.")],
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="NDJSON, lines, CSV or Parquet, also packed as .gz or .zst.")
+        list[Path] | None, typer.Argument(help="Files of NDJSON, lines, CSV, or Parquet, also compressed (.gz, .zst).")
     ] = None,
     watch: Annotated[
         Path | None,
-        typer.Option(help="Take each file that appears in this folder, until Ctrl-C.", exists=True, file_okay=False),
+        typer.Option(help="Watch this folder, and ingest each new file until Ctrl-C.", exists=True, file_okay=False),
     ] = None,
     rest_s: Annotated[
-        float, typer.Option("--rest", min=0, help="In a watched folder: take a file that hasn't changed for so long.")
+        float,
+        typer.Option("--rest", min=0, help="With --watch: seconds without a change after which a file is ingested."),
     ] = 2.0,
-    again: Annotated[bool, typer.Option("--again", help="Also what was taken before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also ingest files that were ingested before.")] = False,
     in_doubt: Annotated[
         Choice | None,
         typer.Option(
-            help="Resend or drop the last records of an earlier run if the log no longer shows whether they have arrived."
+            help="Resend or drop the last records of an earlier run, if the log no longer shows their arrival."
         ),
     ] = None,
     data_dir: DataDir = None,
@@ -84,9 +83,9 @@ def ingest(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put files into a stream: each record once, also when this is killed and started again."""
+    """Write files to a stream, each record exactly once, also after a kill and a second start of this command."""
     if not files and watch is None:
-        raise typer.BadParameter("name files, or a folder with --watch", param_hint="FILES")
+        raise typer.BadParameter("pass files, or a folder with --watch", param_hint="FILES")
     from strandline.core.streams.stream import StreamSpec
 
     with connect(data_dir, url, token_file) as client:
@@ -109,7 +108,7 @@ def ingest(
 
 @spool_app.command("list", epilog="Example: strandline spool list --data-dir /var/lib/strandline")
 def list_spools(data_dir: DataDir = None, ignored_url: IgnoredUrl = None, as_json: AsJson = False) -> None:
-    """List spooled records of which the log no longer shows whether they have arrived."""
+    """List spooled records whose arrival the log can no longer show."""
     from rich.text import Text
 
     from strandline.ingest.append.attempts import open_questions
@@ -126,16 +125,18 @@ def list_spools(data_dir: DataDir = None, ignored_url: IgnoredUrl = None, as_jso
 
 @spool_app.command("resolve", epilog="Example: strandline spool resolve udp-host-8082/3 resend")
 def resolve_spooled(
-    name: Annotated[str, typer.Argument(help="The name that strandline spool list shows.")],
+    name: Annotated[str, typer.Argument(help="Name of the spool, as strandline spool list prints it.")],
     choice: Annotated[
         Choice,
-        typer.Argument(help="resend: send the records, which may repeat them. drop: delete them, which may lose them."),
+        typer.Argument(
+            help="resend: the records are sent, and can repeat. drop: the records are deleted, and can be lost."
+        ),
     ],
     data_dir: DataDir = None,
     ignored_url: IgnoredUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resend or drop spooled records of which the log no longer shows whether they have arrived."""
+    """Resend or drop spooled records whose arrival the log can no longer show."""
     from strandline.ingest.append.attempts import Decision, Questions
     from strandline.ingest.append.writer_identity import writer_directories
 
@@ -143,7 +144,7 @@ def resolve_spooled(
     directory = writer_directories(_own_directory(data_dir)).get(writer_id)
     questions = Questions(directory) if directory is not None else None
     if questions is None or all(str(one.number) != number for one in questions.all()):
-        raise NotFound(f"{name}: there are no such records; strandline spool list shows the names")
+        raise NotFound(f"{name}: no such records; to list the names, run strandline spool list")
     try:
         questions.answer(int(number), Decision(choice.value))
     except OSError as error:
@@ -176,9 +177,11 @@ def put_files(
     is_watching: bool = False,
     in_doubt: Choice | None = None,
 ) -> None:
-    """Put files into a stream, each of their records once: add what became of each to `taken`, or to `failures`. None among the
-    paths stands for a moment's rest. `stack`: the options `--data-dir` and `--url`. `is_watching`: the end is far, so each
-    failure is told at once."""
+    """Write files to a stream, each record once. The outcome of each file is added to `taken` or to `failures`.
+
+    Args: paths: None means a short pause. stack: The options `--data-dir` and `--url`.
+        is_watching: True if the command watches a folder. Then each failure is reported immediately.
+    """
     with waiting(f"files go into stream {spec.stream}") as tell:
         running = _run(
             _settings(*stack), spec, paths, again, tell, taken, failures, is_watching=is_watching, in_doubt=in_doubt
@@ -187,7 +190,7 @@ def put_files(
 
 
 def _settings(data_dir: Path | None, url: str | None) -> Settings:
-    """Those of the stack in the data directory; with `--url` those of the environment, which say where Kafka is."""
+    """Return the settings of the stack in the data directory. With `--url`, return those of the environment."""
     from strandline.core.settings import Settings
 
     settings = Settings.read()
@@ -213,12 +216,11 @@ async def _run(
     is_watching: bool = False,
     in_doubt: Choice | None = None,
 ) -> None:
-    """Take each file: add what became of it to `taken`, or to `failures`; the others are taken. One that is taken at a later try
-    has not failed. None among the paths stands for a moment's rest.
+    """Ingest each file, and add its outcome to `taken` or `failures`. A file that succeeds later is removed from `failures`.
 
-    After an error of Kafka a writer takes nothing more, and only the log says what of its last records has arrived. So a new
-    writer fences it, and looks there. Then the next file follows, or, after an outage, the same one: a watch waits for its end.
-    Without a watch an outage ends it all.
+    After an error of Kafka, a writer accepts nothing more, and only the log shows which records have arrived. A new writer
+    fences the old one and reads the log. Then it continues with the next file, or after an outage with the same file.
+    Without a watch, an outage ends the run. A None in the paths means a short pause.
     """
     from strandline.ingest.append.attempts import Decision
     from strandline.ingest.append.writer_identity import WriterIdentity
@@ -263,8 +265,10 @@ async def _take_each(
     *,
     is_watching: bool,
 ) -> Iterator[Path | None] | None:
-    """Take the files as `_run` says; return what is left for another writer, if this one can take nothing more. `mark`: take them
-    again, under identities that end so."""
+    """Ingest the files as described in `_run`. Return the remaining files if another writer must continue.
+
+    Args: mark: Suffix of the identities under which files are ingested again.
+    """
     for path in left:
         if path is None:
             await asyncio.sleep(LOOK_EVERY_S)

@@ -45,7 +45,7 @@ WATCH_S = 1.0
 
 @job_app.command("list", epilog="Example: strandline job list")
 def list_jobs(data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False) -> None:
-    """All jobs, one a line."""
+    """List all jobs."""
     with connect(data_dir, url, token_file) as client:
         answer = client.get("/v1/jobs")
     show(answer, as_json, lambda: display.jobs_tables(answer["jobs"]))
@@ -54,13 +54,13 @@ def list_jobs(data_dir: DataDir = None, url: Url = None, token_file: TokenFile =
 @job_app.command("status", epilog="Example: strandline job status nab")
 def show_job(
     name: Name,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh the output until Ctrl-C.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """One job: state, watermark, lag, counts."""
+    """Show the state, watermark, lag, and counts of a job."""
     with connect(data_dir, url, token_file) as client:
         if watch:
             _watch_job(client, name, as_json)
@@ -71,14 +71,14 @@ def show_job(
 @job_app.command("logs", epilog="Example: strandline job logs nab --follow")
 def show_logs(
     name: Name,
-    lines: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the last lines.")] = 100,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=1, max=10_000, help="Number of last lines.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """The log of the job's runner, of its present or last run."""
+    """Show the log of the current run of the job, or of its last run."""
     from strandline.services.client import Patience
 
     path, patience = f"/v1/jobs/{quote(name, safe='')}/log", Patience()
@@ -98,7 +98,7 @@ def show_logs(
 def explain_job(
     name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """Why the job has no output, or what it waits for, and what to do."""
+    """Explain why the job has no output or what it waits for, and what to do."""
     with connect(data_dir, url, token_file) as client:
         answer = client.get(f"/v1/jobs/{quote(name, safe='')}/explanation")
     show(
@@ -131,14 +131,16 @@ def start_job(
 @job_app.command("stop", epilog="Example: strandline job stop nab --drain")
 def stop_job(
     name: Name,
-    drain: Annotated[bool, typer.Option("--drain", help="Close every open window first.")] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Read the streams to their end and close every open window first.")
+    ] = False,
     timeout: Timeout = 300,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """End the job after its current slice, and wait until it has ended."""
+    """Stop the job after its current slice, and wait until it has stopped."""
     with connect(data_dir, url, token_file) as client:
         if drain:
             client.order(name, "drain")
@@ -158,7 +160,7 @@ def restart_job(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """End the job's run after its current slice, begin a new one, and wait until that runs."""
+    """Stop the job after its current slice, start a new run, and wait until it runs."""
     with connect(data_dir, url, token_file) as client:
         before = client.order(name, "restart")["epoch"]
         is_running = _is_in("running")
@@ -169,15 +171,19 @@ def restart_job(
 @job_app.command("delete", epilog="Example: strandline job delete nab --results")
 def delete_job(
     name: Name,
-    results: Annotated[bool, typer.Option("--results", help="Delete its indices of results, too.")] = False,
-    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Delete its dead letters, too.")] = False,
+    results: Annotated[bool, typer.Option("--results", help="Also delete the result indices of the job.")] = False,
+    dead_letters: Annotated[
+        bool, typer.Option("--dead-letters", help="Also delete the dead letters of the job.")
+    ] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a job that is stopped. Its results and dead letters stay unless asked; given for a job that was deleted before, the
-    options delete them now."""
+    """Delete a stopped job. Its results and dead letters are kept unless you pass the options.
+
+    For a job that was deleted before, the options delete its results or dead letters now.
+    """
     with connect(data_dir, url, token_file) as client:
         answer = client.delete_job(name, results=results, dead_letters=dead_letters)
     show(answer, as_json, lambda: [Text(display.deleted_job_sentence(answer))])
@@ -189,8 +195,7 @@ def reset_job(
     to: Annotated[
         str,
         typer.Option(
-            help="start (where the document says that it starts), earliest, latest, or a time of arrival: ISO 8601, UTC unless "
-            "it says."
+            help="start (the start in the document), earliest, latest, or a time of arrival (ISO 8601; UTC if it names no zone)."
         ),
     ],
     data_dir: DataDir = None,
@@ -198,7 +203,7 @@ def reset_job(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a stopped job begin anew at a place of its stream, under a new generation of results. Start it afterwards."""
+    """Reset a stopped job to a position of its stream. Its results begin a new generation. Start the job afterwards."""
     place = to if to in ("start", "earliest", "latest") else str(max(0, parse_time(to, "--to") or 0))
     with connect(data_dir, url, token_file) as client:
         answer = client.reset_job(name, place)
@@ -207,9 +212,8 @@ def reset_job(
         as_json,
         lambda: [
             Text(
-                f"job {name} begins anew at {to}, with generation {answer['generation']} of results; start it with: "
-                "strandline job "
-                f"start {name}"
+                f"job {name} was reset to {to}, with generation {answer['generation']} of results; to start it, run "
+                f"strandline job start {name}"
             )
         ],
     )
@@ -226,8 +230,10 @@ def audit_job(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute every result again from log and ledger, and compare with the index. Exit code 0: clean; 1: failed or
-    incomplete; 3: something differs."""
+    """Recompute every result from log and ledger, and compare it with the index.
+
+    Exit codes: 0: no difference; 1: the audit failed or is incomplete; 3: results differ.
+    """
     after_ms, up_to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
     with connect(data_dir, url, token_file) as client, waiting(f"starting the audit of job {name}") as tell:
         client.start_audit(name, after_ms, up_to_ms)
@@ -252,22 +258,25 @@ def backfill_job(
     after: From = None,
     up_to: To = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the backfill is complete.")] = True,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the backfill that is under way.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the running backfill.")] = False,
     missing: Annotated[
         bool,
-        typer.Option("--missing", help="Restore exactly the results that a store lost, and start the job."),
+        typer.Option("--missing", help="Restore only the results that a store lost, and start the job."),
     ] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute past windows again with the job's present version, beside the running job, and replace the old results when all
-    are complete. With --missing, the job itself emits again only the results that a store lost, under the same ids."""
+    """Recompute past windows with the current version of the job, while the job keeps running.
+
+    The new results replace the old ones when all are complete. With --missing, the job emits only the results that a
+    store lost, under the same ids.
+    """
     from_ms, to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
     if missing:
         if cancel or from_ms is not None or to_ms is not None:
-            raise typer.BadParameter("give --missing alone; the ledger and the stores determine the range")
+            raise typer.BadParameter("pass --missing alone; the ledger and the stores determine the range")
         with connect(data_dir, url, token_file) as client:
             job = client.order(name, "restore")
             if wait:
@@ -278,7 +287,7 @@ def backfill_job(
         return
     if cancel != (from_ms is None) or (cancel and to_ms is not None):
         raise typer.BadParameter(
-            "give --from TIME, and --to TIME where it is to end; or --missing alone; or --cancel alone"
+            "pass --from TIME (and --to TIME to limit the range), or only --missing, or only --cancel"
         )
     with connect(data_dir, url, token_file) as client:
         if from_ms is None:
@@ -303,7 +312,7 @@ def backfill_job(
 def list_backfills(
     name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """The job's backfills, one a line."""
+    """List the backfills of the job."""
     with connect(data_dir, url, token_file) as client:
         answer = client.backfills(name)
     show({"backfills": answer}, as_json, lambda: [display.backfills_table(answer)])
@@ -311,19 +320,21 @@ def list_backfills(
 
 @job_app.command("events", epilog="Example: strandline job events nab --last 20")
 def list_events(
-    name: Annotated[str | None, typer.Argument(help="The job's name; default: all that happened.")] = None,
-    after: Annotated[int, typer.Option(min=0, help="Only events with a higher id.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many at most, the oldest first.")] = 1000,
-    last: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Only the newest, so many at most; without --limit.")
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the job. Default: events of all jobs, streams, and services.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
+    after: Annotated[int, typer.Option(min=0, help="Only events with a higher id.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of events, the oldest first.")] = 1000,
+    last: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Number of newest events. Not with --limit.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events until Ctrl-C.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """What happened, the oldest first, and who caused it."""
+    """List events and their cause, the oldest first."""
     query = {"after": after, "limit": limit} | ({} if name is None else {"job": name})
     query |= {} if last is None else {"last": last}
     with connect(data_dir, url, token_file) as client:
@@ -375,7 +386,7 @@ def _has_restored(job: Answer) -> bool:
 def _open_backfill(client: ControlClient, job: str) -> int:
     found = [one["generation"] for one in client.backfills(job) if one["ended_ms"] is None]
     if not found:
-        raise NotFound(f"job {job} has no backfill under way; see all with: strandline job backfills {job}")
+        raise NotFound(f"job {job} has no running backfill; to list all, run strandline job backfills {job}")
     return int(found[0])
 
 

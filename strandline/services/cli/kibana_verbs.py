@@ -15,14 +15,12 @@ from strandline.services.cli.output import print_json, waiting
 
 kibana_app = typer.Typer(help="Results in Kibana: data views and a dashboard for each job.", no_args_is_help=True)
 
-JobOrFile = Annotated[str, typer.Argument(help="A job's name, or a YAML file with a pipeline and its stream.")]
-KibanaUrl = Annotated[str, typer.Option("--kibana", envvar="STRANDLINE_KIBANA_URL", help="Kibana's address.")]
+JobOrFile = Annotated[str, typer.Argument(help="Name of a job, or a YAML file with a pipeline and its stream.")]
+KibanaUrl = Annotated[str, typer.Option("--kibana", envvar="STRANDLINE_KIBANA_URL", help="Address of Kibana.")]
 
 Links = Annotated[
     str,
-    typer.Option(
-        metavar="URL", help="The REST API's address as browsers reach it: documents link to their records there."
-    ),
+    typer.Option(metavar="URL", help="Address of the REST API for browsers. Documents link to their records there."),
 ]
 
 
@@ -35,7 +33,7 @@ def export_objects(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the saved objects, one a line, as Kibana's page Saved objects imports them."""
+    """Print the saved objects, one per line, in the import format of Kibana."""
     from strandline.results.charts.saved_objects import as_ndjson
 
     objects = _objects(job, links, data_dir, url, token_file)
@@ -49,14 +47,14 @@ def export_objects(
 def import_into_kibana(
     job: JobOrFile,
     kibana: KibanaUrl = "http://127.0.0.1:5601",
-    space: Annotated[str, typer.Option(help="The id of one of Kibana's spaces; default: Kibana's default space.")] = "",
+    space: Annotated[str, typer.Option(help="Id of a space in Kibana. Default: the default space.")] = "",
     links: Links = "",
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put the saved objects into Kibana, in place of those that an earlier import made."""
+    """Import the saved objects into Kibana. They replace the objects of an earlier import."""
     from strandline.results.charts.kibana_client import import_objects, space_url
 
     objects = _objects(job, links, data_dir, url, token_file)
@@ -90,5 +88,7 @@ def _objects_of_file(file: Path, links: str) -> list[dict[str, Any]]:
     except InvalidDocument as error:
         raise InvalidDocument([name_source(problem) for problem in error.problems]) from error
     if not pipelines:
-        raise InvalidDocument([Problem("no pipeline stands here; name a file that has one", "", str(file), None)])
+        raise InvalidDocument(
+            [Problem("the file contains no pipeline; pass a file with a `pipeline:` document", "", str(file), None)]
+        )
     return [one for pipeline in pipelines for one in kibana_objects(pipeline, links)]

@@ -15,7 +15,7 @@ from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, con
 from strandline.services.cli.output import Answer, AnsweredError, show, waiting
 
 notice_app = typer.Typer(help="Notices: messages to people when something is wrong.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="The notice's name.")]
+Name = Annotated[str, typer.Argument(help="Name of the notice.")]
 _POLL_S = 0.2
 
 
@@ -23,7 +23,7 @@ _POLL_S = 0.2
 def list_notices(
     data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """All notices, one a line."""
+    """List all notices."""
     with connect(data_dir, url, token_file) as client:
         answer = client.get("/v1/notices")
     show(answer, as_json, lambda: [_notices_table(answer["notices"])])
@@ -33,7 +33,7 @@ def list_notices(
 def show_notice(
     name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """One notice: its problems, and its newest messages with their delivery."""
+    """Show the problems of a notice, and its newest messages with their delivery."""
     with connect(data_dir, url, token_file) as client:
         answer = client.notice(name)
     show(answer, as_json, lambda: _notice_tables(answer))
@@ -42,7 +42,7 @@ def show_notice(
 @notice_app.command("test", epilog="Example: strandline notice test night")
 def send_test_message(
     name: Name,
-    timeout: Annotated[float, typer.Option(min=0, help="Give up waiting after this number of seconds.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Maximum time to wait in seconds.")] = 30.0,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
@@ -71,8 +71,8 @@ def send_test_message(
 @notice_app.command("mute", epilog="Example: strandline notice mute night --for 2h")
 def mute_notice(
     name: Name,
-    duration: Annotated[str | None, typer.Option("--for", help="How long, as 2h.")] = None,
-    until: Annotated[str | None, typer.Option(help="Until when: ISO 8601, UTC if it names no zone.")] = None,
+    duration: Annotated[str | None, typer.Option("--for", help="Duration, as 2h.")] = None,
+    until: Annotated[str | None, typer.Option(help="End of muting (ISO 8601; UTC if it names no zone).")] = None,
     off: Annotated[bool, typer.Option("--off", help="End muting now.")] = False,
     data_dir: DataDir = None,
     url: Url = None,

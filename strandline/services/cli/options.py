@@ -24,33 +24,33 @@ DataDir = Annotated[
 ]
 Url = Annotated[
     str | None,
-    typer.Option(envvar="STRANDLINE_URL", help="The control service's address, instead of a data directory."),
+    typer.Option(envvar="STRANDLINE_URL", help="Address of the control service, instead of a data directory."),
 ]
 IgnoredDataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="Taken as every verb takes it, and ignored: this one needs no stack.")
+    Path | None,
+    typer.Option("--data-dir", help="Accepted for consistency and ignored: this command doesn't use a stack."),
 ]
 IgnoredUrl = Annotated[
-    str | None, typer.Option("--url", help="Taken as every verb takes it, and ignored: this one needs no stack.")
+    str | None, typer.Option("--url", help="Accepted for consistency and ignored: this command doesn't use a stack.")
 ]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(
-        help="A file that holds the token to use; default: STRANDLINE_TOKEN, with a data directory the stack's own."
-    ),
+    typer.Option(help="File with the token. Default: STRANDLINE_TOKEN; with a data directory, the token of the stack."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the response as JSON.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Print long values of tables in full on a terminal.")]
 """`commands` adds it to each command that has `AsJson`."""
-Name = Annotated[str, typer.Argument(help="The job's name.")]
-Timeout = Annotated[float, typer.Option(min=0, help="Give up waiting after so many seconds.")]
+Name = Annotated[str, typer.Argument(help="Name of the job.")]
+Timeout = Annotated[float, typer.Option(min=0, help="Maximum time to wait in seconds.")]
 From = Annotated[
-    str | None, typer.Option("--from", help="Only windows that end after this time: ISO 8601, UTC unless it says.")
+    str | None,
+    typer.Option("--from", help="Only windows that end after this time (ISO 8601; UTC if it names no zone)."),
 ]
 To = Annotated[str | None, typer.Option("--to", help="Only windows that end at or before this time.")]
 
 
 _trust: ContextVar[Trust | None] = ContextVar("trust", default=None)
-"""What the options before the verb say about TLS."""
+"""TLS files of the options before the command."""
 
 
 def trust(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
@@ -89,7 +89,7 @@ def _read_token(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"the token file {file} can't be read: {error}") from error
     if not token or any(character.isspace() for character in token):
-        raise InvalidSettings(f"the token file {file} does not hold one token; write it there, and nothing else")
+        raise InvalidSettings(f"the token file {file} must contain one token and nothing else")
     return token
 
 
@@ -106,8 +106,8 @@ def parse_time(text: str | None, option: str) -> int | None:
 
 
 def check_directory_of(file: Path | None) -> None:
-    """Before long work: raises PermanentError where the file in which it is to end can't be made."""
+    """Raise PermanentError if the output file can't be created. Call this before long work."""
     if file is not None and not file.parent.is_dir():
         raise PermanentError(
-            f"{file} can't be written: there is no directory {file.parent}; make it, or name another file"
+            f"{file} can't be written: the directory {file.parent} doesn't exist; create it, or pass another file"
         )

@@ -1,6 +1,6 @@
-"""What the verbs print: answers on stdout, as tables or as JSON; errors and progress on stderr.
+"""Output of the commands: responses on stdout, as tables or as JSON; errors and progress on stderr.
 
-Answers hold what anybody sent. So all that is printed passes `printable` or `printable_json`, or the cells of `display.py`.
+Responses contain bytes of any sender. So all output passes `printable` or `printable_json`, or the cells of `display.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def printable_json(text: str) -> str:
 
 
 def printable_text(text: str | Text) -> Text:
-    """The same as Rich takes it, which is not as markup."""
+    """Return the printable text for Rich, which must not read it as markup."""
     if isinstance(text, Text):
         text.plain = printable(text.plain)
         return text
@@ -132,15 +132,15 @@ def _print_lines(table: Table, width: int) -> None:
 
 
 def after_of(path: str) -> str:
-    """Behind which one the next page begins, as the path of it says."""
+    """Return the id after which the next page begins, from the path of that page."""
     return parse_qs(urlsplit(path).query)["after"][0]
 
 
 def tell_next(answer: Answer, *others: str) -> None:
-    """Say on stderr how a list goes on that was not shown to its end. `others`: what else one may want of it."""
+    """Print on stderr how to show the rest of a list. `others`: further proposals for the user."""
     if answer["next"]:
-        ways = [f"go on with: --after {after_of(answer['next'])}", *others]
-        print(f"the list is cut here, and there may be more; {'; '.join(ways)}", file=sys.stderr)
+        ways = [f"for the next page, pass --after {after_of(answer['next'])}", *others]
+        print(f"the list ends here, but there can be more; {'; '.join(ways)}", file=sys.stderr)
 
 
 def print_json(answer: Any) -> None:
@@ -149,14 +149,14 @@ def print_json(answer: Any) -> None:
 
 
 def print_error(code: str, message: str, as_json: bool, **more: Any) -> None:
-    """Print the sentence on stderr; with `--json` also one object on stdout, whose `error` says the same."""
+    """Print the message on stderr; with `--json` also an object on stdout with the message in `error`."""
     if as_json:
         print_json(more | {"error": {"code": code, "message": message}})
     print(printable(message), file=sys.stderr)
 
 
 def print_strandline_error(error: StrandlineError, as_json: bool, answer: Answer | None = None) -> None:
-    """Print one of our own errors. A wrong document's problems stand in the JSON one by one."""
+    """Print one of our own errors. The JSON lists each problem of a wrong document."""
     more: Answer = answer or {}
     if isinstance(error, InvalidDocument) and "problems" not in more:
         more = {
@@ -169,19 +169,19 @@ def print_strandline_error(error: StrandlineError, as_json: bool, answer: Answer
 
 
 def progress_console(as_json: bool) -> Console:
-    """Where `up` and `down` show their steps: on stderr when stdout carries JSON."""
+    """Return the console on which `up` and `down` show their steps: stderr if stdout is JSON."""
     return Console(stderr=as_json)
 
 
 class Tell(Protocol):
-    """Takes what a verb waits for now: the step, details that change often, and how much of it is done."""
+    """Function that a command calls with its current step, details, and progress."""
 
     def __call__(self, step: str, detail: str = "", done: int = 0, total: int | None = None) -> None: ...
 
 
 @contextmanager
 def waiting(doing: str) -> Iterator[Tell]:
-    """Show on stderr that the verb waits: a spinner on a terminal; elsewhere a line for each step, and now and then."""
+    """Show on stderr that the command waits: a spinner on a terminal; otherwise a line for each step and interval."""
     console = Console(stderr=True)
     with _spinner(doing, console) if console.is_terminal else _lines(console) as tell:
         yield tell

@@ -29,17 +29,19 @@ _POINTS_OF_PAGE = 1_000
 
 @results_app.command(epilog="Example: strandline results turbine-minute --value load --html load.html")
 def results(
-    alias: Annotated[str, typer.Argument(help="The name after `elasticsearch:` in the pipeline.")],
-    value: Annotated[str | None, typer.Option(help="Which number; default: the first aggregate that is one.")] = None,
-    by: Annotated[str | None, typer.Option(help="The key that makes the series; default: the last one.")] = None,
-    from_: Annotated[str | None, typer.Option("--from", help="Windows that start at this time or later.")] = None,
-    to: Annotated[str | None, typer.Option(help="Windows that start no later.")] = None,
-    windows: Annotated[int, typer.Option(min=1, help="How many windows back, without --from.")] = 240,
-    series: Annotated[int, typer.Option(min=1, max=50, help="Of the keys with most results, so many.")] = 10,
-    records: Annotated[
-        str | None, typer.Option(metavar="ID", help="Say where the records of this result stand.")
+    alias: Annotated[str, typer.Argument(help="Name of the alias: the value of `elasticsearch:` in the pipeline.")],
+    value: Annotated[str | None, typer.Option(help="Aggregate to draw. Default: the first numeric one.")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Key field with one series per value. Default: the last key field.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page for a browser that needs nothing else.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help="Only windows that start at or after this time.")] = None,
+    to: Annotated[str | None, typer.Option(help="Only windows that start at or before this time.")] = None,
+    windows: Annotated[int, typer.Option(min=1, help="Number of newest windows, without --from.")] = 240,
+    series: Annotated[int, typer.Option(min=1, max=50, help="Maximum number of keys: those with most results.")] = 10,
+    records: Annotated[
+        str | None, typer.Option(metavar="ID", help="Show the log ranges that contain the records of this result.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
@@ -107,7 +109,7 @@ def _about(answer: Answer) -> str:
 
 
 def _counts(answer: Answer) -> list[tuple[str, str]]:
-    """What became of the job's records since its beginning."""
+    """Return the counts of the records of the job since its creation."""
     counts = answer["counts"]
     rejected = dict(counts["rejected"])
     late = rejected.pop("late", 0)

@@ -30,25 +30,33 @@ _SIGNS = {"ok": "[green]✓[/]", "warning": "[yellow]![/]", "wrong": "[red]✗[/
 def up(
     data_dir: DataDir = None,
     port_offset: Annotated[
-        int | None, typer.Option(help="Added to every port; default: that of the running stack, else 0.")
+        int | None, typer.Option(help="Number that is added to every port. Default: that of the running stack, or 0.")
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return when all is ready, and leave it running.")] = False,
-    kafka: Annotated[str | None, typer.Option(help="Use this Kafka, HOST:PORT[,...], and embed none.")] = None,
-    elasticsearch: Annotated[str | None, typer.Option(help="Use the Elasticsearch at this URL.")] = None,
-    mqtt: Annotated[str | None, typer.Option(help="Take records from the MQTT broker at this URL.")] = None,
-    ledger: Annotated[str | None, typer.Option(help="Keep the ledger at this SQLAlchemy URL.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when all parts are ready, and leave the stack running.")
+    ] = False,
+    kafka: Annotated[
+        str | None, typer.Option(help="Use this Kafka (HOST:PORT[,...]) instead of the embedded one.")
+    ] = None,
+    elasticsearch: Annotated[
+        str | None, typer.Option(help="Use the Elasticsearch at this URL instead of the embedded one.")
+    ] = None,
+    mqtt: Annotated[str | None, typer.Option(help="Read records from the MQTT broker at this URL.")] = None,
+    ledger: Annotated[str | None, typer.Option(help="Use the ledger at this SQLAlchemy URL.")] = None,
     passwords: Annotated[
         bool | None,
         typer.Option(
             "--passwords/--no-passwords",
-            help="Its own Kafka, Elasticsearch and MQTT broker ask for a password; default: yes, then as at the last start.",
+            help="Let the embedded servers require passwords. Default: as at the last start, or yes.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start the embedded stack, or what is missing of it: Kafka, Elasticsearch, MQTT broker, control service, gateways. Ctrl-C
-    stops it. If all of it runs already, print what runs and end with 0. Servers of yours take the place of its own; `embedded`
-    for an address takes its own again."""
+    """Start the missing parts of the embedded stack: Kafka, Elasticsearch, MQTT broker, control service, gateways.
+
+    Ctrl-C stops the stack. If all parts run, the command prints them and exits with 0. An address of your own server
+    replaces the embedded one; `embedded` as the address restores it.
+    """
     from strandline.core.settings import Settings
     from strandline.services.embedded import stack
     from strandline.services.embedded.outside_servers import choose_outside, take_over
@@ -78,13 +86,11 @@ def up(
 @stack_app.command(epilog="Example: strandline example --seconds 60")
 def example(
     data_dir: DataDir = None,
-    port_offset: Annotated[int, typer.Option(help="Added to every port.")] = 0,
-    speed: Annotated[
-        float, typer.Option(min=1, help="How much faster than the clock the turbines' time runs.")
-    ] = 120.0,
-    seconds: Annotated[float | None, typer.Option(min=1, help="End after so long; default: at Ctrl-C.")] = None,
+    port_offset: Annotated[int, typer.Option(help="Number that is added to every port.")] = 0,
+    speed: Annotated[float, typer.Option(min=1, help="Speed of simulated time, relative to the clock.")] = 120.0,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Duration in seconds. Default: until Ctrl-C.")] = None,
 ) -> None:
-    """Start the embedded stack with a simulated wind farm and its job, and show what happens. Ctrl-C stops it."""
+    """Start the embedded stack with a simulated wind farm and its job, and show the results. Ctrl-C stops it."""
     from strandline.core.settings import Settings
     from strandline.example.run import run_example
 
@@ -95,7 +101,7 @@ def example(
 
 @stack_app.command(epilog="Example: strandline down --data-dir /tmp/stack")
 def down(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Stop everything that `up` started, and the runners. Jobs that run now run again after the next `up`."""
+    """Stop all processes that `up` started, and the runners. The next `up` starts the running jobs again."""
     from strandline.core.settings import Settings
     from strandline.services.embedded import stack
 
@@ -135,8 +141,8 @@ def _page_of(data_dir: Path | None, url: str | None) -> tuple[str, Path | None]:
 def netrc(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Print the path of the file with which curl logs in to the Elasticsearch of the embedded stack.
 
-    Use it in: curl --netrc-file "$(strandline netrc)" URL. If Elasticsearch asks for no password, the path is /dev/null, so that
-    the same command works.
+    Use it in: curl --netrc-file "$(strandline netrc)" URL. If Elasticsearch needs no password, the path is /dev/null, so that
+        the same command works.
     """
     from strandline.core.settings import Settings
     from strandline.services.embedded.addresses import read_stack
@@ -148,9 +154,10 @@ def netrc(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @stack_app.command(epilog="Example: strandline doctor --data-dir /tmp/stack")
 def doctor(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Look at each server, right, version and at this machine, and say what to do. Ends with 1 where something is wrong.
+    """Check servers, rights, versions, and this machine, and show what to do. The exit code is 1 if a check fails.
 
-    With --data-dir, or where a stack was started in the usual data directory, of that stack; else of what the settings name.
+    The command checks the stack in --data-dir or in the usual data directory. Without a stack, it checks the servers of
+    the settings.
     """
     from strandline.services.doctor.examination import DEADLINE_S
     from strandline.services.doctor.finding import State, examine
@@ -167,13 +174,15 @@ def doctor(data_dir: DataDir = None, url: Url = None, as_json: AsJson = False) -
         return
     if not as_json:
         show(answer, as_json, lambda: [_text(_lines(found))])
-    error = StrandlineError(f"{_summary(wrong, warnings)}; do what stands below each of them, and look again")
+    error = StrandlineError(
+        f"{_summary(wrong, warnings)}; follow the remedy below each of them, then run strandline doctor again"
+    )
     error.code = "doctor_found_wrong"
     raise AnsweredError(answer, error)
 
 
 def _whose(data_dir: Path | None, url: str | None) -> tuple[Settings, StackAddresses | None]:
-    """The settings to look at, and the stack that they are of."""
+    """Return the settings to check, and the addresses of their stack."""
     from strandline.core.settings import Settings
     from strandline.services.embedded.addresses import STACK_FILE, read_stack, stack_settings
     from strandline.services.embedded.outside_servers import take_over

@@ -13,14 +13,14 @@ from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import print_json, printable, show
 
-stream_app = typer.Typer(help="Streams: what is registered, and what the log holds.", no_args_is_help=True)
+stream_app = typer.Typer(help="Streams: their registration, and their records in the log.", no_args_is_help=True)
 
 
 @stream_app.command("list", epilog="Example: strandline stream list")
 def list_streams(
     data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """All streams, one a line."""
+    """List all streams."""
     with connect(data_dir, url, token_file) as client:
         answer = client.get("/v1/streams")
     show(answer, as_json, lambda: [display.streams_table(answer["streams"])])
@@ -28,13 +28,13 @@ def list_streams(
 
 @stream_app.command("show", epilog="Example: strandline stream show machines")
 def show_stream(
-    name: Annotated[str, typer.Argument(help="The stream's name.")],
+    name: Annotated[str, typer.Argument(help="Name of the stream.")],
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """One stream: fields, partitions, offsets, retention, and what its newest records hold that is not declared."""
+    """Show the fields, partitions, offsets, and retention of a stream, and undeclared fields of its newest records."""
     with connect(data_dir, url, token_file) as client:
         answer = client.stream(name) | {"undeclared": client.undeclared(name)}
     show(answer, as_json, lambda: display.stream_tables(answer))
@@ -42,16 +42,14 @@ def show_stream(
 
 @stream_app.command("delete", epilog="Example: strandline stream delete machines")
 def delete_stream(
-    name: Annotated[str, typer.Argument(help="The stream's name.")],
-    keep_topic: Annotated[
-        bool, typer.Option("--keep-topic", help="Leave the topic, and its records, in Kafka.")
-    ] = False,
+    name: Annotated[str, typer.Argument(help="Name of the stream.")],
+    keep_topic: Annotated[bool, typer.Option("--keep-topic", help="Keep the topic and its records in Kafka.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a stream that no job reads or emits to, with all its records."""
+    """Delete a stream and all its records. No job may read it or emit to it."""
     with connect(data_dir, url, token_file) as client:
         answer = client.delete_stream(name, keep_topic=keep_topic)
     show(answer, as_json, lambda: [Text(f"stream {name} is deleted; its topic is {answer['topic']}")])
@@ -61,18 +59,18 @@ def delete_stream(
 def infer(
     sample: Annotated[
         typer.FileBinaryRead | None,
-        typer.Option(help="A file with some records, as devices send them; - is stdin.", lazy=True),
+        typer.Option(help="File with sample records, as devices send them; - is stdin.", lazy=True),
     ] = None,
     from_topic: Annotated[
-        str | None, typer.Option(help="A topic of Kafka, instead of a file: its newest records are the sample.")
+        str | None, typer.Option(help="Kafka topic whose newest records are the sample, instead of a file.")
     ] = None,
-    name: Annotated[str, typer.Option(help="The stream's name, where the sample is a file.")] = "readings",
+    name: Annotated[str, typer.Option(help="Name of the stream, if the sample is a file.")] = "readings",
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Propose a stream's document from a sample of its records: format, fields, types, units."""
+    """Propose the document of a stream from sample records: format, fields, types, units."""
     if (sample is None) == (from_topic is None):
         raise typer.BadParameter("give either --sample or --from-topic", param_hint="--sample / --from-topic")
     if from_topic is not None:

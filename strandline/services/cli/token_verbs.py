@@ -23,30 +23,32 @@ from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import print_json, show
 
-token_app = typer.Typer(help="Tokens: who may use the REST API and the gateways.", no_args_is_help=True)
+token_app = typer.Typer(help="Tokens: access to the REST API and the gateways.", no_args_is_help=True)
 
-TokenName = Annotated[str, typer.Argument(help="Of whom or what uses the token.")]
+TokenName = Annotated[str, typer.Argument(help="Name of the user or program of the token.")]
 OfLedger = Annotated[
-    bool, typer.Option("--ledger", help="Use the ledger of STRANDLINE_LEDGER_URL itself, without a control service.")
+    bool, typer.Option("--ledger", help="Use the ledger of STRANDLINE_LEDGER_URL directly, without a control service.")
 ]
 
 
 @token_app.command("create", epilog="Example: strandline token create dashboard --role viewer --expires 90d")
 def create_token(
     name: TokenName,
-    role: Annotated[Role | None, typer.Option(help="What it may read and order; default: nothing.")] = None,
+    role: Annotated[Role | None, typer.Option(help="Role of the token. Default: no role.")] = None,
     write: Annotated[
         list[str] | None,
-        typer.Option(metavar="STREAM", help="A stream that it may write to; * for all. May be repeated."),
+        typer.Option(metavar="STREAM", help="Stream that the token may write to; * for all. May be repeated."),
     ] = None,
-    expires: Annotated[str | None, typer.Option(metavar="DURATION", help="From when on it is refused, as 90d.")] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time until the token expires, as 90d.")
+    ] = None,
     data_dir: DataDir = None,
     url: Url = None,
     token_file: TokenFile = None,
     of_ledger: OfLedger = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and print it, this once: it can't be shown again."""
+    """Create a token and print it. It can't be shown again."""
     from strandline.access.tokens import make_token
 
     lasts_ms = _lasts_ms(expires)
@@ -76,7 +78,7 @@ def list_tokens(
     of_ledger: OfLedger = False,
     as_json: AsJson = False,
 ) -> None:
-    """All tokens, without what is secret of them."""
+    """List all tokens, without their secrets."""
     ledger_url = _ledger_url(data_dir, url, of_ledger)
     if ledger_url is None:
         with connect(data_dir, url, token_file) as client:
@@ -97,7 +99,7 @@ def revoke_token(
     of_ledger: OfLedger = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token invalid for ever, within seconds at every door."""
+    """Revoke a token permanently. All gateways and the REST API refuse it within seconds."""
     from strandline.access import tokens
 
     ledger_url = _ledger_url(data_dir, url, of_ledger)
@@ -144,7 +146,7 @@ def _lasts_ms(expires: str | None) -> int | None:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--expires") from error
     if lasts_ms <= 0:
-        raise typer.BadParameter("a token lasts longer than no time", param_hint="--expires")
+        raise typer.BadParameter("must be longer than 0, for example 90d", param_hint="--expires")
     return lasts_ms
 
 

@@ -1,1 +1,1 @@
-"""Verbs that try a pipeline without a stack, and how they show what came of it."""
+"""Commands that run a pipeline without a stack, and the display of their results."""

@@ -1,4 +1,4 @@
-"""What `pipeline test` tells: lines for people, JSON, and JUnit's XML. Pure."""
+"""Reports of `pipeline test`: lines for people, JSON, and the XML of JUnit. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from strandline.processing.desk.expectations import Differences, Fields
 
 _SHOWN_MAX = 20
-"""Of each kind of difference, so many are shown to people."""
+"""Maximum number of differences of each kind that are shown to people."""
 _CONTROL = {code: "\ufffd" for code in range(32) if chr(code) not in "\t\n\r"}
-"""What XML can't hold."""
+"""Characters that XML can't contain, and their substitute."""
 
 
 class TestsFailed(PermanentError):
-    """A pipeline gives something else than its tests expect."""
+    """The results of a pipeline differ from the expected results of its tests."""
 
     code = "tests_failed"
 

@@ -1,4 +1,4 @@
-"""What is shown of pipelines at the desk: results, dead letters, a pipeline's graph. Pure; nothing is printed here."""
+"""Display of local runs: results, dead letters, the graph of a pipeline. Pure: nothing is printed here."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def desk_letters_table(letters: list[Answer]) -> Table:
 
 
 def preview_tables(answer: Answer) -> list[Table | Text]:
-    """What a preview gave: results of each stage, dead letters, and how many there are."""
+    """Return the tables of a preview: results of each stage, dead letters, and their numbers."""
     stages: dict[str, list[Answer]] = defaultdict(list)
     for one in answer["results"]:
         stages[one["strandline"]["stage"]].append(one)
@@ -107,7 +107,7 @@ def _within(dedupe: Answer) -> str:
 
 
 def graph_tables(graph: Answer) -> list[Table | Text]:
-    """A pipeline's stages in order with their steps, what each keeps, and what holds for all together."""
+    """Return the stages of a pipeline with their steps and state, then the facts about the whole pipeline."""
     exchange, retention = graph["exchange"], graph["retention"]
     inputs = graph["inputs"]
     spread = " and ".join(", ".join(branch["by"]) or "no field" for branch in graph["branches"]) or "no field"
@@ -174,7 +174,7 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
 
 
 def _joins(stages: Sequence[Answer]) -> list[Table]:
-    """What each join keeps; none where there is none."""
+    """Return the table of the rows that each join keeps. Empty if there is no join."""
     joins = [(stage, join) for stage in stages if (join := stage["join"]) is not None]
     if not joins:
         return []
@@ -201,13 +201,13 @@ def _joins(stages: Sequence[Answer]) -> list[Table]:
 
 
 def _side(join: Answer, side: str) -> str:
-    """What is on this side, and from which streams records come there, if it isn't one of these itself."""
+    """Return the name of a side of a join, and its streams if they have other names."""
     name, streams = join[side], join[f"{side}_streams"]
     return str(name) if streams in ([name], []) else f"{name} ({', '.join(streams)})"
 
 
 def _source(shown: str) -> list[str]:
-    """Where stages don't all follow each other, each says from which it takes."""
+    """If the stages aren't a single sequence, name the input of each stage."""
     return [shown]
 
 

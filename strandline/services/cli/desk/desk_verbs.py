@@ -41,12 +41,15 @@ if TYPE_CHECKING:
 __all__ = ["pipeline_app"]
 
 File = Annotated[
-    Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="YAML or SQL: the pipeline and its stream.")
+    Path,
+    typer.Argument(
+        exists=True, dir_okay=False, readable=True, help="YAML or SQL file with the pipeline and its stream."
+    ),
 ]
-PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Which pipeline, where the file has several.")]
+PipelineName = Annotated[str | None, typer.Option("--pipeline", help="Name of the pipeline, if the file has several.")]
 LookupRows = Annotated[
     list[str] | None,
-    typer.Option("--lookup", metavar="NAME=FILE", help="Rows of a lookup: .csv, .ndjson, .parquet; may be repeated."),
+    typer.Option("--lookup", metavar="NAME=FILE", help="Rows of a lookup (.csv, .ndjson, .parquet); may be repeated."),
 ]
 SLICE_RECORDS = 10_000
 _ROWS_SHOWN = 500
@@ -63,39 +66,53 @@ def run_pipeline(
         typer.Option(
             "--input",
             metavar="FILE|STREAM=FILE",
-            help="Records: .ndjson, .csv, .parquet, .b64, .avro (.gz, .zst); - is stdin. Of several streams, one for each.",
+            help="File of records (.ndjson, .csv, .parquet, .b64, .avro, also .gz and .zst; - is stdin), one for each stream.",
         ),
     ],
     pipeline: PipelineName = None,
-    stream: Annotated[str | None, typer.Option(help="The pipeline that reads this stream.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Select the pipeline that reads this stream.")] = None,
     stream_file: StreamFile = None,
     lookup: LookupRows = None,
-    partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream; keys choose, as in Kafka.")] = 1,
-    slice_: Annotated[str, typer.Option("--slice", metavar="N|all", help="Records a slice.")] = str(SLICE_RECORDS),
+    partitions: Annotated[
+        int,
+        typer.Option(
+            min=1, max=1000, help="Number of partitions of the stream. The key chooses the partition, as in Kafka."
+        ),
+    ] = 1,
+    slice_: Annotated[str, typer.Option("--slice", metavar="N|all", help="Number of records in a slice.")] = str(
+        SLICE_RECORDS
+    ),
     log_time: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="When a record came; default: its event time.")
+        str | None,
+        typer.Option(metavar="FIELD", help="Field with the arrival time of a record. Default: its event time."),
     ] = None,
     no_drain: Annotated[
-        bool, typer.Option("--no-drain", help="Leave windows open at the end, and show what `updates` would.")
+        bool, typer.Option("--no-drain", help="Leave windows open at the end, and show them like `updates` does.")
     ] = False,
-    stage: Annotated[list[str] | None, typer.Option(help="Only results of this stage; may be repeated.")] = None,
+    stage: Annotated[list[str] | None, typer.Option(help="Show only results of this stage; may be repeated.")] = None,
     sort: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD|'FIELD desc'",
-            help="Order the results by this field; may be repeated. Default: as they close.",
+            help="Sort the results by this field; may be repeated. Default: the order in which windows close.",
         ),
     ] = None,
-    ids: Annotated[bool, typer.Option("--ids", help="With --json: each result as {_index, _id, _source}.")] = False,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="With --json: print each result as {_index, _id, _source}.")
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Write the results to this .ndjson or .parquet file.")] = None,
     ignored_data_dir: IgnoredDataDir = None,
     ignored_url: IgnoredUrl = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One result a line on stdout, one dead letter a line on stderr.")
+        bool,
+        typer.Option("--json", help="Print one result per line on stdout, and one dead letter per line on stderr."),
     ] = False,
 ) -> None:
-    """Run a pipeline over a file of records, without any server. Records in the file's order are the log, and log time is event
-    time, by which the files of several streams are merged."""
+    """Run a pipeline over a file of records, without a server.
+
+    The log contains the records in the order of the file. Log time is event time, and the files of several streams are
+    merged by it.
+    """
     _leave_out_pandas()
     from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
     from strandline.processing.desk.result_files import result_file
@@ -139,25 +156,26 @@ def judge_pipeline(
             exists=True,
             dir_okay=False,
             readable=True,
-            help="Files of `test:` documents; with --expect, the pipeline's file.",
+            help="Files of `test:` documents. With --expect: the file of the pipeline.",
         ),
     ],
     records: Annotated[
-        Path | None, typer.Option("--input", allow_dash=True, dir_okay=False, help="Records, as of `pipeline run`.")
+        Path | None,
+        typer.Option("--input", allow_dash=True, dir_okay=False, help="File of records, as for `pipeline run`."),
     ] = None,
     expect: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Expected results: NDJSON, JSON or YAML.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File of expected results: NDJSON, JSON, or YAML.")
     ] = None,
     pipeline: PipelineName = None,
     stream_file: StreamFile = None,
     lookup: LookupRows = None,
-    partitions: Annotated[int, typer.Option(min=1, max=1000, help="Of the stream.")] = 1,
-    junit: Annotated[Path | None, typer.Option(help="Write a report in JUnit's XML to this file.")] = None,
+    partitions: Annotated[int, typer.Option(min=1, max=1000, help="Number of partitions of the stream.")] = 1,
+    junit: Annotated[Path | None, typer.Option(help="Write a report in the XML format of JUnit to this file.")] = None,
     ignored_data_dir: IgnoredDataDir = None,
     ignored_url: IgnoredUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline over records, and compare what comes of them with what is expected. Ends with 1 where they differ."""
+    """Run a pipeline over records, and compare the results with the expected ones. The exit code is 1 if they differ."""
     check_directory_of(junit)
     _leave_out_pandas()
     from strandline.processing.desk.case_run import CaseReport, read_cases, run_case
@@ -174,7 +192,7 @@ def judge_pipeline(
     cases: list[tuple[CaseSpec, Path]] = []
     if records is not None and expect is not None:
         if len(files) != 1:
-            raise typer.BadParameter("with --input and --expect, name one file, which holds the pipeline")
+            raise typer.BadParameter("with --input and --expect, pass one file that contains the pipeline")
         steps = [CaseStep(input="-" if str(records) == "-" else str(records.absolute()))]
         expected = Expected(results=str(expect.absolute()), dead_letters="any")
         name = pipeline or "pipeline"
@@ -196,7 +214,7 @@ def judge_pipeline(
     answer = {"tests": [report_json(one) for one in reports], "failed": len(failed)}
     if failed:
         told = f"{len(failed)} of {len(reports)} tests failed: {', '.join(failed)}"
-        raise AnsweredError(answer, TestsFailed(f"{told}; mend the pipeline, or what is expected of it"))
+        raise AnsweredError(answer, TestsFailed(f"{told}; correct the pipeline or the expected results"))
     if as_json:
         print_json(answer)
 
@@ -204,7 +222,7 @@ def judge_pipeline(
 @pipeline_app.command("explain", epilog="Example: strandline pipeline explain examples/turbines.yaml")
 def explain_pipeline(
     what: Annotated[
-        str, typer.Argument(metavar="FILE|JOB", help="A file of YAML or SQL, or the name of a job of the stack.")
+        str, typer.Argument(metavar="FILE|JOB", help="YAML or SQL file, or the name of a job of the stack.")
     ],
     pipeline: PipelineName = None,
     stream_file: StreamFile = None,
@@ -213,7 +231,7 @@ def explain_pipeline(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a pipeline does and costs: stages, state, reach, retention, when results come."""
+    """Show the stages of a pipeline, and their state, reach, retention, cost, and the time of their results."""
     if Path(what).is_file():
         from strandline.processing.desk.pipeline_graph import pipeline_graph
 
@@ -227,12 +245,13 @@ def explain_pipeline(
 @pipeline_app.command("preview", epilog="Example: strandline pipeline preview examples/nab.yaml --records 500")
 def preview_pipeline(
     what: Annotated[
-        str, typer.Argument(metavar="FILE|JOB", help="A file of YAML or SQL, or the name of a job of the stack.")
+        str, typer.Argument(metavar="FILE|JOB", help="YAML or SQL file, or the name of a job of the stack.")
     ],
-    stream: Annotated[str | None, typer.Option(help="The stream to read; default: the pipeline's.")] = None,
-    records: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest records.")] = 1_000,
+    stream: Annotated[str | None, typer.Option(help="Stream to read. Default: the stream of the pipeline.")] = None,
+    records: Annotated[int, typer.Option(min=1, max=10_000, help="Number of newest records to read.")] = 1_000,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, max=30, help="Wait so long, and take what comes meanwhile.")
+        float | None,
+        typer.Option(min=0.1, max=30, help="Seconds to wait. The preview includes records that arrive in this time."),
     ] = None,
     pipeline: PipelineName = None,
     stream_file: StreamFile = None,
@@ -241,7 +260,7 @@ def preview_pipeline(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline over the newest records of the stack's stream. Writes nothing."""
+    """Run a pipeline over the newest records of a stream of the stack. Writes nothing."""
     asked = {"stream": stream, "records": records, "seconds": seconds}
     query: dict[str, Any] = {name: one for name, one in asked.items() if one is not None}
     with connect(data_dir, url, token_file) as client:
@@ -315,7 +334,7 @@ def _check_stages(chosen: Sequence[str], pipeline: CheckedPipeline, emitting: se
             raise typer.BadParameter(f"no stage is called {name!r}; there are {', '.join(sorted(emitting))}")
         if name not in emitting:
             raise typer.BadParameter(
-                f"stage {name!r} emits nothing, so it has no results; write an 'emit' beside it, or choose one of: "
+                f"stage {name!r} emits nothing, so it has no results; add an 'emit' to it, or choose one of: "
                 + ", ".join(sorted(emitting))
             )
 
@@ -324,7 +343,7 @@ def _slice_records(text: str) -> int | None:
     if text == "all":
         return None
     if not text.isascii() or not text.isdigit() or not int(text):
-        raise typer.BadParameter(f"--slice: {text!r} is no number of records; write a number from 1 on, or all")
+        raise typer.BadParameter(f"--slice: {text!r} isn't a number of records; pass a number of at least 1, or all")
     return int(text)
 
 
@@ -338,15 +357,15 @@ def _files(pipeline: CheckedPipeline, given: list[str]) -> dict[str, Path]:
             stream, file = streams[0], text
             if len(streams) > 1:
                 raise typer.BadParameter(
-                    f"--input: {text!r} names no stream, and the pipeline reads several; write {streams[0]}={text}"
+                    f"--input: {text!r} names no stream, and the pipeline reads several; pass {streams[0]}={text}"
                 )
         if stream in files:
             raise typer.BadParameter(
-                f"--input: the records of stream {stream} are named twice; name one file for each stream"
+                f"--input: the records of stream {stream} are named twice; pass one file for each stream"
             )
         files[stream] = Path(file)
         if file != "-" and files[stream].is_dir():
-            raise typer.BadParameter(f"--input: {file} is a directory; name a file of records")
+            raise typer.BadParameter(f"--input: {file} is a directory; pass a file of records")
     return files
 
 
@@ -376,7 +395,7 @@ def _line(result: DeskResult, ids: bool) -> str:
 
 
 class _Shown:
-    """What is shown to people at the end: the first results of each stage, the first dead letters, and how many there are."""
+    """Output for people at the end of a run: the first results of each stage, the first dead letters, and their numbers."""
 
     def __init__(self) -> None:
         self._results: dict[str, list[dict[str, Any]]] = defaultdict(list)

@@ -11,15 +11,15 @@ from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import show
 
-lookup_app = typer.Typer(help="Lookups: tables by whose key records are enriched.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="The lookup's name.")]
+lookup_app = typer.Typer(help="Lookups: tables that enrich records by key.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="Name of the lookup.")]
 
 
 @lookup_app.command("list", epilog="Example: strandline lookup list")
 def list_lookups(
     data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """All lookups, one a line."""
+    """List all lookups."""
     with connect(data_dir, url, token_file) as client:
         answer = client.get("/v1/lookups")
     show(answer, as_json, lambda: [display.lookups_table(answer["lookups"])])
@@ -29,7 +29,7 @@ def list_lookups(
 def show_lookup(
     name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """One lookup: fields, key, versions, and the jobs that need it."""
+    """Show the fields, the key, the versions, and the jobs of a lookup."""
     with connect(data_dir, url, token_file) as client:
         answer = client.lookup(name)
     show(answer, as_json, lambda: display.lookup_tables(answer))
