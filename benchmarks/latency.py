@@ -82,7 +82,7 @@ def measure_latency(stack: Stack, warm_up_s: int, seconds: int, console: Console
     stack.start_elasticsearch()
     stack.migrate_ledger()
     stack.start_control()
-    stack.start_http_gateway()
+    stack.start_gateway("http")
     control = ControlClient(stack.addresses.api_url)
     control.apply(DOCUMENTS.encode(), "latency.yaml")
     control.wait_for_job(JOB, lambda job: job["state"] == "running", "running", _DEADLINE_S)

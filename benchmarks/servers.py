@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -24,4 +23,4 @@ def free_offset() -> int:
     """What to add to every port of a stack so that all are free now."""
     offsets = list(range(2_000, 23_000, 20))
     random.shuffle(offsets)  # another run may look at the same moment
-    return next(offset for offset in offsets if all(is_free(port) for port in asdict(Ports.moved(offset)).values()))
+    return next(offset for offset in offsets if all(is_free(port) for port in Ports.moved(offset).all().values()))

@@ -25,9 +25,9 @@ _LOAD, _RESPONDER = "benchmarks.ingest.http_load", "benchmarks.ingest.responder"
 
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
     """Measure each case at full and at half load. Raises RuntimeError when a record that was answered is not in the topic."""
-    stack.start_http_gateway()
+    stack.start_gateway("http")
     pids = PidFile(stack.data_dir).all()
-    gateway = ["--port", str(stack.ports.http)]
+    gateway = ["--port", str(stack.ports.gateways["http_port"])]
     gateway += ["--gateway-pid", str(pids["gateway-http"]), "--kafka-pid", str(pids["kafka"])]
     found: list[Measured] = []
     for name, form, stream, connections, goal in CASES:

@@ -22,9 +22,9 @@ CASES = (
 
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
     """Measure at full and at half load. Raises RuntimeError when a record that was acknowledged is not in the topic."""
-    stack.start_mqtt_listener()
+    stack.start_gateway("mqtt-listener")
     pids = PidFile(stack.data_dir).all()
-    gateway = ["--port", str(stack.ports.mqtt_listener)]
+    gateway = ["--port", str(stack.ports.gateways["mqtt_listener_port"])]
     gateway += ["--gateway-pid", str(pids["gateway-mqtt-listener"]), "--kafka-pid", str(pids["kafka"])]
     found: list[Measured] = []
     for name, stream in CASES:

@@ -128,20 +128,12 @@ REST_OPERATIONS: dict[str, Need] = {
 PAGE_OPERATIONS: dict[str, Need] = {"GET /": Need.OPEN, "GET /console/{name}": Need.OPEN}
 """Requests for the files of the console, which contain no data."""
 
-GATEWAY_ACTIONS: dict[str, Need] = {
+GATEWAY_PAGES: dict[str, Need] = {
     "GET /healthz": Need.OPEN,
     "GET /readyz": Need.OPEN,
     "GET /metrics": Need.METRICS,
-    "POST /v1/streams/{stream}/records": Need.WRITE,
-    "POST /api/v2/write": Need.WRITE,
-    "POST /write": Need.WRITE,
-    "POST /v1/streams/{stream}/otlp/v1/metrics": Need.WRITE,
-    "POST /v1/streams/{stream}/prometheus/write": Need.WRITE,
-    "MQTT PUBLISH": Need.WRITE,
-    "UDP DATAGRAM": Need.WRITE,
 }
-"""Each action of the gateways -> what it needs. TCP, and UDP without `hmac`, know no principals: who reaches their ports may
-write."""
+"""Pages that each gateway serves -> what they need. `Gateway.actions` has the requests of senders."""
 
 _ROLES = (Role.METRICS, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 _ROLE_OF_NEED = {

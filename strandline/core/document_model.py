@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from strandline.core.described import Described, docstrings_of
 from strandline.core.documents import KINDS, Path, YamlDocument, did_you_mean
-from strandline.core.errors import PROBLEMS_MAX, InvalidDocument, Problem
+from strandline.core.errors import PROBLEMS_MAX, InvalidDocument
 
 _IS_STORED = "is_stored"
 
@@ -47,8 +47,16 @@ class DocumentModel(Described, BaseModel):
         try:
             return cls.model_validate(document.data, context={_IS_STORED: is_stored})
         except ValidationError as error:
-            found = (problem for detail in error.errors() for problem in _problems(cls, document, detail))
+            found = (document.problem(*one) for detail in error.errors() for one in _problems(cls, detail))
             raise InvalidDocument(first_problems(found)) from error
+
+    @classmethod
+    def problems_in(cls, data: object) -> Iterator[tuple[Path, str]]:
+        """Yield each problem of a part of a document: its path in the part, and a sentence."""
+        try:
+            cls.model_validate(data)
+        except ValidationError as error:
+            yield from (one for detail in error.errors() for one in _problems(cls, detail))
 
     @classmethod
     def from_document(cls, data: dict[str, object]) -> Self:
@@ -158,12 +166,12 @@ def word_or_mapping(value: object) -> str:
     return WORD if isinstance(value, str) else MAPPING
 
 
-def _problems(model: type[DocumentModel], document: YamlDocument, detail: ErrorDetails) -> list[Problem]:
+def _problems(model: type[DocumentModel], detail: ErrorDetails) -> list[tuple[Path, str]]:
     path = tuple(part for part in detail["loc"] if part not in _NO_PLACES)
     error = detail.get("ctx", {}).get("error")
     if isinstance(error, ContradictionError):
-        return [document.problem((*path, *inner), message) for inner, message in error.found]
-    return [document.problem(path, str(error) if error else _sentence(model, path, detail))]
+        return [((*path, *inner), message) for inner, message in error.found]
+    return [(path, str(error) if error else _sentence(model, path, detail))]
 
 
 def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> str:

@@ -31,6 +31,7 @@ from strandline.example.fleet import SITES, TICK_MS, Fleet
 from strandline.example.sender import EventClock, FleetSender
 from strandline.example.view import Places, account, plain_line, render, where_to_look
 from strandline.example.watch import Facts, ResultsReader, Watch
+from strandline.ingest.registry import own_gateway
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.client import Answer, ControlClient, authorization
 from strandline.services.embedded.addresses import STACK_FILE, STACK_USER, read_stack
@@ -123,8 +124,8 @@ def run_example(
                 "127.0.0.1",
                 port_offset,
                 {
-                    "mqtt": f"http://127.0.0.1:{stack.ports.mqtt_gateway_health}",
-                    "udp": f"http://127.0.0.1:{stack.ports.udp_gateway_health}",
+                    name: f"http://127.0.0.1:{stack.ports.gateways[own_gateway(name).pages_port.setting]}"
+                    for name in ("mqtt", "udp")
                 },
                 stack.addresses.elasticsearch_url,
                 option=f"--data-dir {stack.data_dir}",

@@ -226,7 +226,7 @@ def require_loopback_only(offset: int) -> None:
         except OSError:
             pytest.skip("this machine has no address but loopback")
         address = probe.getsockname()[0]
-    for port in vars(Ports.moved(offset)).values():
+    for port in Ports.moved(offset).all().values():
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((address, port), timeout=5)
 

@@ -20,7 +20,7 @@ import pytest
 
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings, client_options
+from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings, client_options
 from strandline.ingest.mqtt.client import MqttClient
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin

@@ -26,6 +26,7 @@ from strandline.access.rights import REST_OPERATIONS
 from strandline.access.signing import sign
 from strandline.access.tokens import digest_of, read_token
 from strandline.core.settings import secret_names
+from strandline.ingest.registry import own_gateways
 from strandline.log.kafka_connection import consumer_settings, librdkafka
 from strandline.services.embedded.addresses import Ports
 from strandline.services.processes.pids import PidFile
@@ -293,7 +294,7 @@ def use_everything(stack: Deployment) -> None:
     as_admin, as_sensor = ({"Authorization": f"Bearer {one}"} for one in (admin, sensor))
     strangers = [{"Authorization": f"Bearer {planted['wrong_token']}"}, httpx.Headers()]
     control = httpx.Client(base_url=f"http://127.0.0.1:{ports.control}", timeout=60, trust_env=False)
-    http = httpx.Client(base_url=f"http://127.0.0.1:{ports.http}", timeout=60, trust_env=False)
+    http = httpx.Client(base_url=f"http://127.0.0.1:{ports.gateways['http_port']}", timeout=60, trust_env=False)
 
     def ask(client: httpx.Client, method: str, path: str, headers: Mapping[str, str], **more: Any) -> int:
         answer = client.request(method, path, headers=headers, **more)
@@ -333,7 +334,7 @@ def use_everything(stack: Deployment) -> None:
         lines = [line for line in text.splitlines() if line.startswith(name) and all(one in line for one in wanted)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
-    pages = ports.udp_gateway_health
+    pages = ports.gateways["udp_pages_port"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
 
         def confirmed() -> float:
@@ -352,8 +353,8 @@ def use_everything(stack: Deployment) -> None:
         assert browser.recv(100).startswith(b"error http")
 
     publish(stack.secured, [{"n": 4}])
-    assert mqtt_login(ports.mqtt_listener, "sensor", sensor) == "Success"
-    assert mqtt_login(ports.mqtt_listener, "sensor", planted["wrong_password"]) != "Success"
+    assert mqtt_login(ports.gateways["mqtt_listener_port"], "sensor", sensor) == "Success"
+    assert mqtt_login(ports.gateways["mqtt_listener_port"], "sensor", planted["wrong_password"]) != "Success"
     wait_until(
         lambda: {(one.get("authorization"), one.get("x-api-key")) for one in stack.device.asked},
         lambda asked: (planted["poll_secrets"], planted["poll_file"]) in asked,
@@ -371,8 +372,7 @@ def use_everything(stack: Deployment) -> None:
         if method == "GET" and "{" not in path:
             for headers in (as_admin, *strangers):
                 ask(control, "GET", path, headers)
-    for port in (ports.http, ports.mqtt_gateway_health, ports.udp_gateway_health, ports.mqtt_listener_health,
-                 ports.tcp_gateway_health, ports.poll_gateway_health):  # fmt: skip
+    for port in (ports.gateways[gateway.pages_port.setting] for gateway in own_gateways().values()):
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
             for headers in (as_admin, *strangers):
                 ask(client, "GET", "/metrics", headers)
@@ -431,7 +431,7 @@ def use_what_is_wrong(stack: Deployment) -> None:
         module = "strandline.ingest.poll.gateway" if name == "POLL_SECRETS" else ""
         ended = stack.run("doctor", "--json", module=module, **changed)
         assert ended.returncode == 1, (name, ended.stdout)
-    for module in ("control", "ingest.http.gateway", "ingest.sockets.udp_gateway", "ingest.poll.gateway"):
+    for module in ("control", "ingest.http.gateway", "ingest.udp.gateway", "ingest.poll.gateway"):
         name = f"strandline.{module}" if "." in module else f"strandline.services.{module}"
         ended = stack.run(module=name, LEDGER_PASSWORD_FILE=None, LEDGER_PASSWORD=planted["wrong_password"])
         assert ended.returncode == 1 and "STRANDLINE_LEDGER_PASSWORD" in ended.stderr, ended.stderr

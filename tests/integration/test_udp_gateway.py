@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strandline.access.tokens import make_token
-from strandline.ingest.sockets.udp_gateway import receive_buffer_errors
+from strandline.ingest.udp.gateway import receive_buffer_errors
 from tests.support.gateways import RECORD_BYTES_MAX, GatewayProcess
 from tests.support.ports import free_port
 from tests.support.tokens import secret_of
@@ -202,7 +202,7 @@ def test_stopping_persists_what_has_arrived_and_ends_with_0(kafka, tmp_path):
 
 def test_a_taken_port_of_the_pages_is_one_clear_sentence(gateway, tmp_path):
     ended = subprocess.run(
-        [sys.executable, "-m", "strandline.ingest.sockets.udp_gateway"],
+        [sys.executable, "-m", "strandline.ingest.udp.gateway"],
         env=gateway.environment | {"STRANDLINE_DATA_DIR": str(tmp_path)},
         capture_output=True, text=True, timeout=stretched(60), check=False,
     )  # fmt: skip

@@ -124,7 +124,7 @@ def platform(servers: Stack, kafka: str, elasticsearch: str, class_archive: None
     """The running platform, shared by all tests of a run: each uses names of its own."""
     servers.migrate_ledger()
     servers.start_control()
-    servers.start_http_gateway()
+    servers.start_gateway("http")
     platform = Platform(servers)
     _STARTED.append(platform)
     yield platform

@@ -14,7 +14,6 @@ import random
 import socket
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import asdict
 
 from strandline.services.embedded.addresses import Ports
 
@@ -45,7 +44,7 @@ def free_ports(count: int) -> list[int]:
 def free_port_offset() -> int:
     """Return a `--port-offset` at which all ports of a stack are free, and that no other test process gets."""
     for offset in random.sample(_OFFSETS, len(_OFFSETS)):
-        if _claim(asdict(Ports.moved(offset)).values()):
+        if _claim(Ports.moved(offset).all().values()):
             return offset
     raise RuntimeError("no free ports for a stack; stop the stacks that earlier test runs left behind")
 

@@ -18,14 +18,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-MODULES = {
-    "http": "strandline.ingest.http.gateway",
-    "mqtt": "strandline.ingest.mqtt.bridge",
-    "tcp": "strandline.ingest.sockets.tcp_gateway",
-    "poll": "strandline.ingest.poll.gateway",
-    "udp": "strandline.ingest.sockets.udp_gateway",
-    "mqtt_listener": "strandline.ingest.mqtt.server",
-}
+from strandline.ingest.registry import own_gateways
+
+MODULES = {name.replace("-", "_"): gateway.module for name, gateway in own_gateways().items()}
 """The gateway of each protocol."""
 WARM = multiprocessing.get_context("forkserver")
 WARM.set_forkserver_preload([__name__, "pytest", *MODULES.values()])

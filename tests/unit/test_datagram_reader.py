@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
-from strandline.ingest.sockets.udp_gateway import kernel_drops, receive_buffer_errors
+from strandline.ingest.udp.datagram_reader import DATAGRAMS_MAX, DatagramReader
+from strandline.ingest.udp.gateway import kernel_drops, receive_buffer_errors
 
 
 def pair(family: socket.AddressFamily, host: str) -> tuple[socket.socket, socket.socket]:

@@ -23,7 +23,8 @@ from strandline.core.errors import (
 )
 from strandline.core.settings import Settings
 from strandline.ingest.append.attempts import Decision, Question, Questions
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings
+from strandline.ingest.mqtt.broker_check import check_broker
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.schema import HEAD
 from strandline.log.admin import KafkaAdmin
@@ -42,7 +43,6 @@ from strandline.services.doctor.machine import (
     of_room,
     of_spools,
 )
-from strandline.services.doctor.mqtt_broker import check_mqtt
 from strandline.services.doctor.schema_registry import check_registry
 from strandline.services.doctor.sinks import check_sink
 from strandline.services.doctor.sql_sources import check_sql_sources
@@ -537,16 +537,17 @@ class Broker:
 )
 def test_what_an_mqtt_broker_answers(answer: bytes, said: str | None) -> None:
     broker = Broker(answer)
-    found = bad(check_mqtt(MqttBridgeSettings(mqtt_url=broker.url, mqtt_version="3.1.1"), timeout_s=0.5))
+    settings = MqttBridgeSettings(mqtt_url=broker.url, mqtt_version="3.1.1")
+    (finding,) = check_broker(settings, timeout_s=0.5)
     broker.close()
-    assert [said in sentence for _, sentence in found if said] == ([True] if said else [])
-    assert len(found) == (said is not None)
+    assert bool(finding.remedy) == (said is not None)
+    assert said is None or said in finding.sentence
 
 
 def test_an_mqtt_broker_that_is_not_there_or_misnamed_is_one_finding() -> None:
-    ((_, sentence),) = bad(check_mqtt(MqttBridgeSettings(mqtt_url=f"mqtt://127.0.0.1:{free_port()}")))
+    ((sentence, _),) = check_broker(MqttBridgeSettings(mqtt_url=f"mqtt://127.0.0.1:{free_port()}"))
     assert "no connection to mqtt://127.0.0.1" in sentence
-    ((_, sentence),) = bad(check_mqtt(MqttBridgeSettings(mqtt_url="http://me:planted@there")))
+    ((sentence, _),) = check_broker(MqttBridgeSettings(mqtt_url="http://me:planted@there"))
     assert "STRANDLINE_MQTT_URL" in sentence and "planted" not in sentence
 
 

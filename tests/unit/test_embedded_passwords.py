@@ -16,7 +16,7 @@ from rich.console import Console
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import Settings
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings
 from strandline.log.kafka_connection import aiokafka, librdkafka
 from strandline.processing.notebook.request import request_of
 from strandline.results.elasticsearch_client import is_of_settings, login_of

@@ -15,12 +15,13 @@ from strandline.core.host_names import is_loopback
 from strandline.core.settings import Settings
 from strandline.ingest.gateway.process import open_resources
 from strandline.ingest.http import gateway as http_gateway
-from strandline.ingest.mqtt.server import MqttServerSettings
 from strandline.ingest.mqtt.server import serve as serve_mqtt
-from strandline.ingest.sockets.tcp_gateway import TcpSettings
-from strandline.ingest.sockets.tcp_gateway import serve as serve_tcp
-from strandline.ingest.sockets.udp_gateway import UdpSettings
-from strandline.ingest.sockets.udp_gateway import serve as serve_udp
+from strandline.ingest.mqtt.server_settings import MqttServerSettings
+from strandline.ingest.tcp.gateway import serve as serve_tcp
+from strandline.ingest.tcp.settings import TcpSettings
+from strandline.ingest.udp.entry import GATEWAY as UDP
+from strandline.ingest.udp.gateway import serve as serve_udp
+from strandline.ingest.udp.settings import UdpSettings
 from strandline.services import control
 from tests.support.waiting import stretched
 
@@ -92,12 +93,12 @@ def test_logins_close_a_door_that_asks_for_them_and_an_operators_word_opens_any(
 
 
 def test_with_tokens_the_pages_of_a_gateway_may_be_reached_by_others(tmp_path: Path) -> None:
-    settings = Settings(
+    settings = UdpSettings(
         data_dir=tmp_path, ledger_url=f"sqlite:///{tmp_path / 'ledger.sqlite'}", http_host=WIDE, auth="tokens"
     )
 
     async def run() -> None:
-        async with open_resources(settings, "test", 1) as resources:
+        async with open_resources(settings, UDP) as resources:
             assert resources.doorkeeper is not None
 
     asyncio.run(run())

@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -31,15 +30,15 @@ def test_processes_that_ask_at_the_same_time_get_different_ports() -> None:
         assert one.stdout is not None
         single, offsets = json.loads(one.stdout.readline())
         ports += single
-        ports += [port for offset in offsets for port in asdict(Ports.moved(offset)).values()]
+        ports += [port for offset in offsets for port in Ports.moved(offset).all().values()]
     for one in running:
         one.communicate()
-    assert len(ports) == len(set(ports)) == 4 * (200 + 10 * len(asdict(Ports())))
+    assert len(ports) == len(set(ports)) == 4 * (200 + 10 * len(Ports().all()))
 
 
 def test_a_port_is_below_those_that_the_kernel_gives_to_connections() -> None:
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    highest = max(asdict(Ports.moved(claimed._OFFSETS[-1])).values())
+    highest = max(Ports.moved(claimed._OFFSETS[-1]).all().values())
     assert highest < claimed._FIRST < claimed._AFTER <= first
 
 

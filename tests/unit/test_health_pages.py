@@ -11,13 +11,14 @@ import pytest
 from prometheus_client import Counter
 
 from strandline.core.errors import InvalidSettings, LogUnavailable, StackError
-from strandline.core.settings import Settings
 from strandline.ingest.gateway import health_pages, process
 from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
 from strandline.ingest.gateway.serving import http_connection
 from strandline.ingest.gateway.serving.http_request import Request
+from strandline.ingest.udp.entry import GATEWAY as UDP
+from strandline.ingest.udp.settings import UdpSettings
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.trust import Trust
 from tests.support.ports import free_port
@@ -60,10 +61,10 @@ def look(script: Callable[[Ask, ToldLog, IngestMetrics], Awaitable[None]], *name
         async def page(method: str, path: str, host: str = "localhost") -> tuple[bytes, bytes]:
             return await ask(port, f"{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
 
-        async with serve_health_pages(Settings(), port, resources):
+        async with serve_health_pages(UdpSettings(udp_pages_port=port), UDP, resources):
             await script(page, log, metrics)
             with pytest.raises(StackError, match=str(port)):
-                async with serve_health_pages(Settings(), port, resources):
+                async with serve_health_pages(UdpSettings(udp_pages_port=port), UDP, resources):
                     pass
 
     asyncio.run(run())
@@ -146,13 +147,18 @@ def test_what_is_not_http_is_answered_with_400(monkeypatch: pytest.MonkeyPatch) 
 def test_the_pages_may_stand_behind_tls(tmp_path: Path) -> None:
     """Whoever has a certificate of the authority sees them; who has none, or speaks no TLS, does not."""
     made = make_dev_certificates(tmp_path)
-    settings = Settings(pages_tls_certificate=made.server, pages_tls_key=made.server_key, pages_tls_client_ca=made.ca)
+    port = free_port()
+    settings = UdpSettings(
+        udp_pages_port=port,
+        pages_tls_certificate=made.server,
+        pages_tls_key=made.server_key,
+        pages_tls_client_ca=made.ca,
+    )
 
     async def run() -> None:
-        port = free_port()
         resources = GatewayResources(ToldLog(), None, IngestMetrics("test"), HostNames(), 1_000, asyncio.Event())  # type: ignore[arg-type]
         with_certificate = Trust(made.ca, made.client, made.client_key).context()
-        async with serve_health_pages(settings, port, resources):
+        async with serve_health_pages(settings, UDP, resources):
             async with httpx.AsyncClient(verify=with_certificate, trust_env=False) as client:
                 assert (await client.get(f"https://127.0.0.1:{port}/metrics")).status_code == 200
             for trust, url in ((Trust(made.ca).context(), "https"), (with_certificate, "http")):
@@ -166,7 +172,7 @@ def test_the_pages_may_stand_behind_tls(tmp_path: Path) -> None:
 def test_a_key_of_the_pages_without_a_certificate_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         resources = GatewayResources(ToldLog(), None, IngestMetrics("test"), HostNames(), 1_000, asyncio.Event())  # type: ignore[arg-type]
-        async with serve_health_pages(Settings(pages_tls_key=tmp_path / "key.pem"), free_port(), resources):
+        async with serve_health_pages(UdpSettings(pages_tls_key=tmp_path / "key.pem"), UDP, resources):
             pass
 
     with pytest.raises(InvalidSettings, match="STRANDLINE_PAGES_TLS_CERTIFICATE is not; set it"):

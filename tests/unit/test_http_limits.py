@@ -153,8 +153,8 @@ LISTENERS = {
     "ingest/gateway/process.py",
     "ingest/gateway/serving/http_server.py",
     "ingest/mqtt/server.py",
-    "ingest/sockets/tcp_gateway.py",
-    "ingest/sockets/udp_gateway.py",
+    "ingest/tcp/gateway.py",
+    "ingest/udp/gateway.py",
     "services/control.py",
     "services/embedded/preflight.py",
 }

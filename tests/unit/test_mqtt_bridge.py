@@ -16,7 +16,8 @@ from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.mqtt import bridge, client
-from strandline.ingest.mqtt.bridge import HELD_BYTES_MAX, MqttBridge, MqttBridgeSettings, client_options
+from strandline.ingest.mqtt.bridge import HELD_BYTES_MAX, MqttBridge
+from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings, client_options
 from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient
 from strandline.ingest.mqtt.decoder import Publish
 from strandline.ingest.mqtt.wire import PublishProperties

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from strandline.core.errors import InvalidDocument, InvalidSettings
 from strandline.core.streams.stream import StreamSpec
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings, client_options, covers, widest
+from strandline.ingest.mqtt.bridge import covers, widest
+from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings, client_options
 
 LEVELS = ("a", "b", "")
 TOPICS = ["/".join(levels) for depth in (1, 2, 3, 4) for levels in itertools.product(LEVELS, repeat=depth)]

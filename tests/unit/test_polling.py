@@ -31,9 +31,10 @@ from strandline.ingest.poll import asking as asking_module
 from strandline.ingest.poll import gateway as gateway_module
 from strandline.ingest.poll.addresses import AllowedHosts, NotAllowed, resolve
 from strandline.ingest.poll.asking import Asker, AskFailed, BytesRoom, Reply, _Reading
-from strandline.ingest.poll.gateway import PollGateway, PollSettings, Secrets
+from strandline.ingest.poll.gateway import PollGateway, Secrets
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools, _retry_after_s
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
+from strandline.ingest.poll.settings import PollSettings
 from strandline.ingest.poll.validators import Validators, name_of
 from tests.support.waiting import stretched, wait_until_async
 from tests.unit.test_http_answers import ToldWriter

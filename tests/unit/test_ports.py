@@ -12,7 +12,8 @@ from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
-from strandline.ingest.sockets.udp_gateway import UdpSettings, open_sockets
+from strandline.ingest.udp.gateway import open_sockets
+from strandline.ingest.udp.settings import UdpSettings
 
 METRICS = IngestMetrics("tcp")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -113,7 +112,7 @@ def test_taken_port_is_named_with_its_purpose() -> None:
         port = other.getsockname()[1]
         assert not preflight.is_free(port)
         with pytest.raises(StackError, match=rf"port {port} on 127\.0\.0\.1, meant for Kafka, is taken.*--port-offset"):
-            preflight.require_free_ports(Ports(kafka=port))
+            preflight.require_free_ports(Ports(kafka=port), ["kafka"])
     assert preflight.is_free(port)
 
 
@@ -128,9 +127,9 @@ def test_only_the_ports_of_the_parts_to_start_must_be_free() -> None:
 
 
 def test_every_port_belongs_to_a_part_of_the_stack(tmp_path: Path) -> None:
-    fields = [name for of_part in preflight._PORTS.values() for name in of_part]
-    assert sorted(fields) == sorted(asdict(Ports()))
-    assert set(preflight._PORTS) == set(Stack(Settings(), tmp_path, 0, Console(quiet=True)).parts)
+    known = preflight.ports_of_parts()
+    assert sorted(name for of_part in known.values() for name in of_part) == sorted(Ports().all())
+    assert set(known) == set(Stack(Settings(), tmp_path, 0, Console(quiet=True)).parts)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,9 @@ def test_offset_out_of_range_is_refused(offset: int) -> None:
 
 def test_every_port_moves() -> None:
     assert Ports.moved(-859).mqtt == 1024 and Ports.moved(56_235).elasticsearch_transport == 65_535
-    assert Ports.moved(100) == Ports(9192, 9193, 9300, 9400, 1983, 8180, 8181, 1984, 8184, 8185, 8186, 8187, 8188)
+    ports = Ports.moved(100)
+    assert ports == Ports(9192, 9193, 9300, 9400, 1983, 8180, ports.gateways)
+    assert sorted(ports.gateways.values()) == [1984, 8181, 8184, 8185, 8186, 8187, 8188]
 
 
 def test_little_room_is_told(tmp_path: Path) -> None:

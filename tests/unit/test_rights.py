@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.rights import ANYONE, GATEWAY_ACTIONS, REST_OPERATIONS, Need, Principal, may, require
+from strandline.access.rights import ANYONE, REST_OPERATIONS, Need, Principal, may, require
 from strandline.core.errors import Forbidden
 from strandline.core.host_names import HEALTH_PATHS
 from strandline.ingest.gateway.health_pages import HostNames
@@ -19,6 +19,7 @@ from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
 from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request
 from strandline.ingest.http.gateway import HttpGateway
+from strandline.ingest.registry import gateway_actions
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role
 from strandline.log.kafka_status import StoredDeadLetter
@@ -212,6 +213,7 @@ def ask_gateway(
     return asyncio.run(run())
 
 
+GATEWAY_ACTIONS = gateway_actions()
 URL_OF_ACTION = {
     "GET /healthz": "/healthz",
     "GET /metrics": "/metrics",

@@ -18,8 +18,8 @@ from strandline.access.signing import COUNTER_MAX, SIGNATURE_BYTES, is_signed_by
 from strandline.access.tokens import digest_of, signing_key_of
 from strandline.core.errors import InvalidDocument, StackError
 from strandline.core.streams.stream import StreamSpec
-from strandline.ingest.sockets.counters import COUNTERS_FILE, WINDOW_COUNTERS, Counters
-from strandline.ingest.sockets.signed_senders import SignedSenders
+from strandline.ingest.udp.counters import COUNTERS_FILE, WINDOW_COUNTERS, Counters
+from strandline.ingest.udp.signed_senders import SignedSenders
 from strandline.ledger.states import TokenRow
 from tests.support.tokens import ToldBook
 

@@ -20,8 +20,10 @@ from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import FILES_BESIDE_CONNECTIONS, GatewayResources
-from strandline.ingest.sockets import tcp_connection, tcp_gateway
-from strandline.ingest.sockets.tcp_gateway import TcpGateway, TcpSettings
+from strandline.ingest.tcp import connection as tcp_connection
+from strandline.ingest.tcp import gateway as tcp_gateway
+from strandline.ingest.tcp.gateway import TcpGateway
+from strandline.ingest.tcp.settings import TcpSettings
 from strandline.log.record_key import Record
 from strandline.services.certificates import DevCertificates, make_dev_certificates
 from tests.support.ports import free_port

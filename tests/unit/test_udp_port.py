@@ -10,8 +10,8 @@ from strandline.ingest.append.limits import RECORD_OVERHEAD_BYTES, BytesInFlight
 from strandline.ingest.append.outcome import Accepted
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender
-from strandline.ingest.sockets.records_waiting import RecordsWaiting
-from strandline.ingest.sockets.udp_gateway import UdpPort
+from strandline.ingest.udp.gateway import UdpPort
+from strandline.ingest.udp.records_waiting import RecordsWaiting
 from tests.support.waiting import wait_until_async
 
 DATAGRAM = b"x" * 1_000

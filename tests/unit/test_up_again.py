@@ -80,7 +80,8 @@ def test_what_is_missing_is_started_and_reported(data_dir: Path, monkeypatch: py
     monkeypatch.setattr(stack, "stop_part", lambda *_: None)
     monkeypatch.setattr(preflight, "require_free_ports", lambda *_: None)
     started: list[str] = []
-    for name, method in (("mqtt", "start_mqtt"), ("gateway-udp", "start_udp_gateway"), (WATCHER, "start_watcher")):
+    monkeypatch.setattr(Stack, "start_gateway", lambda _, name: started.append(f"gateway-{name}"))
+    for name, method in (("mqtt", "start_mqtt"), (WATCHER, "start_watcher")):
         monkeypatch.setattr(Stack, method, lambda _, name=name: started.append(name))
     text = printed(data_dir)
     assert started == ["mqtt", "gateway-udp", WATCHER]

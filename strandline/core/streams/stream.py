@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, create_model, field_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+    field_validator,
+)
 
 from strandline.core.document_model import DocumentModel, is_stored, shown
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, Retention, names_alike
@@ -26,6 +35,9 @@ from strandline.core.streams.format_registry import (
 )
 from strandline.core.streams.metadata import MetadataName
 from strandline.core.streams.shapes import Explode, ShapeSpec
+
+GATEWAYS_MAX = 20
+GatewayName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$")]
 
 
 def _known_format(name: str, info: ValidationInfo) -> str:
@@ -116,6 +128,8 @@ class StreamSpec(_FormatOptions):
     """URLs that are asked again and again; one alone may stand there without the list."""
     tcp: TcpSpec | None = None
     """A TCP port that flows into this stream, one record a line."""
+    gateways: dict[GatewayName, dict[str, JsonValue]] = Field(default_factory=dict, max_length=GATEWAYS_MAX)
+    """Gateways of packages that write into this stream: name -> what the gateway needs, as `{acme: {port: 5514}}`."""
 
     @property
     def form(self) -> StreamFormat:
@@ -205,6 +219,9 @@ class StreamSpec(_FormatOptions):
             yield ("udp", "port"), f"UDP port {self.udp.port}"
         if self.tcp is not None:
             yield ("tcp", "port"), f"TCP port {self.tcp.port}"
+        for name, section in self.gateways.items():
+            if (port := section.get("port")) is not None:
+                yield ("gateways", name, "port"), f"port {port} of the gateway {name}"
 
     @field_validator("poll", mode="before")
     @classmethod

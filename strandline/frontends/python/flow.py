@@ -58,6 +58,7 @@ class StreamFields(TypedDict, total=False):
     udp: Mapping[str, Any]
     tcp: Mapping[str, Any]
     poll: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    gateways: Mapping[str, Mapping[str, Any]]
 
 
 class PipelineFields(TypedDict, total=False):

@@ -13,7 +13,7 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.rights import GATEWAY_ACTIONS
+from strandline.access.rights import GATEWAY_PAGES
 from strandline.core.errors import StrandlineError, TransientError
 from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, is_address, is_own_page
 from strandline.ingest.gateway.admission import refusal_of, require_right
@@ -106,7 +106,7 @@ class HealthPages:
         if request.path == _METRICS_PATH:
             if self._doorkeeper is not None:
                 try:
-                    await require_right(self._doorkeeper, request, GATEWAY_ACTIONS["GET /metrics"], "read the metrics")
+                    await require_right(self._doorkeeper, request, GATEWAY_PAGES["GET /metrics"], "read the metrics")
                 except StrandlineError as error:
                     return problem(refusal_of(error), request.path)
             return Answer(200, generate_latest(self._registry), CONTENT_TYPE_LATEST.encode())

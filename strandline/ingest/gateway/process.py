@@ -26,6 +26,7 @@ from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.writer import LogWriter
+from strandline.ingest.gateway.contract import Gateway
 from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.left_spools import open_writer_disks
 from strandline.ingest.gateway.metrics import IngestMetrics
@@ -93,27 +94,25 @@ class GatewayResources:
 @asynccontextmanager
 async def open_resources(
     settings: Settings,
-    protocol: str,
-    port: int,
+    gateway: Gateway,
     confirm_timeout_s: float | None = None,
     *,
     checks_signatures: bool = False,
 ) -> AsyncIterator[GatewayResources]:
     """Open the ledger and the writer; close them when all that was appended is confirmed.
 
-    `port` is the one on which this process answers HTTP. No other process on this machine has it, so it names the writer.
-    Spools that writers of this protocol and port left in the data directory are emptied into the log, too.
+    The port of the health pages is in the id of the writer, because no other process on this machine has it. Spools that writers
+    of this gateway and port left in the data directory are emptied into the log.
     `confirm_timeout_s` is for gateways whose senders don't wait for an answer as those of HTTP do.
 
     Raises InvalidSettings when the port would be open to strangers, what opening the ledger raises, and StackError when another
     process has the writer's id or the spool can't be opened. Kafka may come later.
     """
-    what = "the HTTP gateway" if protocol == "http" else "the gateway's health pages"
-    require_closed(settings, settings.http_host, what, "STRANDLINE_HTTP_HOST", asks=True)
+    require_closed(settings, settings.http_host, gateway.pages_port.purpose, "STRANDLINE_HTTP_HOST", asks=True)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    metrics = IngestMetrics(protocol)
+    metrics = IngestMetrics(gateway.name)
     async with contextlib.AsyncExitStack() as stack:
         ledger = stack.enter_context(
             contextlib.closing(await asyncio.to_thread(GatewayLedger.open, settings.ledger_url))
@@ -126,9 +125,9 @@ async def open_resources(
         disks = await asyncio.to_thread(
             open_writer_disks,
             settings.data_dir,
-            protocol,
+            gateway.name,
             socket.gethostname(),
-            port,
+            port_of_pages(settings, gateway),
             spool_bytes_max=settings.spool_bytes_max,
         )
         metrics.show_spools([disk.spool for disk in disks])
@@ -155,17 +154,17 @@ async def open_resources(
             token_keys=token_keys,
             directory=disks[0].identity.directory,
         )
-    logger.info("the gateway has stopped", action="gateway_stopped", protocol=protocol)
+    logger.info("the gateway has stopped", action="gateway_stopped", protocol=gateway.name)
 
 
 @asynccontextmanager
-async def serve_health_pages(settings: Settings, port: int, resources: GatewayResources) -> AsyncIterator[None]:
+async def serve_health_pages(settings: Settings, gateway: Gateway, resources: GatewayResources) -> AsyncIterator[None]:
     """Serve the health pages of a gateway that takes no records by HTTP. Raises StackError when the port is taken, and
     InvalidSettings for certificates that can't be used."""
     tls = server_tls(
         settings.pages_tls_certificate, settings.pages_tls_key, settings.pages_tls_client_ca, "STRANDLINE_PAGES_TLS"
     )
-    listener = listen(settings.http_host, port, "serve its health pages")
+    listener = listen(settings.http_host, port_of_pages(settings, gateway), "serve its health pages")
     pages = HealthPages(
         resources.metrics.registry, resources.check_log, resources.host_names, doorkeeper=resources.doorkeeper
     )
@@ -175,6 +174,12 @@ async def serve_health_pages(settings: Settings, port: int, resources: GatewayRe
         yield
     finally:
         await server.stop(HEALTH_STOP_TIMEOUT_S)
+
+
+def port_of_pages(settings: Settings, gateway: Gateway) -> int:
+    """Return the port on which the gateway serves its health pages."""
+    port: int = getattr(settings, gateway.pages_port.setting)
+    return port
 
 
 def listen(host: str, port: int, purpose: str, setting: str = "another") -> socket.socket:

@@ -53,6 +53,7 @@ from strandline.ingest.gateway.serving.http_server import HttpServer
 from strandline.ingest.gateway.serving.tls_door import server_tls
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.http.dialect import Target
+from strandline.ingest.http.entry import GATEWAY
 from strandline.ingest.http.record_head import RecordHead, read_record_head
 from strandline.ingest.http.records_api import PATH_AFTER, PATH_BEFORE
 from strandline.ingest.http.request_headers import headers_named_by, with_key_of
@@ -292,7 +293,7 @@ async def serve(settings: Settings) -> None:
         settings.http_tls_certificate, settings.http_tls_key, settings.http_tls_client_ca, "STRANDLINE_HTTP_TLS"
     )
     with listen(host, port, "listen", "STRANDLINE_HTTP_PORT") as listener:
-        async with open_resources(settings, "http", port) as resources:
+        async with open_resources(settings, GATEWAY) as resources:
             server = HttpServer(
                 HttpGateway(resources, body_bytes_max=settings.http_body_bytes_max),
                 connections_max=connections_max("STRANDLINE_HTTP_CONNECTIONS_MAX", settings.http_connections_max),

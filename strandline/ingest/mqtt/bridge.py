@@ -12,22 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import ssl
 import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Any
 
 import structlog
 from prometheus_client import Counter, Gauge
-from pydantic import Field, SecretStr
 
-from strandline.core.errors import InvalidSettings, TransientError
-from strandline.core.settings import Settings
+from strandline.core.errors import TransientError
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.urls import without_credentials
 from strandline.ingest.append.limits import RECORDS_PER_TURN
@@ -35,12 +29,13 @@ from strandline.ingest.append.outcome import NOT_CONFIRMED
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
-from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient, MqttClientOptions
+from strandline.ingest.mqtt.bridge_entry import GATEWAY
+from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings, client_options
+from strandline.ingest.mqtt.client import BrokerUnavailable, Message, MqttClient
 from strandline.ingest.mqtt.headers import (
     TOPIC_BYTES_MAX,
     bytes_beside_payload,
     headers_of,
-    packet_bytes_max,
     properties_fit,
 )
 from strandline.ingest.mqtt.topics import TopicRoutes
@@ -55,37 +50,8 @@ messages in flight limits QoS 1 messages anyway."""
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 1.0
 REFUSED_AGAIN_S = 60.0
 """How soon the broker is asked again for filters that it has refused."""
-PORTS = {"mqtt": 1883, "mqtts": 8883}
 UNKNOWN_STREAM = "(unknown)"
 """Stands in the metrics for messages that no stream takes, or that are malformed."""
-
-
-class MqttBridgeSettings(Settings):
-    """The settings, and what only the MQTT bridge needs to know."""
-
-    mqtt_url: str = "mqtt://127.0.0.1:1883"
-    """URL of the broker that the MQTT bridge reads; `mqtts://` for TLS."""
-    mqtt_version: Literal["5", "3.1.1"] = "5"
-    """Version of MQTT: `5` or `3.1.1`."""
-    mqtt_client_id: str = ""
-    """Client id that names the session at the broker. No two gateways can have the same. Default: `strandline-HOST-PORT` with the
-    health port."""
-    mqtt_username: str | None = None
-    """User name for the broker."""
-    mqtt_password: SecretStr | None = None
-    """Password of the broker user."""
-    mqtt_ca_file: Path | None = None
-    """PEM file with the CA certificates that verify the broker. Default: the CAs of the machine."""
-    mqtt_share_group: str = Field(default="", pattern=r"^[^/+#]*$")
-    """Name of a group of bridges that share the messages."""
-    mqtt_session_expiry_s: int = Field(default=7 * 86_400, ge=0, le=0xFFFFFFFF)
-    """Seconds for which the broker keeps the session of a bridge that is away (MQTT 5)."""
-    mqtt_in_flight_max: int = Field(default=5_000, ge=1, le=65_535)
-    """Maximum number of messages that the broker can send before the first is acknowledged (MQTT 5)."""
-    mqtt_confirm_timeout_s: float = Field(default=10.0, gt=0)
-    """Seconds without a confirmation of Kafka, after which the bridge makes the broker send again."""
-    mqtt_pages_port: int = 8084
-    """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
 
 @dataclass
@@ -422,28 +388,6 @@ def covers(wide: str, narrow: str) -> bool:
     return wide.count("/") == narrow.count("/")
 
 
-def client_options(settings: MqttBridgeSettings) -> MqttClientOptions:
-    """Raises InvalidSettings."""
-    url = urlsplit(settings.mqtt_url)
-    if url.scheme not in PORTS or not url.hostname or url.path not in ("", "/"):
-        raise InvalidSettings(
-            f"STRANDLINE_MQTT_URL is {without_credentials(settings.mqtt_url)!r}; expected mqtt://HOST:PORT or mqtts://HOST:PORT"
-        )
-    password = settings.mqtt_password
-    return MqttClientOptions(
-        host=url.hostname,
-        port=url.port or PORTS[url.scheme],
-        version=settings.mqtt_version,
-        client_id=settings.mqtt_client_id or f"strandline-{socket.gethostname()}-{settings.mqtt_pages_port}",
-        session_expiry_s=settings.mqtt_session_expiry_s,
-        in_flight_max=settings.mqtt_in_flight_max,
-        packet_bytes_max=packet_bytes_max(settings.record_bytes_max),
-        tls=ssl.create_default_context(cafile=settings.mqtt_ca_file) if url.scheme == "mqtts" else None,
-        username=settings.mqtt_username,
-        password=password.get_secret_value() if password is not None else None,
-    )
-
-
 async def _first_of(lost: asyncio.Future[str], *events: asyncio.Event, timeout_s: float | None) -> None:
     """Return when the future is done, an event is set, or the time is up."""
     waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(event.wait()) for event in events]
@@ -460,9 +404,8 @@ async def serve(settings: MqttBridgeSettings) -> None:
     Raises StackError when the port of the health pages is taken, InvalidSettings, and what opening the ledger raises. Kafka
     and the broker may come later.
     """
-    port = settings.mqtt_pages_port
-    opening = open_resources(settings, "mqtt", port, settings.mqtt_confirm_timeout_s)
-    async with opening as resources, serve_health_pages(settings, port, resources):
+    opening = open_resources(settings, GATEWAY, settings.mqtt_confirm_timeout_s)
+    async with opening as resources, serve_health_pages(settings, GATEWAY, resources):
         bridge = MqttBridge(settings, resources)
         running = asyncio.create_task(bridge.run())
         running.add_done_callback(lambda _: resources.stopping.set())

@@ -18,55 +18,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from pathlib import Path
 
 import structlog
-from pydantic import Field
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.host_names import is_loopback
-from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls, server_tls
 from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.logins import Logins, RightsFile
 from strandline.ingest.mqtt.passwords import Passwords
+from strandline.ingest.mqtt.server_entry import GATEWAY
+from strandline.ingest.mqtt.server_settings import MqttServerSettings
 from strandline.ingest.mqtt.sessions import Sessions
 
 logger = structlog.get_logger()
 
 _BACKLOG = 4_096
-
-
-class MqttServerSettings(Settings):
-    """The settings, and what only the MQTT server needs to know."""
-
-    mqtt_listener_host: str = "127.0.0.1"
-    """Address on which the MQTT server listens. Other addresses than loopback need TLS and logins, or `MQTT_LISTENER_OPEN`."""
-    mqtt_listener_port: int = 1884
-    """Port of the MQTT server."""
-    mqtt_listener_pages_port: int = 8086
-    """Port for health, readiness, and metrics."""
-    mqtt_listener_tls_certificate: Path | None = None
-    """PEM file with the certificate, and its chain. If it is set, every connection uses TLS."""
-    mqtt_listener_tls_key: Path | None = None
-    """PEM file with the private key. Default: the key is in the certificate file."""
-    mqtt_listener_tls_client_ca: Path | None = None
-    """PEM file with CA certificates. If it is set, sensors must present a certificate of one of these CAs."""
-    mqtt_listener_passwords: Path | None = None
-    """Password file. If it isn't set, and `AUTH` is `none`, every client can connect."""
-    mqtt_listener_rights: Path | None = None
-    """File with the topics that each user can publish to, in the format of Mosquitto's `acl_file`."""
-    mqtt_listener_open: bool = False
-    """True to listen on other addresses than loopback without TLS or logins."""
-    mqtt_listener_connections_max: int = Field(default=10_000, ge=1)
-    """Maximum number of connections, bounded by `ulimit -n`."""
-    mqtt_listener_connections_per_address_max: int | None = Field(default=None, ge=1)
-    """Maximum number of connections from one address (IPv6: one /64). Raise it for a fleet behind a single address. Default: half
-    of `MQTT_LISTENER_CONNECTIONS_MAX`."""
-    mqtt_listener_keep_alive_max_s: int = Field(default=3_600, ge=10, le=65_535)
-    """Keep-alive in seconds for a client that requests none or a longer one."""
 
 
 async def serve(settings: MqttServerSettings) -> None:
@@ -92,11 +61,10 @@ async def serve(settings: MqttServerSettings) -> None:
                 "STRANDLINE_MQTT_LISTENER_RIGHTS gives rights to users, and nobody logs in: set "
                 "STRANDLINE_MQTT_LISTENER_PASSWORDS or STRANDLINE_AUTH, too"
             )
-        port = settings.mqtt_listener_pages_port
-        resources = await stack.enter_async_context(open_resources(settings, "mqtt-listener", port))
+        resources = await stack.enter_async_context(open_resources(settings, GATEWAY))
         checks_certificates = tls is not None and tls.checks_clients
         logins = Logins(passwords, resources.doorkeeper, rights, checks_certificates=checks_certificates)
-        await stack.enter_async_context(serve_health_pages(settings, port, resources))
+        await stack.enter_async_context(serve_health_pages(settings, GATEWAY, resources))
         sessions = stack.enter_context(
             contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
         )

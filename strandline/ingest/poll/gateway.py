@@ -13,19 +13,18 @@ import asyncio
 import ssl
 import sys
 from functools import partial
-from pathlib import Path
 
 import structlog
 from prometheus_client import Counter, Gauge
-from pydantic import Field, SecretStr, field_validator
 
-from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.poll.addresses import AllowedHosts
 from strandline.ingest.poll.asking import Asker, BytesRoom
+from strandline.ingest.poll.entry import GATEWAY
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
 from strandline.ingest.poll.secrets import NamedSecrets
+from strandline.ingest.poll.settings import PollSettings
 from strandline.ingest.poll.validators import Validators, name_of
 
 logger = structlog.get_logger()
@@ -34,40 +33,6 @@ BYTES_HELD_MAX = 64 * 1024 * 1024
 """Of all answers that are arriving."""
 SAVE_EVERY_S = 1.0
 VALIDATORS_FILE = "validators.json"
-
-
-class PollSettings(Settings):
-    """The settings, and what only the polling gateway needs to know."""
-
-    poll_hosts: tuple[str, ...] = ()
-    """JSON list of hosts that the polling gateway can request: networks, addresses, names, `*.NAME`. No other host is
-    requested."""
-    poll_secrets_dir: Path | None = None
-    """Directory with a file for each secret that `poll.headers` names. Read at each request."""
-    poll_secrets: dict[str, SecretStr] = Field(default_factory=dict)
-    """Secrets by name, as a JSON object. They take precedence over those of the directory."""
-    poll_secret_hosts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Hosts that each secret can be sent to, as a JSON object: name -> list of names, `*.NAME`, addresses, networks. A secret
-    without hosts is sent nowhere."""
-    poll_at_once: int = Field(default=32, ge=1, le=1000)
-    """Maximum number of parallel requests."""
-    poll_confirm_timeout_s: float = Field(default=5.0, gt=0)
-    """Seconds without a confirmation of Kafka, after which records go to the spool."""
-    poll_pages_port: int = 8088
-    """Port for health, readiness, and metrics, on `HTTP_HOST`."""
-
-    @field_validator("poll_hosts")
-    @classmethod
-    def _are_hosts(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        AllowedHosts(entries)
-        return entries
-
-    @field_validator("poll_secret_hosts")
-    @classmethod
-    def _name_hosts(cls, hosts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        for entries in hosts.values():
-            AllowedHosts(entries)
-        return hosts
 
 
 class Secrets(NamedSecrets):
@@ -179,9 +144,8 @@ async def serve(settings: PollSettings) -> None:
 
     Raises StackError when the port of the health pages is taken, and what opening the ledger raises. Kafka may come later.
     """
-    port = settings.poll_pages_port
-    opening = open_resources(settings, "poll", port, settings.poll_confirm_timeout_s)
-    async with opening as resources, serve_health_pages(settings, port, resources):
+    opening = open_resources(settings, GATEWAY, settings.poll_confirm_timeout_s)
+    async with opening as resources, serve_health_pages(settings, GATEWAY, resources):
         gateway = PollGateway(settings, resources)
         saving = asyncio.create_task(gateway.save_validators())
         logger.info("the polling gateway runs", action="gateway_started", hosts=list(settings.poll_hosts))

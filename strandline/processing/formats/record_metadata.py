@@ -46,6 +46,12 @@ def _after(protocols: tuple[str, ...], source: str) -> str | None:
     return rest if protocol in protocols and rest else None
 
 
+def _sender(source: str) -> str | None:
+    """Return the address of the sender, of any gateway to which senders connect themselves."""
+    protocol, _, address = source.partition(":")
+    return None if protocol in ("mqtt", "file", "poll") else address or None
+
+
 def _topic(chosen: str, source: str) -> str | None:
     topic = _after(("mqtt",), source)
     if topic is None or not chosen:
@@ -68,7 +74,7 @@ _HEADERS = {
 }
 _PREFIXES = {"header": "", "property": HEADER_PROPERTY_PREFIX}
 _READ: Mapping[str, Read] = {
-    "sender": partial(_after, ("http", "udp", "tcp")),
+    "sender": _sender,
     "file": partial(_after, ("file",)),
     "url": partial(_after, ("poll",)),
     "retained": lambda value: "true" if value == "1" else "false",

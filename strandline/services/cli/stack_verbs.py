@@ -198,7 +198,6 @@ def _whose(data_dir: Path | None, url: str | None) -> tuple[Settings, StackAddre
 
 
 def _checks(settings: Settings, addresses: StackAddresses | None, url: str | None) -> Mapping[str, Check]:
-    from strandline.ingest.mqtt.bridge import MqttBridgeSettings
     from strandline.services.doctor.examination import server_checks
     from strandline.services.doctor.machine import check_machine, check_ports
     from strandline.services.embedded import preflight
@@ -207,17 +206,14 @@ def _checks(settings: Settings, addresses: StackAddresses | None, url: str | Non
     from strandline.services.embedded.passwords import check_passwords
     from strandline.services.processes.pids import PidFile
 
-    mqtt: MqttBridgeSettings | None = MqttBridgeSettings.read()
-    assert mqtt is not None
-    if addresses is not None:
-        own: dict[str, Any] = {} if "mqtt" in addresses.outside else {"mqtt_version": "3.1.1"}  # what amqtt speaks
-        mqtt = mqtt.model_copy(update={"mqtt_url": addresses.mqtt_url, **own})
-    elif "mqtt_url" not in mqtt.model_fields_set:
-        mqtt = None
-    checks: dict[str, Check] = {**server_checks(settings, mqtt), "machine": partial(check_machine, settings, find_java)}
+    servers = addresses.servers() if addresses is not None else None
+    checks: dict[str, Check] = {
+        **server_checks(settings, servers),
+        "machine": partial(check_machine, settings, find_java),
+    }
     if addresses is not None:
         running = PidFile(settings.data_dir).alive()
-        parts = [name for name in preflight.PARTS if name not in running and name not in addresses.outside]
+        parts = [name for name in preflight.ports_of_parts() if name not in running and name not in addresses.outside]
         ports = preflight.ports_to_take(Ports.moved(addresses.port_offset), parts)
         checks["passwords"] = partial(check_passwords, addresses)
         checks["ports"] = partial(check_ports, ports, preflight.is_free, f"stop it, or {preflight.MOVE_PORTS}")

@@ -6,11 +6,14 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings, secret_names
+from strandline.ingest.gateway.contract import StackServers
+from strandline.ingest.registry import stack_ports
 
 STACK_FILE = "stack.json"
 OUTSIDE_FIELDS = {
@@ -50,25 +53,38 @@ class Ports:
     elasticsearch_transport: int = 9300
     mqtt: int = 1883
     control: int = 8080
-    http: int = 8081
-    mqtt_listener: int = 1884
-    mqtt_gateway_health: int = 8084
-    udp_gateway_health: int = 8085
-    mqtt_listener_health: int = 8086
-    tcp_gateway_health: int = 8087
-    poll_gateway_health: int = 8088
+    gateways: Mapping[str, int] = dataclass_field(
+        default_factory=lambda: {name: one.default for name, one in stack_ports().items()}
+    )
+    """Setting of a gateway -> port."""
 
     @classmethod
     def moved(cls, offset: int) -> Ports:
-        """Every port moved by `offset`. Raises StackError when one leaves the range that an ordinary user may open."""
-        ports = cls(**{field.name: getattr(cls, field.name) + offset for field in fields(cls)})
-        for name, port in asdict(ports).items():
-            if not 1024 <= port <= 65535:
+        """Return every port moved by `offset`. Raises StackError if a port leaves the range that an ordinary user may open, or if
+        the gateway of a package has the port of another part."""
+        unmoved = cls().all()
+        owners: dict[int, str] = {}
+        for name, port in unmoved.items():
+            if (owner := owners.setdefault(port, name)) != name:
                 raise StackError(
-                    f"with --port-offset {offset} the port of {name} would be {port}; choose an offset that keeps every "
-                    f"port between 1024 and 65535 (from {1024 - cls.mqtt} to {65535 - cls.elasticsearch_transport})"
+                    f"{owner} and {name} have the same port {port}; install another release of the package with this gateway, or "
+                    "uninstall it"
                 )
-        return ports
+        lowest, highest = 1024 - min(unmoved.values()), 65535 - max(unmoved.values())
+        for name, port in unmoved.items():
+            if not 1024 <= port + offset <= 65535:
+                raise StackError(
+                    f"with --port-offset {offset} the port of {name} would be {port + offset}; choose an offset that keeps every "
+                    f"port between 1024 and 65535 (from {lowest} to {highest})"
+                )
+        moved = {name: port + offset for name, port in unmoved.items()}
+        of_gateways = {name: moved.pop(name) for name in cls().gateways}
+        return cls(**moved, gateways=of_gateways)
+
+    def all(self) -> dict[str, int]:
+        """Return name -> port, of servers and gateways."""
+        servers = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "gateways"}
+        return {**servers, **self.gateways}
 
 
 @dataclass(frozen=True)
@@ -107,11 +123,11 @@ class StackAddresses:
             data_dir=str(data_dir),
             port_offset=port_offset,
             api_url=f"http://127.0.0.1:{ports.control}",
-            ingest_url=f"http://127.0.0.1:{ports.http}",
+            ingest_url=f"http://127.0.0.1:{ports.gateways['http_port']}",
             kafka_bootstrap=f"127.0.0.1:{ports.kafka}",
             elasticsearch_url=f"http://127.0.0.1:{ports.elasticsearch}",
             mqtt_url=f"mqtt://127.0.0.1:{ports.mqtt}",
-            mqtt_listener_url=f"mqtt://127.0.0.1:{ports.mqtt_listener}",
+            mqtt_listener_url=f"mqtt://127.0.0.1:{ports.gateways['mqtt_listener_port']}",
             ledger_url=f"sqlite:///{data_dir / 'ledger.sqlite'}",
             outside=tuple(sorted(outside)),
             passwords=passwords,
@@ -123,6 +139,10 @@ class StackAddresses:
     def outside_servers(self) -> Outside:
         """The servers that are not the stack's own."""
         return {name: str(getattr(self, OUTSIDE_FIELDS[name])) for name in self.outside}
+
+    def servers(self) -> StackServers:
+        """Return the servers that gateways may use."""
+        return StackServers(self.mqtt_url, has_own_broker="mqtt" not in self.outside)
 
     def secured(self) -> tuple[str, ...]:
         """Return the names of its own servers that ask for a password of the stack.
@@ -203,7 +223,7 @@ def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
             "control_host": "127.0.0.1",
             "control_port": ports.control,
             "http_host": "127.0.0.1",
-            "http_port": ports.http,
+            "http_port": ports.gateways["http_port"],
         }
     )
 

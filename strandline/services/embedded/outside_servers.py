@@ -33,7 +33,7 @@ def choose_outside(given: Mapping[str, str | None], data_dir: Path, port_offset:
     Raises InvalidSettings for an address with a password: `stack.json` and messages show it.
     """
     # The bridge's clients take long to import, and `down`, which imports this module too, needs none of them.
-    from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+    from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings
 
     set_here = MqttBridgeSettings.read()
     own = StackAddresses.of(data_dir.absolute(), port_offset)
@@ -66,15 +66,16 @@ def require_outside(outside: Outside, settings: Settings) -> None:
     if not outside:
         return
     # The client of each kind of server takes long to import, and most stacks have all servers of their own.
-    from strandline.ingest.mqtt.bridge import MqttBridgeSettings
+    from strandline.ingest.gateway.contract import StackServers
+    from strandline.ingest.mqtt.bridge_entry import GATEWAY as BRIDGE
     from strandline.services.doctor.examination import DEADLINE_S, server_checks
     from strandline.services.doctor.finding import State, examine
     from strandline.services.doctor.ledger import check_ledger
 
-    mqtt = None
-    if "mqtt" in outside:
-        mqtt = MqttBridgeSettings.read().model_copy(update={"mqtt_url": outside["mqtt"]})
-    checks = dict(server_checks(settings, mqtt))
+    servers = StackServers(outside["mqtt"], has_own_broker=False) if "mqtt" in outside else None
+    checks = dict(server_checks(settings, servers))
+    if servers is not None:
+        checks["mqtt"] = checks[BRIDGE.part]
     checks["ledger"] = partial(check_ledger, settings.ledger_url, is_upgraded_next=True)
     found = examine({name: checks[name] for name in outside}, DEADLINE_S, settings)
     wrong = [f"{one.subject}: {one.sentence}; {one.remedy}" for one in found if one.state is State.WRONG]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.settings import make_data_dir
+from strandline.ingest.registry import installed_gateways
 from strandline.services.embedded.addresses import Ports, StackAddresses
 from strandline.services.embedded.passwords import login_settings
 
@@ -21,37 +22,31 @@ _PORTS = {
     "elasticsearch": {"elasticsearch": "Elasticsearch", "elasticsearch_transport": "Elasticsearch's transport"},
     "mqtt": {"mqtt": "the MQTT broker"},
     "control": {"control": "the control service"},
-    "gateway-http": {"http": "the HTTP gateway"},
-    "gateway-mqtt": {"mqtt_gateway_health": "the MQTT gateway's health pages"},
-    "gateway-mqtt-listener": {
-        "mqtt_listener": "the MQTT server",
-        "mqtt_listener_health": "the MQTT server's health pages",
-    },
-    "gateway-udp": {"udp_gateway_health": "the UDP gateway's health pages"},
-    "gateway-tcp": {"tcp_gateway_health": "the TCP gateway's health pages"},
-    "gateway-poll": {"poll_gateway_health": "the polling gateway's health pages"},
 }
 """Part of the stack -> its fields of Ports, and what each is for."""
-PARTS = tuple(_PORTS)
 _SECURED = {
     "kafka": ("STRANDLINE_KAFKA_",),
     "elasticsearch": ("STRANDLINE_ELASTICSEARCH_",),
     "ledger": ("STRANDLINE_LEDGER_PASSWORD",),
-    "doors": tuple(f"STRANDLINE_{door}_TLS_" for door in ("CONTROL", "HTTP", "MQTT_LISTENER", "TCP", "PAGES")),
 }
 """Part of the stack -> the beginnings of the settings that its own kind does without."""
+_TLS = ("control_tls_", "pages_tls_")
+"""Beginnings of settings with certificates, in addition to those of the gateways."""
 _NO_LOGIN = ("STRANDLINE_KAFKA_BOOTSTRAP", "STRANDLINE_ELASTICSEARCH_URL")
 """These name no login, and an address that is not the stack's own makes the server an outside one."""
-_HOSTS = ("CONTROL", "HTTP", "MQTT_LISTENER", "UDP", "TCP")
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def require_embedded_settings(environment: Mapping[str, str], addresses: StackAddresses) -> None:
     """Raises InvalidSettings for a setting that names a host or a broker other than those of `addresses`, and for a login or a
     certificate of one of the stack's own servers: they have none, or passwords of the stack's."""
-    allowed = {f"STRANDLINE_{name}_HOST": _LOOPBACK for name in _HOSTS}
+    gateways = installed_gateways().values()
+    hosts = ("control_host", *(host for one in gateways for host in one.hosts))
+    allowed = {f"STRANDLINE_{host.upper()}": _LOOPBACK for host in hosts}
     allowed |= {"STRANDLINE_MQTT_URL": (addresses.mqtt_url, addresses.mqtt_url.replace(*_LOOPBACK))}
+    tls = (*_TLS, *(prefix for one in gateways for prefix in one.tls))
     secured = tuple(one for part, names in _SECURED.items() if part not in addresses.outside for one in names)
+    secured += tuple(f"STRANDLINE_{prefix.upper()}" for prefix in tls)
     logins = login_settings(addresses)
     for name, value in environment.items():
         if logins.get(name.upper()) == value:
@@ -71,7 +66,16 @@ def require_embedded_settings(environment: Mapping[str, str], addresses: StackAd
 
 def ports_to_take(ports: Ports, parts: Iterable[str]) -> dict[str, int]:
     """What each port of these parts is for -> the port."""
-    return {purpose: getattr(ports, name) for part in parts for name, purpose in _PORTS[part].items()}
+    known, numbers = ports_of_parts(), ports.all()
+    return {purpose: numbers[name] for part in parts for name, purpose in known[part].items()}
+
+
+def ports_of_parts() -> dict[str, dict[str, str]]:
+    """Return part of the stack -> names of its ports, and what each is for."""
+    of_gateways = {
+        one.part: {port.setting: port.purpose for port in one.ports} for one in installed_gateways().values()
+    }
+    return _PORTS | of_gateways
 
 
 def require_data_dir(data_dir: Path) -> None:
@@ -96,7 +100,7 @@ def require_free_space(directory: Path, needed_bytes: int, what: str, remedy: st
         )
 
 
-def require_free_ports(ports: Ports, parts: Iterable[str] = tuple(_PORTS)) -> None:
+def require_free_ports(ports: Ports, parts: Iterable[str]) -> None:
     """Raises StackError that names the first port of these parts which another program listens on."""
     for purpose, port in ports_to_take(ports, parts).items():
         if not is_free(port):

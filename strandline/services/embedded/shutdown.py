@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
+from strandline.core.errors import StrandlineError
+from strandline.ingest.registry import installed_gateways
 from strandline.services.embedded.elasticsearch_server import find_server
 from strandline.services.embedded.progress_display import ProgressDisplay
 from strandline.services.processes.child_process import stop
@@ -17,16 +20,19 @@ STOP_TIMEOUTS_S = {
     "elasticsearch": 30.0,
     "mqtt": 5.0,
     "control": 40.0,
-    "gateway-http": 20.0,
-    "gateway-mqtt": 30.0,
-    "gateway-mqtt-listener": 20.0,
-    "gateway-udp": 20.0,
-    "gateway-tcp": 20.0,
-    "gateway-poll": 20.0,
 }
 """How long each may take to end by itself. The control service waits for its runners, and they for their slice; the watcher
 stops the part that it is just starting."""
 RUNNER_STOP_TIMEOUT_S = 20.0
+
+
+def stop_timeout_s(name: str) -> float:
+    """Return the time that a process has to stop. A gateway of a package that can't be used any more has the usual time."""
+    with suppress(StrandlineError):
+        for gateway in installed_gateways().values():
+            if gateway.part == name:
+                return gateway.stop_timeout_s
+    return STOP_TIMEOUTS_S.get(name, RUNNER_STOP_TIMEOUT_S)
 
 
 def stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
@@ -61,7 +67,7 @@ def stop_part(name: str, pids: PidFile, progress: ProgressDisplay) -> None:
     pid = pids.alive().get(name)
     if pid is not None:
         with progress.step(f"stopping {name}", f"{name} is stopped"):
-            stop(name, pid, pids, timeout_s=STOP_TIMEOUTS_S.get(name, RUNNER_STOP_TIMEOUT_S))
+            stop(name, pid, pids, timeout_s=stop_timeout_s(name))
 
 
 def record_orphan(data_dir: Path, pids: PidFile) -> None:

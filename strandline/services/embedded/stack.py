@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from rich.markup import escape
 
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings
+from strandline.ingest.registry import installed_gateways
 from strandline.ledger.ledger import Ledger
 from strandline.services.embedded import preflight
 from strandline.services.embedded.addresses import (
@@ -48,7 +50,7 @@ from strandline.services.embedded.passwords import (
     use_logins,
 )
 from strandline.services.embedded.progress_display import Cancelled, ProgressDisplay
-from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, WATCHER, record_orphan, stop_all, stop_part
+from strandline.services.embedded.shutdown import WATCHER, record_orphan, stop_all, stop_part, stop_timeout_s
 from strandline.services.processes.child_process import Child, Program, start
 from strandline.services.processes.file_lock import held_alone
 from strandline.services.processes.pids import PidFile
@@ -90,6 +92,7 @@ class Stack:
         self.addresses = StackAddresses.of(self.data_dir, port_offset, outside, passwords=passwords, auth=settings.auth)
         self.settings = stack_settings(settings, self.addresses)
         """What the processes of this stack, and a client of it, are to be given."""
+        self._gateways = installed_gateways()
         self._console = console
         self._progress = ProgressDisplay(console)
         self._pids = PidFile(self.data_dir)
@@ -110,15 +113,8 @@ class Stack:
     @property
     def parts(self) -> dict[str, Callable[[], object]]:
         """Everything that the watcher watches: name in `pids.json` -> what starts it."""
-        return self.servers | {
-            "control": self.start_control,
-            "gateway-http": self.start_http_gateway,
-            "gateway-mqtt": self.start_mqtt_gateway,
-            "gateway-mqtt-listener": self.start_mqtt_listener,
-            "gateway-udp": self.start_udp_gateway,
-            "gateway-tcp": self.start_tcp_gateway,
-            "gateway-poll": self.start_poll_gateway,
-        }
+        gateways = {one.part: partial(self.start_gateway, name) for name, one in self._gateways.items()}
+        return self.servers | {"control": self.start_control} | gateways
 
     @property
     def running(self) -> dict[str, int]:
@@ -236,75 +232,26 @@ class Stack:
             self._start_module("control", ["strandline.services.control"], _health(self.addresses.api_url))
         return self.addresses.api_url
 
-    def start_http_gateway(self) -> str:
-        """Start the HTTP gateway. Returns its URL."""
+    def start_gateway(self, name: str) -> None:
+        """Start the gateway with this name, of Strandline or of a package."""
+        gateway, ports = self._gateways[name], self.ports.gateways
+        url = f"{gateway.scheme}://127.0.0.1:{ports[gateway.ports[0].setting]}"
         with self._progress.step(
-            "starting the HTTP gateway", f"the HTTP gateway answers on {self.addresses.ingest_url}"
+            f"starting {gateway.title}", f"{gateway.title} {f'answers on {url}' if gateway.scheme else 'runs'}"
         ):
-            self._start_module("gateway-http", ["strandline.ingest.http.gateway"], _health(self.addresses.ingest_url))
-        return self.addresses.ingest_url
-
-    def start_mqtt_gateway(self) -> None:
-        """Start the gateway that takes what is published to the MQTT broker."""
-        # What amqtt speaks; of another broker the settings say it.
-        version = {} if "mqtt" in self.addresses.outside else {"STRANDLINE_MQTT_VERSION": "3.1.1"}
-        with self._progress.step("starting the MQTT bridge", "the MQTT bridge runs"):
+            values = {
+                "port_offset": str(self.addresses.port_offset),
+                **{port.setting: str(ports[port.setting]) for port in gateway.ports},
+                **dict.fromkeys(gateway.hosts, "127.0.0.1"),
+            }
+            environment = {f"STRANDLINE_{setting.upper()}": value for setting, value in values.items()}
             self._start_module(
-                "gateway-mqtt",
-                ["strandline.ingest.mqtt.bridge"],
-                _health(f"http://127.0.0.1:{self.ports.mqtt_gateway_health}"),
-                STRANDLINE_MQTT_URL=self.addresses.mqtt_url,
-                STRANDLINE_MQTT_PAGES_PORT=str(self.ports.mqtt_gateway_health),
-                **version,
+                gateway.part,
+                [gateway.module],
+                _health(f"http://127.0.0.1:{ports[gateway.pages_port.setting]}"),
+                **environment,
+                **gateway.environment(self.addresses.servers()),
             )
-
-    def start_udp_gateway(self) -> None:
-        """Start the UDP gateway; the streams' documents say on which ports it listens."""
-        with self._progress.step("starting the UDP gateway", "the UDP gateway runs"):
-            self._start_module(
-                "gateway-udp",
-                ["strandline.ingest.sockets.udp_gateway"],
-                _health(f"http://127.0.0.1:{self.ports.udp_gateway_health}"),
-                STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
-                STRANDLINE_UDP_HOST="127.0.0.1",
-                STRANDLINE_UDP_PAGES_PORT=str(self.ports.udp_gateway_health),
-            )
-
-    def start_tcp_gateway(self) -> None:
-        """Start the TCP gateway; the streams' documents say on which ports it listens."""
-        with self._progress.step("starting the TCP gateway", "the TCP gateway runs"):
-            self._start_module(
-                "gateway-tcp",
-                ["strandline.ingest.sockets.tcp_gateway"],
-                _health(f"http://127.0.0.1:{self.ports.tcp_gateway_health}"),
-                STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
-                STRANDLINE_TCP_HOST="127.0.0.1",
-                STRANDLINE_TCP_PAGES_PORT=str(self.ports.tcp_gateway_health),
-            )
-
-    def start_poll_gateway(self) -> None:
-        """Start the polling gateway; the streams' documents say what it asks."""
-        with self._progress.step("starting the polling gateway", "the polling gateway runs"):
-            self._start_module(
-                "gateway-poll",
-                ["strandline.ingest.poll.gateway"],
-                _health(f"http://127.0.0.1:{self.ports.poll_gateway_health}"),
-                STRANDLINE_POLL_PAGES_PORT=str(self.ports.poll_gateway_health),
-            )
-
-    def start_mqtt_listener(self) -> str:
-        """Start the MQTT server, to which sensors connect themselves. Returns its URL."""
-        url = self.addresses.mqtt_listener_url
-        with self._progress.step("starting the MQTT server", f"the MQTT server answers on {url}"):
-            self._start_module(
-                "gateway-mqtt-listener",
-                ["strandline.ingest.mqtt.server"],
-                _health(f"http://127.0.0.1:{self.ports.mqtt_listener_health}"),
-                STRANDLINE_MQTT_LISTENER_HOST="127.0.0.1",
-                STRANDLINE_MQTT_LISTENER_PORT=str(self.ports.mqtt_listener),
-                STRANDLINE_MQTT_LISTENER_PAGES_PORT=str(self.ports.mqtt_listener_health),
-            )
-        return url
 
     def start_watcher(self) -> None:
         """Start the watcher, which starts a part again that dies."""
@@ -408,7 +355,7 @@ class Stack:
                 is_ready=is_ready,
                 environment=settings_environment(self.settings) | login_settings(self.addresses) | environment,
                 directory=self.data_dir,
-                stop_timeout_s=STOP_TIMEOUTS_S[name],
+                stop_timeout_s=stop_timeout_s(name),
             )
         )
 

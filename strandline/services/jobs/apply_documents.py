@@ -15,6 +15,7 @@ from strandline.core.documents import Path, YamlDocument, did_you_mean, read_doc
 from strandline.core.errors import Conflict, InvalidDocument, NotFound, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
+from strandline.ingest.registry import section_problems
 from strandline.ledger.roles import ApplyLedger
 from strandline.ledger.states import JobBase, JobRow, Offsets, Place
 from strandline.log.admin import HazardKind, TopicDescription
@@ -102,6 +103,7 @@ def check_documents(
         try:
             if document.kind == "stream":
                 streams[document.name] = StreamSpec.parse(document)
+                problems.extend(document.problem(*one) for one in section_problems(streams[document.name]))
             elif document.kind == "pipeline":
                 pipelines.append((document, PipelineSpec.parse(document)))
             elif document.kind == "notice":

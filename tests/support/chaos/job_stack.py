@@ -108,7 +108,7 @@ class JobStack:
             "kafka": self.stack.start_kafka,
             "elasticsearch": self.stack.start_elasticsearch,
             "control": self.stack.start_control,
-            "gateway-http": self.stack.start_http_gateway,
+            "gateway-http": lambda: self.stack.start_gateway("http"),
         }
         self.postgresql: PostgresqlServer | None = None
         self.ledger_proxies: list[TcpProxy] = []
@@ -177,7 +177,7 @@ class JobStack:
         self.note_lookup_applied(1)
         self.load = JobLoad(
             self.history,
-            lambda: self.stack.ports.http,
+            lambda: self.stack.ports.gateways["http_port"],
             self.stream,
             seed=self._seed,
             speed=self.speed,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from strandline.core.settings import Settings
 from strandline.services.embedded.addresses import settings_environment
-from strandline.services.embedded.shutdown import STOP_TIMEOUTS_S, stop_part
+from strandline.services.embedded.shutdown import stop_part, stop_timeout_s
 from strandline.services.embedded.stack import Stack, _health
 from strandline.services.processes.child_process import Program
 from strandline.services.processes.process_tree import kill_tree, tree_mark
@@ -79,7 +79,7 @@ class ProxiedStack(Stack):
         module = [sys.executable, "-m", "strandline.services.control"]
         log, ready = self._log(name), _health(f"http://127.0.0.1:{one.port}")
         self._start(
-            Program(name, module, log, ready, environment, one.directory, stop_timeout_s=STOP_TIMEOUTS_S["control"])
+            Program(name, module, log, ready, environment, one.directory, stop_timeout_s=stop_timeout_s("control"))
         )
 
     def stop(self) -> None:

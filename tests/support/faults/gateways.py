@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import socket
@@ -12,16 +11,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from strandline.ingest.registry import own_gateway
 from strandline.services.trust import certificates_for
 from tests.support.faults.http_load import HttpLoad
 from tests.support.faults.load import Load
 from tests.support.faults.mqtt_load import MqttLoad, topic_of
 from tests.support.faults.tcp_load import TcpLoad
 from tests.support.faults.udp_load import UdpLoad
+from tests.support.plugins import PLUGINS
 from tests.support.ports import free_ports
 from tests.support.waiting import stretched, wait_until
 
@@ -46,52 +48,39 @@ class GatewayKind:
     with a Kafka that starts. None where none is due, as with a PUBACK that is withheld."""
     has_broker: bool = False
     """Whether senders and the gateway meet at an MQTT broker, which sends again what the gateway did not acknowledge."""
+    package: str = ""
+    """Folder of `tests/plugins` with the package of the gateway. Empty for gateways of Strandline."""
 
-    @property
-    def is_built(self) -> bool:
-        return importlib.util.find_spec(self.module) is not None
+
+def _own(name: str, load: type[Load], **how: Any) -> GatewayKind:
+    """A gateway of Strandline."""
+    gateway = own_gateway(name)
+    ports = [f"STRANDLINE_{port.setting.upper()}" for port in gateway.ports]
+    listens, has_pages = bool(gateway.scheme), not gateway.scheme or len(ports) > 1
+    return GatewayKind(name, gateway.module, load, ports[0] * listens, ports[-1] * has_pages, **how)
+
+
+def _mqtt_document(stream: str, _port: int) -> dict[str, object]:
+    return {"mqtt": {"topics": [f"{topic_of(stream)}/+"]}}
 
 
 KINDS = [
-    kind
-    for kind in (
-        GatewayKind("http", "strandline.ingest.http.gateway", HttpLoad, "STRANDLINE_HTTP_PORT", answer_s_max=3.0),
-        GatewayKind(
-            "mqtt-listener",
-            "strandline.ingest.mqtt.server",
-            MqttLoad,
-            "STRANDLINE_MQTT_LISTENER_PORT",
-            "STRANDLINE_MQTT_LISTENER_PAGES_PORT",
-            lambda stream, _port: {"mqtt": {"topics": [f"{topic_of(stream)}/+"]}},
-        ),
-        GatewayKind(
-            "mqtt",
-            "strandline.ingest.mqtt.bridge",
-            MqttLoad,
-            pages_setting="STRANDLINE_MQTT_PAGES_PORT",
-            document=lambda stream, _port: {"mqtt": {"topics": [f"{topic_of(stream)}/+"]}},
-            is_answering=False,
-            has_broker=True,
-        ),
-        GatewayKind(
-            "tcp",
-            "strandline.ingest.sockets.tcp_gateway",
-            TcpLoad,
-            pages_setting="STRANDLINE_TCP_PAGES_PORT",
-            document=lambda _stream, port: {"tcp": {"port": port, "ack": True}},
-            answer_s_max=3.0,
-        ),
-        GatewayKind(
-            "udp",
-            "strandline.ingest.sockets.udp_gateway",
-            UdpLoad,
-            pages_setting="STRANDLINE_UDP_PAGES_PORT",
-            document=lambda _stream, port: {"udp": {"port": port}},
-            is_answering=False,
-        ),
-    )
-    if kind.is_built
+    _own("http", HttpLoad, answer_s_max=3.0),
+    _own("mqtt-listener", MqttLoad, document=_mqtt_document),
+    _own("mqtt", MqttLoad, document=_mqtt_document, is_answering=False, has_broker=True),
+    _own("tcp", TcpLoad, document=lambda _stream, port: {"tcp": {"port": port, "ack": True}}, answer_s_max=3.0),
+    _own("udp", UdpLoad, document=lambda _stream, port: {"udp": {"port": port}}, is_answering=False),
 ]
+TOY = GatewayKind(
+    "acme",
+    "acme_gateway.gateway",
+    TcpLoad,
+    pages_setting="STRANDLINE_ACME_PAGES_PORT",
+    document=lambda _stream, port: {"gateways": {"acme": {"port": port}}},
+    answer_s_max=4.0,
+    package="acme_gateway",
+)
+"""The gateway of a package."""
 HTTP = KINDS[0]
 
 
@@ -112,6 +101,9 @@ class GatewayProcess:
         for setting, port in ((kind.port_setting, self.port), (kind.pages_setting, self.pages_port)):
             if setting:
                 self._environment[setting] = str(port)
+        if kind.package:
+            paths = [str(PLUGINS / kind.package), *filter(None, [os.environ.get("PYTHONPATH")])]
+            self._environment["PYTHONPATH"] = os.pathsep.join(paths)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

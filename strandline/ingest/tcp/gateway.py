@@ -1,6 +1,6 @@
 """The TCP gateway: one record a line. If the stream asks for it, the gateway answers when records are confirmed.
 
-`python -m strandline.ingest.sockets.tcp_gateway` runs one. The streams' documents say which ports:
+`python -m strandline.ingest.tcp.gateway` runs one. The streams' documents say which ports:
 `tcp: {port: 8083, ack: true}`.
 
 What a sender may rely on, with `ack: true`. Records are counted from 1 on each connection; blank lines don't count:
@@ -20,13 +20,10 @@ import contextlib
 import socket
 import sys
 from functools import partial
-from pathlib import Path
 
 import structlog
-from pydantic import Field
 
 from strandline.access.exposure import require_closed
-from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import (
@@ -39,34 +36,14 @@ from strandline.ingest.gateway.process import (
 )
 from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls, server_tls
 from strandline.ingest.gateway.stream_appender import StreamAppender
-from strandline.ingest.sockets.tcp_connection import BUSY_PATIENCE_S, TcpConnection, TcpRoom
+from strandline.ingest.tcp.connection import BUSY_PATIENCE_S, TcpConnection, TcpRoom
+from strandline.ingest.tcp.entry import GATEWAY
+from strandline.ingest.tcp.settings import TcpSettings
 
 logger = structlog.get_logger()
 
 SWEEP_EVERY_S = 5.0
 _BACKLOG = 2_048
-
-
-class TcpSettings(Settings):
-    """The settings, and what only the TCP gateway needs to know."""
-
-    port_offset: int = 0
-    """Number that the UDP and TCP gateways add to every port in a stream document."""
-    tcp_host: str = "127.0.0.1"
-    """Address on which the TCP gateway listens. Other addresses than loopback need TLS with client certificates, or
-    `ALLOW_OPEN`."""
-    tcp_tls_certificate: Path | None = None
-    """PEM file with the certificate, and its chain, for all ports of the TCP gateway. If it is set, every connection uses TLS."""
-    tcp_tls_key: Path | None = None
-    """PEM file with the private key. Default: the key is in the certificate file."""
-    tcp_tls_client_ca: Path | None = None
-    """PEM file with CA certificates. If it is set, senders must present a certificate of one of these CAs."""
-    tcp_connections_max: int = Field(default=10_000, ge=1)
-    """Maximum number of connections, bounded by `ulimit -n`. Additional connections are refused."""
-    tcp_idle_s: float = Field(default=3_600, gt=0)
-    """Seconds without data after which a connection is closed."""
-    tcp_pages_port: int = 8087
-    """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
 
 class TcpPort:
@@ -162,8 +139,7 @@ async def serve(settings: TcpSettings) -> None:
         require_closed(
             settings, settings.tcp_host, "the TCP gateway", "STRANDLINE_TCP_HOST", asks=False, way_to_ask=way
         )
-    port = settings.tcp_pages_port
-    async with open_resources(settings, "tcp", port) as resources, serve_health_pages(settings, port, resources):
+    async with open_resources(settings, GATEWAY) as resources, serve_health_pages(settings, GATEWAY, resources):
         gateway = TcpGateway(settings, resources)
         sweeping = asyncio.create_task(gateway.sweep())
         sweeping.add_done_callback(lambda _: resources.stopping.set())

@@ -14,23 +14,22 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from strandline.core.errors import InvalidSettings
 from strandline.core.urls import without_credentials
-from strandline.ingest.mqtt.bridge import MqttBridgeSettings, client_options
-from strandline.services.doctor.finding import Finding, ok, wrong
+from strandline.ingest.gateway.contract import GatewayFinding
+from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings, client_options
 
-SUBJECT = "MQTT broker"
 _TIMEOUT_S = 8.0
 
 
-def check_mqtt(settings: MqttBridgeSettings, timeout_s: float = _TIMEOUT_S) -> Iterator[Finding]:
-    """The finding: as the bridge connects, but under a name of the doctor's own, in a session that is not kept."""
+def check_broker(settings: MqttBridgeSettings, timeout_s: float = _TIMEOUT_S) -> Iterator[GatewayFinding]:
+    """Connect as the bridge does, but under a name of the doctor's own, in a session that is not kept. Yield the finding."""
     where = without_credentials(settings.mqtt_url)
     try:
         options = client_options(settings)
     except InvalidSettings as error:
-        yield wrong(SUBJECT, str(error), "correct STRANDLINE_MQTT_URL")
+        yield GatewayFinding(str(error), "correct STRANDLINE_MQTT_URL")
         return
     except OSError as error:  # the authority's file
-        yield wrong(SUBJECT, f"STRANDLINE_MQTT_CA_FILE can't be used: {error}", "name a PEM file of certificates")
+        yield GatewayFinding(f"STRANDLINE_MQTT_CA_FILE can't be used: {error}", "name a PEM file of certificates")
         return
     is_5 = options.is_5
     client = paho.Client(
@@ -53,15 +52,15 @@ def check_mqtt(settings: MqttBridgeSettings, timeout_s: float = _TIMEOUT_S) -> I
             pass
     except (OSError, ssl.SSLError, socket.gaierror) as error:
         remedy = "start the broker, or look at STRANDLINE_MQTT_URL; with mqtts:// at STRANDLINE_MQTT_CA_FILE, too"
-        yield wrong(SUBJECT, f"no connection to {where}: {error}", remedy)
+        yield GatewayFinding(f"no connection to {where}: {error}", remedy)
         return
     finally:
         client.disconnect()
     if not answers:
         remedy = "see that a broker of MQTT listens there, and STRANDLINE_MQTT_VERSION (5 or 3.1.1)"
-        yield wrong(SUBJECT, f"what listens at {where} gave no answer of MQTT {options.version}", remedy)
+        yield GatewayFinding(f"what listens at {where} gave no answer of MQTT {options.version}", remedy)
     elif answers[0].is_failure:
         remedy = "look at STRANDLINE_MQTT_USERNAME, STRANDLINE_MQTT_PASSWORD and STRANDLINE_MQTT_VERSION"
-        yield wrong(SUBJECT, f"the broker at {where} refused the connection: {answers[0]}", remedy)
+        yield GatewayFinding(f"the broker at {where} refused the connection: {answers[0]}", remedy)
     else:
-        yield ok(SUBJECT, f"lets us in at {where}, MQTT {options.version}")
+        yield GatewayFinding(f"lets us in at {where}, MQTT {options.version}")

@@ -20,13 +20,15 @@ from collections.abc import Callable
 import structlog
 
 from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.rights import GATEWAY_ACTIONS, may
+from strandline.access.rights import may
 from strandline.access.signing import is_signed_by, read_signed
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import FOREVER_MS
-from strandline.ingest.sockets.counters import Counters
+from strandline.ingest.udp.counters import Counters
+from strandline.ingest.udp.entry import GATEWAY
 
 logger = structlog.get_logger()
+_NEED = GATEWAY.actions["UDP DATAGRAM"]
 
 TOLD_EVERY_S = 60.0
 """How often a log line tells of refusals, for each stream and reason."""
@@ -87,7 +89,7 @@ class SignedSenders:
         if not is_signed_by(signed, self._stream_bytes, key):
             return "wrong_signature", None
         self._tokens.note_use(signed.token_id)
-        if not may(principal, GATEWAY_ACTIONS["UDP DATAGRAM"], self._stream):
+        if not may(principal, _NEED, self._stream):
             return "forbidden", None
         if self._max_age_us is not None:
             age_us = now_us - signed.counter

@@ -1,6 +1,6 @@
 """The UDP gateway: one datagram is one record, or one record a line. It persists records at once and counts every loss.
 
-`python -m strandline.ingest.sockets.udp_gateway` runs one. The streams' documents say which ports: `udp: {port: 8082}`.
+`python -m strandline.ingest.udp.gateway` runs one. The streams' documents say which ports: `udp: {port: 8082}`.
 
 UDP has no acknowledgement, so nothing is promised to the sender. The counts are exact:
 - `strandline_ingest_received_total`: records that were read from a socket. Each is confirmed, spooled or refused.
@@ -23,12 +23,10 @@ from pathlib import Path
 
 import structlog
 from prometheus_client import Gauge
-from pydantic import Field
 
 from strandline.access.doorkeeper import Doorkeeper
 from strandline.access.exposure import require_closed
 from strandline.core.record_headers import HEADER_PRINCIPAL
-from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.limits import bytes_of
 from strandline.ingest.append.outcome import NOT_CONFIRMED
@@ -36,10 +34,12 @@ from strandline.ingest.gateway.ports import Ports
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.gateway.tasks import Tasks
-from strandline.ingest.sockets.counters import Counters
-from strandline.ingest.sockets.datagram_reader import DATAGRAMS_MAX, DatagramReader
-from strandline.ingest.sockets.records_waiting import RecordsWaiting
-from strandline.ingest.sockets.signed_senders import SignedSenders
+from strandline.ingest.udp.counters import Counters
+from strandline.ingest.udp.datagram_reader import DATAGRAMS_MAX, DatagramReader
+from strandline.ingest.udp.entry import GATEWAY
+from strandline.ingest.udp.records_waiting import RecordsWaiting
+from strandline.ingest.udp.settings import UdpSettings
+from strandline.ingest.udp.signed_senders import SignedSenders
 from strandline.log.record_key import Record
 
 logger = structlog.get_logger()
@@ -51,28 +51,6 @@ _SO_RCVBUFFORCE = 33
 _SO_MEMINFO = 55
 """Linux 4.12: nine numbers about a socket's memory; the last one counts the datagrams that found no room."""
 _MEMINFO = struct.Struct("9I")
-
-
-class UdpSettings(Settings):
-    """The settings, and what only the UDP gateway needs to know."""
-
-    port_offset: int = 0
-    """Number that the UDP and TCP gateways add to every port in a stream document."""
-    udp_host: str = "127.0.0.1"
-    """Address on which the UDP gateway listens. Other addresses than loopback need `UDP_SIGNED_ONLY` or `ALLOW_OPEN`."""
-    udp_receive_buffer_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
-    """Size of the receive buffer of each socket in bytes. Without CAP_NET_ADMIN, it is bounded by `net.core.rmem_max`."""
-    udp_sockets: int = Field(default=1, ge=1, le=64)
-    """Number of sockets for each port."""
-    udp_share_port: bool = False
-    """True to let other gateway processes listen on the same ports."""
-    udp_signed_only: bool = False
-    """True to accept only signed datagrams: a stream whose `udp` has no `hmac` gets no port. Then the gateway can listen on other
-    addresses than loopback."""
-    udp_confirm_timeout_s: float = Field(default=5.0, gt=0)
-    """Seconds without a confirmation of Kafka, after which records go to the spool."""
-    udp_pages_port: int = 8085
-    """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
 
 class UdpPort:
@@ -326,9 +304,8 @@ async def serve(settings: UdpSettings) -> None:
         require_closed(
             settings, settings.udp_host, "the UDP gateway", "STRANDLINE_UDP_HOST", asks=False, way_to_ask=way
         )
-    port = settings.udp_pages_port
-    opening = open_resources(settings, "udp", port, settings.udp_confirm_timeout_s, checks_signatures=True)
-    async with opening as resources, serve_health_pages(settings, port, resources):
+    opening = open_resources(settings, GATEWAY, settings.udp_confirm_timeout_s, checks_signatures=True)
+    async with opening as resources, serve_health_pages(settings, GATEWAY, resources):
         errors = Gauge(
             "strandline_udp_receive_buffer_errors_total",
             "Datagrams that no socket of this machine had room for, as the kernel counts them (RcvbufErrors)",

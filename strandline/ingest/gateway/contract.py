@@ -1,0 +1,127 @@
+"""The contract of a gateway: what supervision, ports, the doctor, rights, and the checks of documents need of it.
+
+Each gateway has a folder in `strandline/ingest` with a module that contains an instance of `Gateway`. The table of these modules
+is in `ingest/registry.py`. A package provides an instance as an entry point of the group `strandline.gateways`. No code outside
+of the folder of a gateway tests which gateway it has.
+
+`strandline up` and `strandline down` import this module and the modules with the instances. Therefore they import settings,
+models of documents, and clients inside the methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from strandline.access.rights import Need
+
+if TYPE_CHECKING:
+    from strandline.core.document_model import DocumentModel
+    from strandline.core.settings import Settings
+    from strandline.core.streams.stream import StreamSpec
+
+
+@dataclass(frozen=True)
+class GatewayPort:
+    """A port on which a gateway listens, whatever the streams are."""
+
+    setting: str
+    """Field of the settings that contains the port, for example `udp_pages_port`."""
+    default: int
+    """Default of that field. `strandline up --port-offset` moves it."""
+    purpose: str
+    """Completes "port 8085, meant for ...", for example `the UDP gateway's health pages`."""
+
+
+@dataclass(frozen=True)
+class StackServers:
+    """The servers of an embedded stack that a gateway may use."""
+
+    mqtt_url: str
+    """Address of the MQTT broker."""
+    has_own_broker: bool
+    """True if the broker is the one that the stack starts."""
+
+
+class GatewayFinding(NamedTuple):
+    """Finding of `strandline doctor` about a gateway."""
+
+    sentence: str
+    remedy: str = ""
+    """Empty if all is well."""
+
+
+class Gateway:
+    """One gateway. Without state.
+
+    The process is `python -m MODULE`. It uses `open_resources`, `serve_health_pages`, and `run_gateway` of
+    `ingest/gateway/process.py`, and appends by `GatewayResources.appender`. So its metrics, its spool, and its pages have the
+    same form as those of all gateways.
+    """
+
+    name: ClassVar[str] = ""
+    """Name in metrics (`protocol`), of the part in `pids.json` (`gateway-NAME`), and of its directories below the data directory.
+    For a gateway of a package: the name of the entry point, and of its section in documents of streams."""
+    title: ClassVar[str] = ""
+    """For messages, for example `the UDP gateway`."""
+    module: ClassVar[str] = ""
+    """Module of the process."""
+    ports: ClassVar[tuple[GatewayPort, ...]] = ()
+    """The last one serves the health pages, with readiness and metrics."""
+    scheme: ClassVar[str] = ""
+    """Scheme of the URL of the first port. Empty if senders connect to ports of the streams, or if none connect."""
+    hosts: ClassVar[tuple[str, ...]] = ()
+    """Fields of the settings with the addresses on which senders connect. In an embedded stack this is loopback."""
+    tls: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of the fields of the settings with certificates, for example `tcp_tls_`. An embedded stack has none."""
+    stop_timeout_s: ClassVar[float] = 20.0
+    """Time in seconds that the process has to stop, before it is killed."""
+    actions: ClassVar[Mapping[str, Need]] = {}
+    """Requests of senders, for example `UDP DATAGRAM` -> right that they need. Requests that are missing here know no principals:
+    every sender that reaches the port may write."""
+    subject: ClassVar[str] = ""
+    """Subject of the findings of `examine`."""
+
+    @property
+    def part(self) -> str:
+        """Name of the process in `pids.json`, and of its log."""
+        return f"gateway-{self.name}"
+
+    @property
+    def pages_port(self) -> GatewayPort:
+        """Port of the health pages."""
+        return self.ports[-1]
+
+    def settings(self) -> type[Settings]:
+        """Return the class of the settings. It contains a field for each port."""
+        raise NotImplementedError
+
+    def document(self) -> type[DocumentModel] | None:
+        """Return the model of the section in documents of streams (`gateways: {NAME: ...}`). None if there is none.
+
+        Streams with the same `port` in this section are refused. Only for gateways of packages: the sections of Strandline's own
+        gateways are fields of `StreamSpec`.
+        """
+        return None
+
+    def section(self, stream: StreamSpec) -> Any:
+        """Return the section of the document as its model. None if the stream doesn't use this gateway."""
+        model, data = self.document(), stream.gateways.get(self.name)
+        return None if model is None or data is None else model.model_validate(data)
+
+    def problems(self, section: Any, stream: StreamSpec) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Yield contradictions between the section and the rest of the document: path in the section, and message."""
+        return iter(())
+
+    def environment(self, servers: StackServers) -> Mapping[str, str]:
+        """Return variables for the process in an embedded stack, in addition to ports and hosts."""
+        return {}
+
+    def has_checks(self, servers: StackServers | None) -> bool:
+        """Return True if `examine` has something to check. `servers`: None outside of an embedded stack."""
+        return False
+
+    def examine(self, servers: StackServers | None) -> Iterator[GatewayFinding]:
+        """Yield findings for the doctor, for example about a server that the gateway uses. Raises InvalidSettings."""
+        return iter(())

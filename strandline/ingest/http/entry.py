@@ -1,0 +1,39 @@
+"""The HTTP gateway for the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from strandline.access.rights import Need
+from strandline.ingest.gateway.contract import Gateway, GatewayPort
+
+if TYPE_CHECKING:
+    from strandline.core.settings import Settings
+
+
+class HttpEntry(Gateway):
+    """Takes records in the bodies of requests. Its pages are on the same port."""
+
+    name = "http"
+    title = "the HTTP gateway"
+    module = "strandline.ingest.http.gateway"
+    ports = (GatewayPort("http_port", 8081, "the HTTP gateway"),)
+    scheme = "http"
+    hosts = ("http_host",)
+    tls = ("http_tls_",)
+    actions: ClassVar[Mapping[str, Need]] = {
+        "POST /v1/streams/{stream}/records": Need.WRITE,
+        "POST /api/v2/write": Need.WRITE,
+        "POST /write": Need.WRITE,
+        "POST /v1/streams/{stream}/otlp/v1/metrics": Need.WRITE,
+        "POST /v1/streams/{stream}/prometheus/write": Need.WRITE,
+    }
+
+    def settings(self) -> type[Settings]:
+        from strandline.core.settings import Settings
+
+        return Settings
+
+
+GATEWAY = HttpEntry()

@@ -1,0 +1,51 @@
+"""The MQTT bridge for the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from strandline.ingest.gateway.contract import Gateway, GatewayFinding, GatewayPort, StackServers
+
+if TYPE_CHECKING:
+    from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings
+
+_VERSION_OF_OWN_BROKER = "3.1.1"
+"""Version of MQTT that amqtt speaks, the broker of an embedded stack."""
+
+
+class BridgeEntry(Gateway):
+    """Takes what is published to an MQTT broker."""
+
+    name = "mqtt"
+    title = "the MQTT bridge"
+    module = "strandline.ingest.mqtt.bridge"
+    ports = (GatewayPort("mqtt_pages_port", 8084, "the MQTT gateway's health pages"),)
+    stop_timeout_s = 30.0
+    subject = "MQTT broker"
+
+    def settings(self) -> type[MqttBridgeSettings]:
+        from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings
+
+        return MqttBridgeSettings
+
+    def environment(self, servers: StackServers) -> Mapping[str, str]:
+        version = {"STRANDLINE_MQTT_VERSION": _VERSION_OF_OWN_BROKER} if servers.has_own_broker else {}
+        return {"STRANDLINE_MQTT_URL": servers.mqtt_url, **version}
+
+    def has_checks(self, servers: StackServers | None) -> bool:
+        """Return True if a broker is set, or if it is the one of an embedded stack."""
+        return servers is not None or "mqtt_url" in self.settings().read().model_fields_set
+
+    def examine(self, servers: StackServers | None) -> Iterator[GatewayFinding]:
+        """Yield whether the broker lets the bridge in."""
+        from strandline.ingest.mqtt.broker_check import check_broker
+
+        settings = self.settings().read()
+        if servers is not None:
+            version = {"mqtt_version": _VERSION_OF_OWN_BROKER} if servers.has_own_broker else {}
+            settings = settings.model_copy(update={"mqtt_url": servers.mqtt_url, **version})
+        return check_broker(settings)
+
+
+GATEWAY = BridgeEntry()

@@ -1,1 +1,0 @@
-"""The TCP and UDP gateways."""

@@ -1,0 +1,1 @@
+"""The TCP gateway: one record a line."""

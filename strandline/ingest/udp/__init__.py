@@ -1,0 +1,1 @@
+"""The UDP gateway: datagrams, signed or not."""

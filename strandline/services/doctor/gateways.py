@@ -1,0 +1,15 @@
+"""Servers that only a gateway uses, and what else a gateway checks, each examined by the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.ingest.gateway.contract import Gateway, StackServers
+from strandline.services.doctor.finding import Finding, ok, wrong
+
+
+def check_gateway(gateway: Gateway, servers: StackServers | None) -> Iterator[Finding]:
+    """Yield the findings. Raises InvalidSettings."""
+    subject = gateway.subject or gateway.title
+    for sentence, remedy in gateway.examine(servers):
+        yield wrong(subject, sentence, remedy) if remedy else ok(subject, sentence)
