@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.fault.ingest_ladder import small_disk
-from tests.support.faults.gateways import HTTP, KINDS
+from tests.support.faults.gateways import HTTP, KINDS, TOY
 from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.faults.lab import Lab
 
-EACH_KIND = [pytest.param(kind, id=kind.name, marks=[] if kind is HTTP else pytest.mark.long) for kind in KINDS]
-"""What lies behind the gateways is the same for all: `make test` breaks the HTTP gateway, `make test-all` each."""
+EACH_KIND = [pytest.param(kind, id=kind.name, marks=[] if kind is HTTP else pytest.mark.long) for kind in (*KINDS, TOY)]
+"""What lies behind the gateways is the same for all: `make test` breaks the HTTP gateway, `make test-all` each, also that
+of a package."""
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""A gateway for lines, defined outside of Strandline."""
