@@ -32,8 +32,8 @@ from strandline.services.embedded import preflight
 from strandline.services.embedded.addresses import Ports, StackAddresses
 from strandline.services.embedded.shutdown import stop_timeout_s
 from strandline.services.embedded.stack import Stack
+from strandline.services.jobs.apply_documents import check_documents
 from strandline.services.processes.child_process import Program
-from strandline.services.rest.apply_documents import check_documents
 from tests.support.plugins import forget_lists, forget_toys, install_toys
 from tests.support.ports import free_port
 
