@@ -28,7 +28,6 @@ from strandline.ingest.gateway.tasks import Tasks
 
 _READ_BYTES = 65_536
 _PATIENCE_S = 2.0
-_STOP_TIMEOUT_S = 15.0
 
 
 class AcmePort:
@@ -54,7 +53,7 @@ class AcmePort:
         for reader in self._readers:
             reader.feed_eof()
         if serving:
-            await asyncio.wait(serving, timeout=_STOP_TIMEOUT_S)
+            await asyncio.wait(serving)
 
     async def _start(self, listener: socket.socket) -> None:
         self._server = await asyncio.start_server(self._serve, sock=listener)
