@@ -105,6 +105,6 @@ def _of_package(part: PackagePart) -> Gateway:
     if gateway.name != part.name or not gateway.ports:
         raise FunctionUnusable(
             f"the gateway {part.name} of {part.package} has the name '{gateway.name}' and {len(gateway.ports)} ports; expected "
-            "the name of its entry point, and a port for its health pages; install another release of the package"
+            "the name of its entry point, and a port for health pages; install another release"
         )
     return gateway
