@@ -161,7 +161,7 @@ LISTENERS = {
 
 
 def test_each_listener_and_each_http_client_is_known():
-    """A new one needs limits, and a row in the table of docs/security.md. Then add it here."""
+    """A new one needs limits, and a row in the table of docs/limits.md. Then add it here."""
     package = Path(strandline.__file__).parent
     texts = {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}
     texts = {name: text for name, text in texts.items() if not name.startswith(("example/", "core/network/"))}
