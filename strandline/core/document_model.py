@@ -8,7 +8,15 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from strandline.core.described import Described, docstrings_of
@@ -87,12 +95,15 @@ class OpenModel(DocumentModel):
 
     ADDED: ClassVar[tuple[str, ...]] = ()
     """Fields that packages have added."""
-    IS_EXTENDED: ClassVar[bool] = False
+    MISSING: ClassVar[tuple[str, ...]] = ()
+    """Fields of a stored document whose packages are missing or can't be used."""
+    ROOT: ClassVar[type[OpenModel] | None] = None
+    """The model of Strandline, of an extended one. None if the model isn't extended."""
 
     @classmethod
     def extended(cls) -> type[Self]:
         """Return the model with the fields of all installed packages: the model itself if there are none."""
-        return cls if cls.IS_EXTENDED else cls.with_packages()
+        return cls if cls.ROOT is not None else cls.with_packages()
 
     @classmethod
     def with_packages(cls) -> type[Self]:
@@ -110,14 +121,15 @@ class OpenModel(DocumentModel):
 
         `refused`: field of a package that can't be used -> the reason, with the remedy.
         """
-        added = tuple(name for base in bases for name in base.model_fields)
+        added = (*cls.ADDED, *(name for base in bases for name in base.model_fields))
+        root = cls.ROOT or cls
         namespace: dict[str, Any] = {
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
             "__doc__": cls.__doc__,
-            "__reduce__": lambda one: (_restored, (cls, one.__getstate__())),
+            "__reduce__": lambda one: (_restored, (root, added, one.__getstate__())),
             "ADDED": added,
-            "IS_EXTENDED": True,
+            "ROOT": root,
             "NOT_SUPPORTED": {**cls.NOT_SUPPORTED, **refused},
             "model_config": ConfigDict(json_schema_extra=cls.schema_extra(added)),
         }
@@ -130,14 +142,30 @@ class OpenModel(DocumentModel):
     @classmethod
     def _read_extended(cls, value: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         model = cls.extended()
+        if is_stored(info) and isinstance(value, Mapping):
+            model = model.with_missing(tuple(str(name) for name in value))
         if model is cls or isinstance(value, cls):
             return handler(value)
         return model.model_validate(value, context=info.context)
 
+    @classmethod
+    def with_missing(cls, names: Sequence[str]) -> type[Self]:
+        """Return the model with fields of these names, whatever their values are. A document that was accepted stays readable if
+        a package is missing, and only what needs the package fails."""
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        missing = [name for name in names if name not in known]
+        definitions: list[dict[str, Any]] = [{name: (Any, None)} for name in missing]
+        fields = [create_model("Missing", __base__=DocumentModel, **one) for one in definitions]
+        if not fields:
+            return cls
+        model = cls.with_fields(fields, {})
+        model.MISSING = tuple(missing)
+        return model
 
-def _restored(model: type[OpenModel], state: dict[Any, Any]) -> OpenModel:
+
+def _restored(model: type[OpenModel], added: tuple[str, ...], state: dict[Any, Any]) -> OpenModel:
     """Return an instance that was pickled: the extended model has no name of its own."""
-    extended = model.extended()
+    extended = model.extended().with_missing(added)
     restored = extended.__new__(extended)
     restored.__setstate__(state)
     return restored

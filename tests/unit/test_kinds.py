@@ -7,6 +7,7 @@ The lists of examples must name each kind, so a new kind is in all of these test
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from strandline.processing.desk.records import DeskRecords
 from strandline.processing.kinds.stage_words import words_of
 from strandline.processing.kinds.windows.document import WindowSpec
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.functions.installed import package_of
 from strandline.processing.pipelines.kind_registry import STAGE_KEYWORDS, package_kinds, part_of
 from strandline.processing.pipelines.model.pipeline import PipelineSpec, json_schema
@@ -311,6 +313,23 @@ def test_a_kind_that_cannot_be_used_is_refused_where_a_document_has_it(
         checked(text_of(STEPS["bound"].replace("bound", name)))
     assert said in str(refused.value)
     checked(text_of(STEPS["derive"]))
+
+
+@pytest.mark.parametrize("step", [STEPS["bound"], window_of(WINDOWS["shifts"])], ids=["bound", "shifts"])
+def test_a_stored_document_is_readable_without_its_package(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = checked(text_of(step)).spec.as_document()
+    streams = [StreamSpec.parse(read_documents(text_of(step), "x.yaml")[0])]
+    forget_toys(monkeypatch)
+    stored = PipelineSpec.from_document(document)
+    assert stored.as_document() == document
+    assert pickle.loads(pickle.dumps(stored)).as_document() == document
+    assert [emit.name for _, emit in stored.emissions()] == ["out"]
+    with pytest.raises(
+        FunctionUnusable, match=r"no installed package has the kind (bound|shifts); install the package"
+    ):
+        check(stored, streams)
+    with pytest.raises(InvalidDocument, match="unknown field"):
+        checked(text_of(step))
 
 
 def test_no_package_replaces_a_kind_of_strandline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

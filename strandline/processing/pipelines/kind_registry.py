@@ -94,7 +94,7 @@ def part_of(kind: str, part: Part, package: str | None = None) -> ModuleType:
         package: The package that the kind must be of, with its release, and empty for a kind of Strandline. None if it can be of
             any.
 
-    Raises FunctionUnusable if the package of the kind can't be used, or is another one.
+    Raises FunctionUnusable if the package of the kind is missing, can't be used, or is another one.
     """
     if package is not None and package != (here := package_of(kind)):
         raise FunctionUnusable(
@@ -103,4 +103,6 @@ def part_of(kind: str, part: Part, package: str | None = None) -> ModuleType:
         )
     if kind in _OWN_NAMES:
         return importlib.import_module(module_of(kind, part))
-    return package_kinds()[kind].load_module(part)
+    if (added := package_kinds().get(kind)) is None:
+        raise FunctionUnusable(f"no installed package has the kind {kind}; install the package of this kind again")
+    return added.load_module(part)

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, SerializeAsAny
 from strandline.core.document_model import DocumentModel, OpenModel
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, Duration, FieldName, names_alike
 from strandline.core.documents import Path, did_you_mean
+from strandline.core.errors import FunctionUnusable
 from strandline.core.times.durations import format_duration
 from strandline.core.times.time_zones import zone_names
 from strandline.processing.kinds.windows.limits import too_many
@@ -94,8 +95,11 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type
         keywords = self.keywords()
         if sum(getattr(self, kind) is not None for kind in keywords) != 1:
             yield (), f"a window has exactly one of: {', '.join(keywords)}"
-        else:
-            yield from self._of_kind()
+        elif self.keyword not in self.MISSING:
+            try:
+                yield from self._of_kind()
+            except FunctionUnusable as error:
+                yield (self.keyword,), str(error)
         paths: dict[str, Path] = {}
         for name, path in self.result_fields:
             if name in paths:
