@@ -44,7 +44,7 @@ from strandline.services.rest.routes import (
 DESCRIPTION = "Register streams, submit pipelines, and lead the jobs that run them."
 _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
     "default": {
-        "description": "What went wrong",
+        "description": "Problem",
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
     }
 }
@@ -56,12 +56,13 @@ def create_app(
     doorkeeper: Doorkeeper | None = None,
     record_bytes_max: int = BODY_BYTES_MAX,
 ) -> FastAPI:
-    """The app over `dependencies`. It starts the supervisor, the backfills, the removal of old slices, the copying of dead
-    letters, the following of lookups and the notices when it starts, and closes them when it ends.
+    """Return the app over `dependencies`. Its start and end include the background services.
 
-    `names` are the host names under which it answers, beside loopback's. `doorkeeper` asks for tokens; without one whoever
-    reaches the service may do everything. The caller closes it. `record_bytes_max` is the largest record that gateways
-    take. Without dependencies it can only describe itself.
+    These are the supervisor, backfills, removal of old slices, copying of dead letters, following of lookups, and notices.
+    Args: dependencies: None for an app that can only describe itself.
+        names: Host names of the service, in addition to loopback.
+        doorkeeper: Authenticator, which the caller closes. None if each client may do everything.
+        record_bytes_max: Maximum size of a record that gateways accept.
     """
 
     @asynccontextmanager
@@ -165,7 +166,7 @@ def _describe_rights(description: dict[str, Any]) -> None:
 
 
 def _describe_parameters(description: dict[str, Any]) -> None:
-    """What may be left out, FastAPI describes as what may be null. In a URL or a header there is no null, only a text `null`."""
+    """Remove null from the types of optional parameters: a URL or a header can't contain null, only the string `null`."""
     for operations in description["paths"].values():
         for operation in operations.values():
             for parameter in operation.get("parameters", []):

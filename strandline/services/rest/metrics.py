@@ -42,8 +42,10 @@ def render_metrics(ledger: LedgerReader, log: KafkaStatus) -> bytes:
 
 @lru_cache(maxsize=4_096)
 def _latency_s(ledger: LedgerReader, job: str, end_ms: int) -> float | None:
-    """How long after the end of a window its results were final; None where the ledger can't tell any more. Cached: the slice is
-    looked for in the ledger, and scrapes come more often than results."""
+    """Return the seconds from the end of a window to its final results. None if the ledger no longer contains the slice.
+
+    Cached, because scrapes are more frequent than results.
+    """
     closed_at_ms = ledger.closed_at_ms(job, end_ms)
     return None if closed_at_ms is None else (closed_at_ms - end_ms) / 1_000
 
@@ -73,7 +75,7 @@ class _Jobs(Collector):
         records = CounterMetricFamily("strandline_job_records", "Records of committed slices", labels=["job"])
         rejected = CounterMetricFamily(
             "strandline_job_rejected_records",
-            "Rejected records; all but repeats, and late ones that are dropped, are dead letters",
+            "Rejected records; all except duplicates and dropped late records are dead letters",
             labels=["job", "reason"],
         )
         ahead = GaugeMetricFamily(
@@ -110,11 +112,11 @@ class _Lookups(Collector):
         self._lookups = lookups
 
     def collect(self) -> Iterable[Metric]:
-        version = GaugeMetricFamily("strandline_lookup_version", "The present version", labels=["lookup"])
-        rows = GaugeMetricFamily("strandline_lookup_rows", "Rows of the present version", labels=["lookup"])
+        version = GaugeMetricFamily("strandline_lookup_version", "Current version", labels=["lookup"])
+        rows = GaugeMetricFamily("strandline_lookup_rows", "Rows of the current version", labels=["lookup"])
         age = GaugeMetricFamily(
             "strandline_lookup_age_seconds",
-            "How long ago the present version was what its source said",
+            "Age of the current version: seconds since its source had this content",
             labels=["lookup"],
         )
         is_old = GaugeMetricFamily("strandline_lookup_is_old", "1: older than its document allows", labels=["lookup"])

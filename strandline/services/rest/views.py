@@ -1,4 +1,5 @@
-"""The answers of the REST API. Those that equal a row of the ledger, or the answer of a use case, have no class here.
+"""Responses of the REST API. A response that equals a row of the ledger, or the result of a use case, has no class
+here.
 
 Times are milliseconds since 1970 UTC (`_ms`).
 """
@@ -23,7 +24,7 @@ from strandline.services.rest.problems import ProblemError, problem_errors
 
 
 class View(Described, BaseModel):
-    """What the API answers with; the docstrings of its fields stand in the API's description."""
+    """Response of the API. The docstrings of the fields are in the description of the API."""
 
 
 class Link(View):
@@ -35,14 +36,14 @@ class Link(View):
 
 
 class Applied(View):
-    """What became of one document."""
+    """Outcome of one document."""
 
     kind: Literal["stream", "lookup", "pipeline", "notice"]
     name: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
     notes: list[str] = []
-    """What else is to be known: what the change of a stream, or of a lookup, means for each job that uses it."""
+    """Remarks: for each job that uses a changed stream or lookup, the effect on this job."""
 
 
 class AppliedList(View):
@@ -52,9 +53,9 @@ class AppliedList(View):
 class PartitionView(View):
     partition: int
     offset_first: int
-    """The first offset that the log still holds."""
+    """First offset that the log still contains."""
     offset_next: int
-    """The offset after the last."""
+    """Offset after the last record."""
 
 
 class StreamList(View):
@@ -62,21 +63,21 @@ class StreamList(View):
 
 
 class StreamView(View):
-    """A registered stream, and what the log holds of it."""
+    """A registered stream, and the range of its records in the log."""
 
     name: str
     document: dict[str, Any]
-    """The registration, with its defaults filled in."""
+    """Registered document with its defaults."""
     version: int
     topic_id: str | None
-    """Kafka's id of the topic."""
+    """Id of the topic in Kafka."""
     created_ms: int
     emitted_by: str | None
-    """The job that emits to it; null where its records come from elsewhere."""
+    """Name of the job that emits to the stream; null if no job does."""
     retention_ms: int
-    """Of the topic now; -1 is `forever`."""
+    """Current retention of the topic in milliseconds; -1 if records are kept forever."""
     records: int
-    """In the log now, all partitions together."""
+    """Number of records in the log, in all partitions."""
     partitions: list[PartitionView]
 
 
@@ -89,78 +90,77 @@ class DeletedLookupView(View):
 
 
 class UndeclaredFieldView(View):
-    """A member of records that no field of the schema takes."""
+    """A member of records that no field of the schema reads."""
 
     path: str
-    """As a field's `from` would name it; `[*]` stands for the place of an exploded element."""
+    """Path in the form of `from` of a field; `[*]` is the index of an exploded element."""
     types: list[str]
-    """Those seen, the most frequent first."""
+    """Types of the values, the most frequent first."""
     records: int
-    """How many of the records that were looked at have it."""
+    """Number of inspected records that have the member."""
     share: float
-    """Their share of the records that were looked at, 0 to 1."""
+    """Share of the inspected records that have the member, 0 to 1."""
 
 
 class UndeclaredView(View):
-    """What a stream's newest records hold that its schema doesn't declare."""
+    """Members of the newest records that the schema doesn't declare."""
 
     stream: str
     version: int
-    """Of the stream's document."""
+    """Version of the document of the stream."""
     records: int
-    """How many records were looked at: the newest ones, evenly from all partitions."""
+    """Number of inspected records: the newest ones, evenly from all partitions."""
     fields: list[UndeclaredFieldView]
-    """The most frequent first, a thousand at most."""
+    """Members, the most frequent first, at most 1,000."""
 
 
 class ProposalView(View):
-    """A stream's document, proposed from the newest records of a topic."""
+    """Document of a stream, proposed from the newest records of a topic."""
 
     document: dict[str, Any]
     notes: list[str]
-    """What a person should know about it."""
+    """Remarks for the reader of the proposal."""
     records: int
-    """How many records it was proposed from."""
+    """Number of sample records."""
     accepted: int
-    """How many rows of them it accepts."""
+    """Number of rows of the sample that the document accepts."""
     rejected: list[str]
-    """Why it rejects the first of the others."""
+    """Reasons for the first rejected rows."""
 
 
 class PipelineGraphView(View):
-    """What a pipeline does and costs."""
+    """Stages of a pipeline, and their cost."""
 
     pipeline: str
     inputs: list[dict[str, Any]]
-    """Each stream that the pipeline reads: its partitions, the columns that are read, and the treatment of its event time."""
+    """Streams that the pipeline reads: partitions, columns, and settings of event time."""
     record_stages: list[dict[str, Any]]
-    """Of each emission of records: the steps before it, its fields, and where they go."""
+    """Emissions of records: the steps before each emission, its fields, and its sinks."""
     stages: list[dict[str, Any]]
-    """Of each window: the steps before it and behind it, aggregates, emissions, and what it keeps for a key (an estimate, in
-    bytes)."""
+    """Windows: the steps before and after each window, aggregates, emissions, and estimated state in bytes per key."""
     exchange: dict[str, Any]
-    """By which fields rows are spread over buckets; of several branches, those of the first one."""
+    """Fields that determine the bucket of a row. If there are several branches, the fields of the first one."""
     branches: list[dict[str, Any]]
-    """Of each branch: its windows, by which fields its rows are spread, and which windows are computed in an earlier one, too."""
+    """Branches: windows, fields that determine the bucket, and windows that an earlier branch also computes."""
     reach_ms: int
-    """How far back in event time open windows go."""
+    """Reach of open windows in event time, in milliseconds."""
     retention: dict[str, Any]
-    """What a rewind may need of the log, and what the stream keeps."""
+    """Part of the log that a rewind can need, and the retention of the stream."""
     time_zone_rules: str | None = None
-    """By which version of the tz database days of time zones begin, where windows are such."""
+    """Version of the tz database that determines the days of time zones; null if no window uses them."""
     hints: list[str]
-    """What costs, and what may surprise."""
+    """Remarks about cost, and about behaviour that can surprise."""
 
 
 class CheckView(View):
-    """The check of a pipeline."""
+    """Result of the check of a pipeline."""
 
     valid: bool
     problems: list[ProblemError]
     stages: list[StageView]
-    """Empty unless it is valid."""
+    """Stages of the pipeline; empty if it isn't valid."""
     reach_ms: int | None = None
-    """How far back in event time a rewind may have to go."""
+    """Reach of a rewind in event time, in milliseconds."""
 
 
 def check_view(checked: Checked) -> CheckView:
@@ -174,18 +174,18 @@ class ExplanationList(View):
 
 
 class KibanaView(View):
-    """What shows a job's results in Kibana."""
+    """Saved objects that show the results of a job in Kibana."""
 
     objects: list[dict[str, Any]]
-    """Saved objects of Kibana 8.19, in the order in which it takes them; none if the job emits to no index."""
+    """Saved objects of Kibana 8.19, in import order; empty if the job emits to no index."""
 
 
 class DeletedJobView(View):
-    """A deleted job, and what became of what it had written."""
+    """A deleted job, and the outcome for its results and dead letters."""
 
     job: str
     indices: list[str]
-    """Its indices of results."""
+    """Indices of the results of the job."""
     results: Literal["kept", "deleted"]
     dead_letters: Literal["kept", "deleted"]
 
@@ -196,17 +196,17 @@ class DeletedStreamView(View):
 
 
 class LogView(View):
-    """Some lines of a runner's log."""
+    """Lines of the log of a runner."""
 
     lines: list[str]
     byte_next: int
-    """Pass it as `after` for what comes next."""
+    """Value of `after` for the lines that follow."""
 
 
 @dataclass(frozen=True)
 class JobView(JobStatus):
     links: list[Link]
-    """The requests that would change something now."""
+    """Requests that would change something now."""
 
 
 def job_view(status: JobStatus) -> JobView:
@@ -222,7 +222,7 @@ class JobList(View):
 class SliceList(View):
     slices: list[SliceRow]
     next: str | None = None
-    """Where the next page is; null on the last one."""
+    """Path of the next page; null on the last page."""
 
 
 class CheckpointView(View):
@@ -254,7 +254,7 @@ class CheckpointView(View):
 class CheckpointList(View):
     checkpoints: list[CheckpointView]
     next: str | None = None
-    """Where the next page is; null on the last one."""
+    """Path of the next page; null on the last page."""
 
 
 def checkpoint_view(row: CheckpointRow) -> CheckpointView:
@@ -297,84 +297,94 @@ class ResultAliasList(View):
 class EventList(View):
     events: list[EventRow]
     next: str | None = None
-    """Where the next page is; null on the last one."""
+    """Path of the next page; null on the last page."""
 
 
 class DeadLetterView(View):
-    """A record that could not be used. `stream`, `partition`, `offset` and `element` say where it came from and identify it."""
+    """A record or result that was rejected or refused. `stream`, `partition`, `offset`, and `element` identify it."""
 
     number: int
-    """Its offset in the dead-letter stream; `after` takes it."""
+    """Offset in the dead-letter stream. `after` has this unit."""
     stream: str
     partition: int | None
     offset: int | None
     element: int | None
-    """Of a record that was exploded: the place of the row's element in its array."""
+    """Index of the element in its array, if the record was exploded."""
     reason: str
     message: str
     step: str
     log_time_ms: int
     value: str
-    """The sender's bytes as text; in a list only the beginning. What is not UTF-8 is shown as U+FFFD."""
+    """Bytes of the record as text; only the beginning in a list. Bytes that aren't UTF-8 are shown as U+FFFD."""
     value_bytes: int
-    """How many bytes the sender sent."""
+    """Size of the record in bytes."""
 
 
 class DeadLetterFull(DeadLetterView):
     value_base64: str
-    """The sender's bytes, exactly."""
+    """Exact bytes of the record."""
     replay_of: str | None = None
-    """Of a record that was put back from a dead letter and failed again: `STREAM/PARTITION/OFFSET` of the first one."""
+    """`STREAM/PARTITION/OFFSET` of the first record, if this one was requeued and failed again."""
 
 
 class DeadLetterList(View):
     dead_letters: list[DeadLetterView]
     next: str | None = None
-    """Where the next page is; null on the last one."""
+    """Path of the next page; null on the last page."""
 
 
 class DeadLetterCounts(View):
-    """How many dead letters there are, in a piece of them."""
+    """Counts of dead letters, in one part of them."""
 
     letters: int
     reasons: dict[str, int]
     steps: dict[str, int]
     next: str | None = None
-    """Where the next piece is counted; null on the last one."""
+    """Path that counts the next part; null after the last part."""
 
 
 class ReplayView(View):
-    """What became of some dead letters that were put back into their stream; in a dry run, what would."""
+    """Outcome of a replay of dead letters; in a dry run, the expected outcome."""
 
     dry_run: bool
     matched: int
-    """How many dead letters were asked for: `put_back`, `already`, `unknown` and those left out."""
+    """Number of dead letters that match the filter: the sum of `put_back`, `already`, `unknown`, and `left_out`."""
     put_back: int
     already: int
-    """They were put back before."""
+    """Number of dead letters that were requeued before."""
     unknown: int
-    """A request that was killed may have put them back, into a part of the stream that is gone: they are left out."""
+    """Number of skipped dead letters that a killed request may have requeued: the stream no longer contains that
+    position.
+    """
     left_out: dict[str, int]
-    """Why -> how many: `late` (they stay late; unless they are asked for), `failed_again` (put back before; unless `again`),
-    `taken` (came to other branches of the pipeline; unless `again`),
-    `result` (of a result, not of a record), `result_stream` (its stream holds another job's results), `no_bytes` (neither letter
-    nor log hold them), `other_stream`, `counted` (a later version has read the record again, and taken it)."""
+    """Reason -> number of skipped dead letters.
+
+    The reasons are:
+    - `late`: late records stay late; requested by `reason`.
+    - `failed_again`: failed after an earlier replay; requested by `again`.
+    - `taken`: accepted by other branches of the pipeline; requested by `again`.
+    - `result`: a result, not a record.
+    - `result_stream`: a result of another job.
+    - `no_bytes`: neither the dead letter nor the log contains the bytes.
+    - `other_stream`: the job doesn't read the stream.
+    - `counted`: a later version has accepted the record.
+    """
     outcomes: dict[str, int]
-    """What the present version makes of those put back: `accepted`, or the reason for which it rejects them again."""
+    """Result in the current version -> number of requeued records: `accepted`, or the reason of the rejection."""
     next: str | None = None
-    """Where the next piece is put back, by POST; null on the last one."""
+    """Path that requeues the next part, by POST; null after the last part."""
 
 
 class RepairView(View):
-    """What became of a repaired dead letter; in a dry run, what would."""
+    """Outcome of a repair of a dead letter; in a dry run, the expected outcome."""
 
     dry_run: bool
     number: int
-    """The dead letter."""
+    """Number of the dead letter."""
     already: bool
-    """It was put back before, and not again."""
+    """True if the dead letter was requeued before. Then it isn't requeued again."""
     outcome: str
-    """What the present version makes of the payload: `accepted`, or the reason for which it rejects it."""
+    """Result in the current version: `accepted`, or the reason of the rejection."""
     message: str
 
 
@@ -385,32 +395,32 @@ class BackfillList(View):
 class HealthView(View):
     status: Literal["ok", "unavailable"]
     checks: dict[str, str] = {}
-    """Part -> `ok` or what is wrong; `failing` for who has no right to read it."""
+    """Part -> `ok` or the problem; only `failing` if the caller has no right to read it."""
 
 
 class TokenView(View):
-    """A token, without what is secret of it."""
+    """A token, without its secret."""
 
     id: str
-    """Stands in the token itself: `sl_ID_SECRET`."""
+    """Id of the token, which is part of it: `sl_ID_SECRET`."""
     name: str
     role: Role | None
     writes: list[str]
-    """The streams that it may write to; `*` for all."""
+    """Streams that the token may write to; `*` for all."""
     created_ms: int
     created_by: str
     expires_ms: int | None
     revoked_ms: int | None
     revoked_by: str | None
     used_ms: int | None
-    """When it was last used, at most about an hour behind."""
+    """Time of the last use, accurate to about an hour."""
 
 
 class MadeTokenView(TokenView):
-    """A token that was just made."""
+    """A created token."""
 
     token: str
-    """The token itself. It is shown nowhere else."""
+    """The token. No other response contains it."""
 
 
 class TokenList(View):

@@ -1,1 +1,1 @@
-"""The routes of the REST API, one file a noun. Plain functions: FastAPI runs them in threads, off the event loop."""
+"""Routes of the REST API, one file for each noun. FastAPI runs these functions in threads, off the event loop."""

@@ -1,4 +1,4 @@
-"""Audits: recompute a job's results from the log and compare them with the index, in the background."""
+"""Audits: recompute the results of a job from the log, and compare them with the index, in the background."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ End = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX)]
 def start_audit(
     control: Control, caller: Caller, name: str, response: Response, after_ms: End = None, up_to_ms: End = None
 ) -> AuditState:
-    """Begin an audit, of all windows or of those that end after `after_ms`, up to `up_to_ms`. One runs at a time."""
+    """Start an audit of all windows, or of those that end after `after_ms`, up to `up_to_ms`. One audit runs at a
+    time.
+    """
     state = order_audit(control.audits, control.ledger, name, after_ms, up_to_ms, caller)
     response.headers["Location"] = f"/v1/jobs/{name}/audit"
     return state
@@ -28,5 +30,5 @@ def start_audit(
 
 @router.get("/v1/jobs/{name}/audit")
 def show_audit(control: Control, name: str) -> AuditState:
-    """The job's last audit: how far it is, or what it found."""
+    """Return the last audit of the job: its progress, or its report."""
     return control.audits.state(name)

@@ -1,4 +1,4 @@
-"""Backfills: compute windows of the past again with the current version of a pipeline, beside the running job."""
+"""Backfills: recompute past windows with the current version of a pipeline, while the job keeps running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def start_backfill(
     from_ms: Annotated[int, Query(ge=0, le=TIME_MS_MAX)],
     to_ms: Annotated[int | None, Query(ge=0, le=TIME_MS_MAX)] = None,
 ) -> BackfillView:
-    """Compute the windows again that end after `from_ms`, up to `to_ms` or to what is emitted now. One at a time a job."""
+    """Start a backfill of the windows that end after `from_ms`, up to `to_ms` or the last emission. A job can have
+    one backfill at a time.
+    """
     row = control.backfills.request(name, from_ms, to_ms, caller)
     response.headers["Location"] = f"/v1/jobs/{name}/backfills/{row.generation}"
     return backfill_view(row)
@@ -33,18 +35,18 @@ def start_backfill(
 
 @router.get("/v1/jobs/{name}/backfills")
 def list_backfills(control: Control, name: str) -> BackfillList:
-    """The job's backfills, the oldest first."""
+    """Return the backfills of the job, the oldest first."""
     control.ledger.job(name)
     return BackfillList(backfills=[backfill_view(row) for row in control.ledger.backfills(name)])
 
 
 @router.get("/v1/jobs/{name}/backfills/{generation}")
 def show_backfill(control: Control, name: str, generation: Generation) -> BackfillView:
-    """One backfill: how far it is, or what became of it."""
+    """Return one backfill: its progress, or its outcome."""
     return backfill_view(control.ledger.backfill(name, generation))
 
 
 @router.post("/v1/jobs/{name}/backfills/{generation}/cancel", status_code=202)
 def cancel_backfill(control: Control, caller: Caller, name: str, generation: Generation) -> BackfillView:
-    """Cancel a backfill that is not complete. Nobody has seen its results, and they are deleted."""
+    """Cancel a backfill that is not complete. Its results were never visible, and are deleted."""
     return backfill_view(control.backfills.cancel(name, generation, caller))

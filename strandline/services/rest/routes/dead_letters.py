@@ -1,4 +1,6 @@
-"""Dead letters: list, count, show, repair, put back. A long answer comes in pieces; each names the path of the next."""
+"""Dead letters: list, count, show, repair, requeue. A long response has several parts; each contains the path of the
+next.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ router = APIRouter(tags=["dead letters"])
 
 PREVIEW_CHARACTERS = 200
 Limit = Annotated[int, Query(ge=1, le=1000)]
-After = Annotated[int, Query(ge=-1, le=INTEGER_MAX, description="Only those with a higher number.")]
-Reason = Annotated[DeadLetterReason | None, Query(description="Only those with this reason.")]
-Step = Annotated[str | None, Query(description="Only those of this step.")]
-Since = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX, description="Only those written at this time (ms) or later.")]
-Until = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX, description="Only those written before this time (ms).")]
+After = Annotated[int, Query(ge=-1, le=INTEGER_MAX, description="Only dead letters with a higher number.")]
+Reason = Annotated[DeadLetterReason | None, Query(description="Only dead letters with this reason.")]
+Step = Annotated[str | None, Query(description="Only dead letters of this step.")]
+Since = Annotated[
+    int | None, Query(ge=0, le=TIME_MS_MAX, description="Only dead letters written at or after this time (ms).")
+]
+Until = Annotated[
+    int | None, Query(ge=0, le=TIME_MS_MAX, description="Only dead letters written before this time (ms).")
+]
 
 
 @router.get("/v1/jobs/{name}/dead-letters")
@@ -44,7 +50,7 @@ def list_dead_letters(
     since_ms: Since = None,
     until_ms: Until = None,
 ) -> DeadLetterList:
-    """Records and results that could not be used, the oldest first, each with the reason and its source coordinates."""
+    """Return rejected records and refused results, the oldest first, with the reason and the source position."""
     wanted = LetterFilter(reason, step, since_ms, until_ms)
     page = control.dead_letters.page(name, wanted, after, limit)
     following = None if page.after is None else _path(name, "", wanted, after=page.after, limit=limit)
@@ -61,7 +67,9 @@ def count_dead_letters(
     since_ms: Since = None,
     until_ms: Until = None,
 ) -> DeadLetterCounts:
-    """How many dead letters there are, by reason and by step. Of many letters each answer counts a piece: add them up."""
+    """Return the counts of dead letters by reason and by step. If there are many, a response counts a part: add up
+    all parts.
+    """
     wanted = LetterFilter(reason, step, since_ms, until_ms)
     found = control.dead_letters.counts(name, wanted, after)
     following = None if found.after is None else _path(name, "/counts", wanted, after=found.after)
@@ -70,7 +78,7 @@ def count_dead_letters(
 
 @router.get("/v1/jobs/{name}/dead-letters/{number}")
 def show_dead_letter(control: Control, name: str, number: Annotated[int, Path(ge=0, le=INTEGER_MAX)]) -> DeadLetterFull:
-    """One dead letter, with the sender's bytes whole."""
+    """Return one dead letter with all bytes of the record."""
     found = control.dead_letters.letter(name, number)
     view = _dead_letter_view(found).model_dump()
     view["value"] = found.value.decode("utf-8", "replace")
@@ -89,17 +97,20 @@ def replay_dead_letters(
     after: After = -1,
     before: Annotated[
         int | None,
-        Query(ge=0, le=INTEGER_MAX, description="Only those with a lower number: as an earlier answer says."),
+        Query(ge=0, le=INTEGER_MAX, description="Only dead letters with a lower number, from an earlier response."),
     ] = None,
     reason: Reason = None,
     step: Step = None,
     since_ms: Since = None,
     until_ms: Until = None,
-    again: Annotated[bool, Query(description="Also records that were put back before and failed again.")] = False,
-    dry_run: Annotated[bool, Query(description="Only say what would become of them.")] = False,
+    again: Annotated[
+        bool, Query(description="Also requeue records that failed again after an earlier replay.")
+    ] = False,
+    dry_run: Annotated[bool, Query(description="Return the expected outcome, and write nothing.")] = False,
 ) -> ReplayView:
-    """Put dead letters back into their stream, with their bytes, each at most once. Of many, each request does a piece, and its
-    answer names the next."""
+    """Requeue dead letters: write their records to their stream again, each at most once. A request handles a part
+    of them, and its response contains the path of the next part.
+    """
     wanted = LetterFilter(reason, step, since_ms, until_ms)
     found = control.dead_letters.replay(name, wanted, after, before, again=again, dry_run=dry_run, principal=caller)
     flags = {"again": str(again).lower(), "dry_run": str(dry_run).lower()}
@@ -124,13 +135,13 @@ def repair_dead_letter(
     caller: Caller,
     name: str,
     letter: Annotated[
-        str, Query(max_length=300, description="Its number, or STREAM/PARTITION/OFFSET of the record that it is of.")
+        str, Query(max_length=300, description="Number of the dead letter, or STREAM/PARTITION/OFFSET of its record.")
     ],
     payload: Annotated[bytes, Body(media_type="application/octet-stream")],
-    anyway: Annotated[bool, Query(description="Also if it would be rejected again.")] = False,
-    dry_run: Annotated[bool, Query(description="Only say what would become of it.")] = False,
+    anyway: Annotated[bool, Query(description="Requeue the record even if it would be rejected again.")] = False,
+    dry_run: Annotated[bool, Query(description="Return the expected outcome, and write nothing.")] = False,
 ) -> RepairView:
-    """Put the record of one dead letter back into its stream with another payload, which is the body, at most once."""
+    """Requeue the record of one dead letter with the body of the request as its payload, at most once."""
     found = control.dead_letters.repair(name, letter, payload, anyway=anyway, dry_run=dry_run, principal=caller)
     return RepairView(
         dry_run=dry_run,
@@ -142,7 +153,7 @@ def repair_dead_letter(
 
 
 def _path(name: str, verb: str, wanted: LetterFilter, **more: int | str) -> str:
-    """The path of the next piece."""
+    """Return the path of the next part."""
     query = {key: value for key, value in (more | vars(wanted)).items() if value is not None}
     return f"/v1/jobs/{quote(name, safe='')}/dead-letters{verb}?{urlencode(query)}"
 

@@ -23,15 +23,15 @@ _YAML_BODY: dict[str, Any] = {
         "content": {"application/yaml": {"schema": {"type": "string", "description": "One or more YAML documents"}}},
     }
 }
-Records = Annotated[int, Query(ge=1, le=RECORDS_MAX, description="How many of the newest records")]
-Seconds = Annotated[
-    float | None, Query(gt=0, le=SECONDS_MAX, description="Wait so long, and take the records that come meanwhile")
-]
-Source = Annotated[str, Query(max_length=300, description="The file's name, for the problems that name its lines")]
+Records = Annotated[int, Query(ge=1, le=RECORDS_MAX, description="Number of newest records")]
+Seconds = Annotated[float | None, Query(gt=0, le=SECONDS_MAX, description="Seconds to wait for new records")]
+Source = Annotated[str, Query(max_length=300, description="Name of the file, for the lines in problems")]
 
 
 async def yaml_body(request: Request) -> bytes:
-    """The body as bytes: the reader of documents decodes it and reports what is wrong. Refuses other media types."""
+    """Return the body as bytes; the reader of documents decodes it and reports problems. Other media types are
+    refused.
+    """
     media_type = request.headers.get("content-type", MEDIA_TYPES[0]).partition(";")[0].strip().lower()
     if media_type not in MEDIA_TYPES:
         raise HTTPException(415, f"documents come as {MEDIA_TYPES[0]}, not as {media_type}")
@@ -45,8 +45,9 @@ def apply_documents(
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> AppliedList:
-    """Register streams and submit pipelines. If one document is wrong, nothing changes. A new job starts, a changed job
-    restarts with its new version, and the same documents again change nothing."""
+    """Register streams and submit pipelines, all or none. A new job starts, and a changed job restarts with its new
+    version. The same documents again change nothing.
+    """
     applied = control.applier.apply(body, source, caller)
     control.supervisor.wake()
     return AppliedList(applied=[Applied(**vars(one)) for one in applied])
@@ -58,8 +59,9 @@ def plan_documents(
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> PlanView:
-    """What applying the documents would mean for each job: its changes, and what its start would cost. What applying refuses
-    is a forbidden change here. Changes nothing."""
+    """Return the changes that applying the documents would make for each job, and the cost of its start. A change
+    that would be refused is marked as forbidden. Changes nothing.
+    """
     return control.applier.plan(body, source)
 
 
@@ -69,13 +71,14 @@ def preview_pipeline(
     may_read_topics: MayReadTopics,
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
-    pipeline: Annotated[str | None, Query(description="Which pipeline, where there are several")] = None,
-    stream: Annotated[str | None, Query(description="The stream to read; default: the pipeline's")] = None,
+    pipeline: Annotated[str | None, Query(description="Name of the pipeline, if there are several")] = None,
+    stream: Annotated[str | None, Query(description="Stream to read. Default: the stream of the pipeline")] = None,
     records: Records = 1_000,
     seconds: Seconds = None,
 ) -> PreviewView:
-    """Run a pipeline over the newest records of a stream, or over those that come within some seconds, and close all windows.
-    Writes nothing. A viewer can read registered streams only; an operator can read each topic."""
+    """Run a pipeline over the newest records of a stream, or over the records that arrive within some seconds, and
+    close all windows. Writes nothing. A viewer can read registered streams only; an operator can read each topic.
+    """
     chosen = chosen_pipeline(control.applier.check(body, source), pipeline, source)
     chosen = with_present_tables(control.ledger, chosen)
     read = stream or chosen.inputs[0].name
@@ -89,7 +92,7 @@ def check_pipeline(
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
 ) -> CheckView:
-    """Check a pipeline against its stream, which may be in the same text. Changes nothing."""
+    """Check a pipeline against its stream, which can be in the same text. Changes nothing."""
     try:
         return check_view(approval(control.applier.check(body, source)))
     except InvalidDocument as error:

@@ -1,5 +1,4 @@
-"""What happened: pages of it, or all that comes as server-sent events, in the form that the HTML standard gives them
-(https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+"""Events: in pages, or as server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
 
 from __future__ import annotations
 
@@ -25,10 +24,12 @@ router = APIRouter(tags=["jobs"])
 MEDIA_TYPE = "text/event-stream"
 FOLLOWERS_MAX = 50
 FOLLOWED_S = 300.0
-"""After so long the client has to ask again, as it does by itself: a token that was revoked is refused then."""
+"""Seconds after which a stream of events ends. The client connects again automatically, so that a revoked token is
+refused.
+"""
 _LOOK_S = 1.0
 _SAY_S = 15.0
-"""A line at least so often: what stands between client and service takes a silent connection for a dead one."""
+"""Seconds between lines. A proxy would close a connection without traffic."""
 _AT_ONCE = 1_000
 _following: set[object] = set()
 
@@ -44,13 +45,14 @@ def list_events(
     after: After = None,
     limit: Limit = 100,
     last: Annotated[
-        int | None, Query(ge=1, le=1000, description="Only the newest, so many; `limit` is not read.")
+        int | None, Query(ge=1, le=1000, description="Number of newest events; `limit` is ignored.")
     ] = None,
     last_event_id: Annotated[int | None, Header(ge=0, le=INTEGER_MAX)] = None,
 ) -> EventList | StreamingResponse:
-    """What happened, the oldest first; to follow, pass the last id as `after`.
+    """Return events, the oldest first. For the events that follow, pass the last id as `after`.
 
-    Who accepts `text/event-stream` gets what comes from now on, or behind `after` or the header `Last-Event-ID`, as it comes.
+    A client that accepts `text/event-stream` gets new events, or those after `after` or the header `Last-Event-ID`, as
+    they happen.
     """
     if job is not None:
         control.ledger.job(job)
@@ -75,8 +77,12 @@ async def event_frames(
     is_ending: Callable[[], bool],
     followed_s: float,
 ) -> AsyncIterator[str]:
-    """The events behind the number `after`, each once, as they come; None: those from now on. While the ledger is away nothing
-    comes, and nothing is lost. Ends after `followed_s`, or when the service does."""
+    """Yield the events after the number `after`, each once, as they happen.
+
+    While the ledger is down, nothing is yielded, and no event is lost. Ends after `followed_s`, or if the service
+    stops.
+    Args: after: None means new events only.
+    """
     me = object()
     _following.add(me)
     begun_s = said_s = time.monotonic()

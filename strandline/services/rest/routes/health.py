@@ -1,4 +1,4 @@
-"""Whether the service is alive and ready, and its metrics for Prometheus."""
+"""Health and readiness of the service, and its metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from strandline.services.rest.views import HealthView
 router = APIRouter(tags=["health"])
 
 _KAFKA_WAIT_S = 0.5
-"""Kubernetes waits a second for a probe's answer, and Kafka is only reported."""
+"""Kubernetes waits one second for the response of a probe, and Kafka is only reported."""
 
 
 @router.get("/healthz")
 async def health() -> HealthView:  # not in a thread: other requests may hold all of them
-    """200 while the process answers. It checks nothing else."""
+    """Return 200 while the process responds. Nothing else is checked."""
     return HealthView(status="ok")
 
 
@@ -29,8 +29,9 @@ async def health() -> HealthView:  # not in a thread: other requests may hold al
     responses={503: {"model": HealthView, "description": "The ledger does not answer, or the supervisor has ended"}},
 )
 def readiness(control: Control, may_read: MayRead, response: Response) -> HealthView:
-    """200 when this service can lead jobs: the ledger answers and the supervisor runs. Kafka and lookups are only reported.
-    What is wrong with each is told to viewers; to others only that it is `failing`."""
+    """Return 200 if this service can lead jobs: the ledger responds and the supervisor runs. Kafka and lookups are
+    only reported. Viewers see the problem of each part; other clients see only `failing`.
+    """
     checks = {
         "ledger": _check(control.ledger.jobs),
         "supervisor": "ok" if control.supervisor.is_alive() else "has ended; restart the control service",
@@ -47,7 +48,7 @@ def readiness(control: Control, may_read: MayRead, response: Response) -> Health
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
 def metrics(control: Control) -> Response:
-    """The metrics of the service and its jobs, in Prometheus' text format."""
+    """Return the metrics of the service and its jobs in the text format of Prometheus."""
     return Response(render_metrics(control.ledger, control.log), media_type=CONTENT_TYPE)
 
 
@@ -63,4 +64,4 @@ def _lookups(control: Control) -> list[str]:
     try:
         return lookup_warnings(control.ledger)
     except StrandlineError:
-        return []  # of the ledger, which is told by itself
+        return []  # an error of the ledger, which has its own check

@@ -1,6 +1,5 @@
-"""Jobs: their state, the verbs that change it, and their slices.
-
-A verb answers 202 at once: it writes what is desired into the ledger, and the supervisor acts on it. Poll the job.
+"""Jobs: their state, their slices, and commands. A command returns 202 immediately: it writes the desired state to
+the ledger, and the supervisor acts on it. Poll the job.
 """
 
 from __future__ import annotations
@@ -44,26 +43,26 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 @router.get("/v1/jobs")
 def list_jobs(control: Control) -> JobList:
-    """All jobs, by name."""
+    """Return all jobs, by name."""
     ranges = StreamRanges(control.log)
     return JobList(jobs=[job_view(job_status(control.ledger, ranges, job)) for job in control.ledger.jobs()])
 
 
 @router.get("/v1/jobs/{name}")
 def show_job(control: Control, name: str) -> JobView:
-    """One job: state, position, lag, counts, and the verbs that would change something now."""
+    """Return one job: state, position, lag, counts, and the commands that would change something now."""
     return job_view(job_status(control.ledger, StreamRanges(control.log), control.ledger.job(name)))
 
 
 @router.get("/v1/jobs/{name}/explanation")
 def explain_job(control: Control, name: str) -> ExplanationView:
-    """Why the job has no output, or what it waits for: one cause, in a sentence, and what to do."""
+    """Explain why the job has no output, or what it waits for: one cause in a sentence, and what to do."""
     return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name), control.store_away)
 
 
 @router.get("/v1/explanations")
 def explain_jobs(control: Control) -> ExplanationList:
-    """The explanation of each job, by name. A job whose stream or lookup no longer exists is explained by that."""
+    """Return the explanation of each job, by name. It also covers jobs whose stream or lookup no longer exists."""
     found = explanations(control.ledger, StreamRanges(control.log), control.store_away)
     return ExplanationList(explanations=found)
 
@@ -72,22 +71,26 @@ def explain_jobs(control: Control) -> ExplanationList:
 def show_log(
     control: Control,
     name: str,
-    lines: Annotated[int, Query(ge=1, le=10_000, description="So many of the last lines.")] = 100,
+    lines: Annotated[int, Query(ge=1, le=10_000, description="Number of last lines.")] = 100,
     after: Annotated[
         int | None,
         Query(
-            ge=0, le=INTEGER_MAX, description="Instead: what was written behind this byte, as an earlier answer says."
+            ge=0,
+            le=INTEGER_MAX,
+            description="Instead of the last lines: the lines after this byte, from an earlier response.",
         ),
     ] = None,
 ) -> LogView:
-    """The log of the job's runner, of its present or last run: its last lines, or what came since. Passwords are left out."""
+    """Return the log of the current or last run: the last lines, or the lines after a position. Passwords are
+    removed.
+    """
     part = runner_log(control.ledger, control.data_dir, name, lines, after)
     return LogView(lines=part.lines, byte_next=part.byte_next)
 
 
 @router.get("/v1/jobs/{name}/graph")
 def show_graph(control: Control, name: str) -> PipelineGraphView:
-    """What the job's pipeline does and costs: stages, what each keeps, how far back it reaches, when results come."""
+    """Return the stages of the pipeline: their state, their reach, their cost, and the time of their results."""
     job = control.ledger.job(name)
     pipeline = present_pipeline(control.ledger, job)
     return PipelineGraphView(**pipeline_graph(pipeline))
@@ -102,8 +105,9 @@ def preview_job(
     records: Records = 1_000,
     seconds: Seconds = None,
 ) -> PreviewView:
-    """Run the job's pipeline over the newest records of its stream, or over those that come within some seconds, and close all
-    windows. Writes nothing; the job itself goes on."""
+    """Run the pipeline of the job over the newest records of its stream, or over the records that arrive within some
+    seconds, and close all windows. Writes nothing, and the job keeps running.
+    """
     job = control.ledger.job(name)
     pipeline = present_pipeline(control.ledger, job, is_strict=True)
     pipeline = with_present_tables(control.ledger, pipeline)
@@ -118,10 +122,10 @@ def show_kibana_objects(
     name: str,
     links: Annotated[
         str,
-        Query(pattern="^(https?://.+)?$", description="This API's address as browsers reach it: documents link to it."),
+        Query(pattern="^(https?://.+)?$", description="Address of this API for browsers. Documents link to it."),
     ] = "",
 ) -> KibanaView:
-    """Data views, searches and a dashboard for the job's results, as Kibana's saved objects."""
+    """Return data views, searches, and a dashboard for the results of the job, as saved objects of Kibana."""
     job = control.ledger.job(name)
     pipeline = present_pipeline(control.ledger, job)
     return KibanaView(objects=kibana_objects(pipeline, links))
@@ -129,32 +133,36 @@ def show_kibana_objects(
 
 @router.post("/v1/jobs/{name}/start", status_code=202)
 def start_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
-    """Start the job. It rewinds to its last emission first. A running job goes on."""
+    """Start the job. It rewinds to its last emission first. A running job keeps running."""
     return _order(control, name, "start", response, caller)
 
 
 @router.post("/v1/jobs/{name}/stop", status_code=202)
 def stop_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
-    """End the job after its current slice. Open windows stay open until the next start."""
+    """Stop the job after its current slice. Open windows stay open until the next start."""
     return _order(control, name, "stop", response, caller)
 
 
 @router.post("/v1/jobs/{name}/drain", status_code=202)
 def drain_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
-    """Read the log to its end, close every open window, then end. Later records of those windows are late."""
+    """Read the log to its end, close every open window, and stop. Records of these windows that arrive later are
+    late.
+    """
     return _order(control, name, "drain", response, caller)
 
 
 @router.post("/v1/jobs/{name}/restart", status_code=202)
 def restart_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
-    """End the job's run after its current slice and start a new one, with a higher epoch."""
+    """Stop the job after its current slice, and start a new run with a higher epoch."""
     return _order(control, name, "restart", response, caller)
 
 
 @router.post("/v1/jobs/{name}/restore", status_code=202)
 def restore_job(control: Control, caller: Caller, name: str, response: Response) -> JobView:
-    """Start a run that restores the results that a store lost. It replays the recorded slices from the first one with a missing
-    result, and emits their results again under the same ids. `restores` is false when all are restored."""
+    """Start a run that restores the results that a store lost. The run replays the recorded slices from the first
+    one with a missing result, and emits their results again under the same ids. `restores` is false when all are
+    restored.
+    """
     return _order(control, name, "restore", response, caller)
 
 
@@ -162,8 +170,9 @@ def restore_job(control: Control, caller: Caller, name: str, response: Response)
 def delete_job(
     control: Control, caller: Caller, name: str, results: bool = False, dead_letters: bool = False
 ) -> DeletedJobView:
-    """Delete a job that doesn't run. Its results and dead letters stay unless asked; of a job that was deleted before, they are
-    deleted if asked now."""
+    """Delete a stopped job. Its results and dead letters are kept unless requested. For a deleted job, the request
+    deletes them now.
+    """
     deleted = control.lives.delete(name, results=results, dead_letters=dead_letters, principal=caller)
     control.supervisor.wake()
     return DeletedJobView(**vars(deleted))
@@ -178,12 +187,13 @@ def reset_job(
         str,
         Query(
             pattern=r"^(start|earliest|latest|\d{1,15})$",
-            description="Where the document says that the job starts, an end of the log, or a log time (ms).",
+            description="Start in the document, an end of the log, or a log time (ms).",
         ),
     ],
 ) -> JobView:
-    """Let a stopped job begin anew at a place of its stream, under a new generation of results: its aliases show no older
-    ones."""
+    """Reset a stopped job to a position of its stream. Its results begin a new generation, and its aliases show no
+    older results.
+    """
     place = int(to) if to.isdecimal() else cast(Place, to)  # as the pattern says
     job = control.lives.reset(name, place, caller)
     control.supervisor.wake()
@@ -194,7 +204,9 @@ def reset_job(
 def list_slices(
     control: Control, name: str, after: Annotated[int, Query(ge=0, le=INTEGER_MAX)] = 0, limit: Limit = 100
 ) -> SliceList:
-    """The job's slices with a number above `after`, in order. The oldest may have been removed from the ledger."""
+    """Return the slices of the job with a number above `after`, in order. The ledger may no longer contain the
+    oldest.
+    """
     control.ledger.job(name)
     after = max(after, control.ledger.floor(name) - 1)
     rows = control.ledger.slices(name, after + 1, after + limit)
@@ -211,7 +223,7 @@ def list_checkpoints(
     ] = None,
     limit: Limit = 100,
 ) -> CheckpointList:
-    """The committed slices of the job, the newest first: records, rejected records, results, and event time reached."""
+    """Return the committed slices of the job, the newest first: records, rejected records, results, and event time."""
     control.ledger.job(name)
     rows = control.ledger.checkpoints(name, limit, before)
     following = f"/v1/jobs/{name}/checkpoints?before={rows[-1].slice}&limit={limit}" if len(rows) == limit else None
@@ -220,14 +232,14 @@ def list_checkpoints(
 
 @router.get("/v1/jobs/{name}/runs")
 def list_runs(control: Control, name: str, limit: Limit = 100) -> RunList:
-    """The newest runs of the job, the oldest of them first: begin, end, and outcome."""
+    """Return the newest runs of the job, the oldest of them first: begin, end, and outcome."""
     control.ledger.job(name)
     return RunList(runs=[run_view(row) for row in control.ledger.runs(name, limit)])
 
 
 @router.get("/v1/jobs/{name}/history")
 def show_history(control: Control, name: str) -> HistoryView:
-    """Counts of the job in the last 24 hours, in steps of 10 minutes."""
+    """Return counts of the job in the last 24 hours, in steps of 10 minutes."""
     control.ledger.job(name)
     return control.histories.of(name)
 

@@ -1,4 +1,4 @@
-"""Lookups: what is registered, and who needs it."""
+"""Lookups: their registration, and the jobs that need them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ router = APIRouter(tags=["lookups"])
 
 @router.get("/v1/lookups")
 def list_lookups(control: Control) -> LookupList:
-    """All lookups, by name."""
+    """Return all lookups, by name."""
     return LookupList(lookups=lookup_summaries(control.ledger))
 
 
 @router.get("/v1/lookups/{name}")
 def show_lookup(control: Control, name: str) -> LookupView:
-    """One lookup, its versions, and the jobs that need it."""
+    """Return one lookup, its versions, and the jobs that need it."""
     return lookup_view(control.ledger, name)
 
 

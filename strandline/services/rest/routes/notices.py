@@ -1,4 +1,4 @@
-"""Notices: what is registered, what they found and sent, tests, and muting."""
+"""Notices: their registration, their problems and messages, tests, and muting."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ router = APIRouter(tags=["notices"])
 
 @router.get("/v1/notices")
 def list_notices(control: Control) -> NoticeList:
-    """All notices, by name."""
+    """Return all notices, by name."""
     return NoticeList(notices=notice_summaries(control.ledger))
 
 
 @router.get("/v1/notices/{name}")
 def show_notice(control: Control, name: str) -> NoticeView:
-    """One notice: its document, its problems, and its newest messages."""
+    """Return one notice: its document, its problems, and its newest messages."""
     return notice_view(control.ledger, name)
 
 
 @router.post("/v1/notices/{name}/test")
 def send_test_message(control: Control, name: str) -> NoticeTestView:
-    """Send a test message to each channel of a notice. The answer has the numbers of the messages; the notice shows whether they
-    were confirmed."""
+    """Send a test message to each channel of a notice. The response contains the numbers of the messages; the notice
+    shows whether they were confirmed.
+    """
     made = notices.send_test_messages(control.ledger, name)
     control.notices.wake()
     return NoticeTestView(notice=name, messages=made)
@@ -53,6 +54,6 @@ def mute_notice(
 
 @router.delete("/v1/notices/{name}")
 def delete_notice(control: Control, caller: Caller, name: str) -> DeletedNoticeView:
-    """Delete a notice, its problems and its messages, also those that are still to be sent."""
+    """Delete a notice, its problems, and its messages, also messages that are not sent yet."""
     notices.delete_notice(control.ledger, name, caller)
     return DeletedNoticeView(notice=name)

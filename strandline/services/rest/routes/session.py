@@ -56,10 +56,12 @@ def show_session(request: Request) -> SessionView:
 
 @router.post("/v1/session", status_code=201)
 async def sign_in(request: Request, wanted: SignIn, response: Response) -> SessionView:
-    """Sign in to the console with a token: the answer sets a cookie. Programs send the token with each request instead."""
+    """Sign in to the console with a token: the response sets a cookie. Programs send the token with each request
+    instead.
+    """
     doorkeeper = _doorkeeper(request)
     if doorkeeper is None:
-        raise Conflict("this service asks nobody for a token (STRANDLINE_AUTH=none): use it without signing in")
+        raise Conflict("this service doesn't authenticate clients (STRANDLINE_AUTH=none); use it without signing in")
     cookie(request.scope, "checked before the token is read")
     authorization = b"Bearer " + wanted.token.encode("ascii")
     principal = await doorkeeper.admit(authorization)
@@ -73,7 +75,7 @@ async def sign_in(request: Request, wanted: SignIn, response: Response) -> Sessi
 
 @router.delete("/v1/session")
 async def sign_out(request: Request, response: Response) -> SessionView:
-    """Sign out of the console: the session ends, and the answer removes the cookie."""
+    """Sign out of the console: the session ends, and the response removes the cookie."""
     session = session_of(request.scope)
     if session is not None:
         _sessions(request).close(session)

@@ -1,4 +1,4 @@
-"""Streams: what is registered, and what the log holds."""
+"""Streams: their registration, and their records in the log."""
 
 from __future__ import annotations
 
@@ -32,27 +32,29 @@ router = APIRouter(tags=["streams"])
 
 @router.get("/v1/streams")
 def list_streams(control: Control) -> StreamList:
-    """All registered streams, by name."""
+    """Return all registered streams, by name."""
     return StreamList(streams=control.ledger.streams())
 
 
 @router.get("/v1/arrivals")
 def list_arrivals(control: Control) -> ArrivalList:
-    """The newest record of each stream, by partition: a stream without new records may be silent."""
+    """Return the newest record of each stream, by partition. A stream without new records may be silent."""
     asked = ArrivalsAsked(control.log)
     arrivals = [asked.of(row.name) for row in control.ledger.streams()]
     return ArrivalList(now_ms=time.time_ns() // 1_000_000, arrivals=arrivals)
 
 
 SAMPLE_RECORDS = 1_000
-RecordsWanted = Annotated[int, Query(ge=1, le=10_000, description="How many records are looked at, at most.")]
+RecordsWanted = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of records to inspect.")]
 
 
 @router.get("/v1/topics/{name}/proposal")
 def propose_stream(
     control: Control, may_read_topics: MayReadTopics, name: str, records: RecordsWanted = SAMPLE_RECORDS
 ) -> ProposalView:
-    """A document for a topic, proposed from its newest records. For an operator, the topic need not be a stream yet."""
+    """Propose the document of a stream from the newest records of a topic. For an operator, the topic need not be a
+    stream.
+    """
     try:
         check_name(name)
     except ValueError as error:
@@ -66,7 +68,7 @@ def propose_stream(
 
 @router.get("/v1/streams/{name}/undeclared")
 def undeclared(control: Control, name: str, records: RecordsWanted = SAMPLE_RECORDS) -> UndeclaredView:
-    """What the stream's newest records hold that its schema doesn't declare."""
+    """Return members of the newest records that the schema doesn't declare."""
     row = control.ledger.stream(name)
     values = control.log.sample(name, records).values
     fields = control.run_limited("list of fields", undeclared_fields, StreamSpec.from_document(row.document), values)
@@ -80,7 +82,7 @@ def undeclared(control: Control, name: str, records: RecordsWanted = SAMPLE_RECO
 
 @router.get("/v1/streams/{name}")
 def show_stream(control: Control, name: str) -> StreamView:
-    """One stream, and what its topic holds now."""
+    """Return one stream, and the current range of its records in the topic."""
     row = control.ledger.stream(name)
     held = control.log.range(name)
     partitions = [
@@ -98,7 +100,8 @@ def show_stream(control: Control, name: str) -> StreamView:
 
 @router.delete("/v1/streams/{name}")
 def delete_stream(control: Control, caller: Caller, name: str, keep_topic: bool = False) -> DeletedStreamView:
-    """Delete a stream that no job reads or emits to, with its topic unless that is to stay. Gateways take nothing for it from
-    their next look at the ledger on."""
+    """Delete a stream that no job reads or emits to, and its topic unless it is kept. Gateways refuse records for it
+    after their next poll of the ledger.
+    """
     control.lives.delete_stream(name, keep_topic=keep_topic, principal=caller)
     return DeletedStreamView(stream=name, topic="kept" if keep_topic else "deleted")

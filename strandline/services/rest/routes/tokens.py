@@ -1,4 +1,4 @@
-"""Tokens: make, list and revoke them. A token is shown once, in the answer that makes it."""
+"""Tokens: create, list, and revoke them. Only the response that creates a token contains it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ router = APIRouter(tags=["tokens"])
 
 
 class TokenRequest(View):
-    """A token that is to be made."""
+    """Request to create a token."""
 
     name: str = Field(pattern=f"^{NAME.pattern}$", max_length=tokens.NAME_CHARACTERS_MAX)
     role: Role | None = None
     writes: list[Annotated[str, Field(pattern=rf"^(\*|{NAME.pattern})$")]] = Field(default=[], max_length=1_000)
-    """The streams that it may write to; `*` for all."""
+    """Streams that the token may write to; `*` for all."""
     expires: str | None = Field(default=None, pattern=r"^([1-9][0-9]{0,8}(ms|s|m|h|d|w))+$", max_length=30)
-    """After which time it is refused, as `90d`; null: never."""
+    """Time until the token expires, as `90d`; null: never."""
 
 
 @router.post("/v1/tokens", status_code=201)
 def make_token(control: Control, caller: Caller, wanted: TokenRequest, response: Response) -> MadeTokenView:
-    """Make a token, and show it this once."""
+    """Create a token. Only this response contains it."""
     made = tokens.make_token(
         control.ledger,
         wanted.name,
@@ -48,22 +48,22 @@ def make_token(control: Control, caller: Caller, wanted: TokenRequest, response:
 
 @router.get("/v1/tokens")
 def list_tokens(control: Control) -> TokenList:
-    """All tokens, without what is secret of them, by name; also those that were revoked."""
+    """Return all tokens without their secrets, by name, also revoked ones."""
     return TokenList(tokens=[_view(row) for row in control.ledger.tokens()])
 
 
 @router.post("/v1/tokens/{name}/revoke")
 def revoke_token(control: Control, caller: Caller, name: str) -> TokenView:
-    """Make a token invalid for ever, within seconds at every door."""
+    """Revoke a token permanently. All gateways and the REST API refuse it within seconds."""
     return _view(tokens.revoke_token(control.ledger, name, _known(control, caller)))
 
 
 def _known(control: Control, caller: str | None) -> str:
-    """Who asks. Raises Conflict while nobody has to say so: a token that anyone may make would be worth nothing later."""
+    """Return the caller. Raise Conflict if the service doesn't authenticate clients: a token would then have no use."""
     if caller is None or not control.asks_for_tokens:
         raise Conflict(
-            "this service asks nobody for a token, so it makes none: set STRANDLINE_AUTH=tokens; the first token is made where "
-            "the ledger is, with `strandline token create NAME --role admin --data-dir DIR`"
+            "this service doesn't authenticate clients, so it creates no token; set STRANDLINE_AUTH=tokens, and create the "
+            "first token on the machine of the ledger: `strandline token create NAME --role admin --data-dir DIR`"
         )
     return caller
 
