@@ -15,6 +15,7 @@ from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.processing.formats.decoder import Decoder
+from strandline.processing.formats.format import format_of
 from strandline.processing.formats.record_fields import Rejection
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.sparkplug import sessions
@@ -306,7 +307,7 @@ def test_a_process_reads_what_others_have_kept_however_little_of_it_stays_in_mem
         kept.begin_node(("plant", f"meter {number:04d}"), Birth((("m", number, 3),)), 0, 0)
         if number > 100:
             writer.keep([kept])
-            assert reader.unpack(kept.packed()).nodes == kept.nodes
+            assert reader.unpack(format_of("sparkplug"), kept.packed()).nodes == kept.nodes
 
 
 def some_messages(chance: random.Random, count: int) -> Any:

@@ -19,7 +19,7 @@ how records are cut into calls. The methods that choose how records are read are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, runtime_checkable
 
@@ -54,15 +54,25 @@ class ArrayReader(FormatReader, Protocol):
         """Read the record once, and return a function: index of an element -> the record with an array of only this element."""
 
 
+class SessionState(Protocol):
+    """What the records of a partition have declared so far. It is stored with slices."""
+
+    def packed(self) -> str:
+        """Return the state as text, with hashes in place of long contents. Empty if nothing is declared."""
+
+    def contents(self) -> dict[str, str]:
+        """Return hash -> content, for all hashes in `packed`. The ledger keeps them."""
+
+
 class SessionReader(Protocol):
     """Reads the records of one partition in their order."""
 
     @property
-    def sessions(self) -> Any:
-        """State after the records that were read. It is stored with slices."""
+    def sessions(self) -> SessionState:
+        """State after the records that were read."""
 
     def begin(self, sessions: Any) -> None:
-        """Read other records, before which the state was this one."""
+        """Read other records, before which the state was this one, of `Format.unpack_sessions`. The reader changes it."""
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
         """Yield the rows of the next records, in parts of whole records."""
@@ -141,6 +151,19 @@ class Format(StreamFormat):
         """Return the reader of a stream, if `keeps_sessions` is true.
 
         Args: texts: Returns the flat rows for rows and the sources of their records. members_of: Fields that a source fills.
+        """
+        raise NotImplementedError
+
+    def unpack_sessions(
+        self,
+        packed: Sequence[str],
+        load: Callable[[Iterable[str]], Mapping[str, str]],
+        known: dict[str, Any],
+    ) -> SessionState:
+        """Return the state of these partitions together, if `keeps_sessions` is true.
+
+        Args: packed: `SessionState.packed` of each partition. load: Returns the contents of hashes. known: Contents that the
+            format keeps in memory. It must bound their size.
         """
         raise NotImplementedError
 

@@ -17,7 +17,7 @@ from strandline.core.streams.format_registry import package_of, require_package
 from strandline.processing.formats.columns.exploded_columns import ExplodedColumns, rows_of
 from strandline.processing.formats.columns.read_columns import ROWS_MIN, QuickReader, ReadColumns
 from strandline.processing.formats.columns.source_columns import numbered, source_columns
-from strandline.processing.formats.format import ArrayReader, Format, ReaderRequest, format_of
+from strandline.processing.formats.format import ArrayReader, Format, ReaderRequest, SessionState, format_of
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ExplodedRows, JsonRows, Rows
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.record_metadata import RecordMetadata
@@ -195,11 +195,11 @@ class RowReader:
         self._quick = self._quick_exploded = None
 
     @property
-    def sessions(self) -> Any:
+    def sessions(self) -> SessionState | None:
         """What the records so far have declared, where the format keeps sessions."""
         return None if self._session_reader is None else self._session_reader.sessions
 
-    def begin(self, sessions: Any) -> None:
+    def begin(self, sessions: SessionState) -> None:
         """Read other records from here on, before which this was declared."""
         if self._session_reader is not None:
             self._session_reader.begin(sessions)

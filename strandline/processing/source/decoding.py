@@ -16,9 +16,9 @@ from strandline.log.reader import OffsetRange
 from strandline.log.record_key import key_finder
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE, Decoded, Decoder
+from strandline.processing.formats.format import SessionState
 from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
-from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.slices.sender_faults import sender_of
 from strandline.processing.source.slice_rows import row_identity
 from strandline.processing.source.source_config import DecodingConfig, Piece, StreamDecoding, TaskConfig
@@ -148,7 +148,7 @@ class DecodedChunk:
         return None if self.elements is None else self.elements[at]
 
 
-SessionsRead = dict[tuple[str, int], Sessions]
+SessionsRead = dict[tuple[str, int], SessionState]
 """(stream, partition) -> what its records have declared, where the format keeps that."""
 
 
@@ -271,7 +271,8 @@ def _decode_runs(
         if whole != begun and row_reader.sessions is not None:
             from strandline.processing.source.kept_sessions import sessions_of_process  # only where a stream needs it
 
-            begun_with = sessions_of_process(config.ledger_url).unpack(run[0].sessions)
+            form = (run[0].format or config.inputs[place].format).form
+            begun_with = sessions_of_process(config.ledger_url).unpack(form, run[0].sessions)
             row_reader.begin(begun_with)
             if sessions is not None:
                 sessions[whole.stream, whole.partition] = begun_with  # the reader writes on in it

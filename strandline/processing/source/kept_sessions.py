@@ -1,4 +1,4 @@
-"""What births of Sparkplug have declared, kept in the ledger by its hash, for every replay.
+"""What records have declared, for formats that keep sessions: kept in the ledger by its hash, for every replay.
 
 A source task keeps what the records of a new slice declare before it tells the driver, so all that a slice's row or a checkpoint
 names is there.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from typing import Any
 
 from strandline.core.errors import NotFound
 from strandline.ledger.roles import TaskLedger
 from strandline.ledger.schemas import SchemaReader
-from strandline.processing.formats.sparkplug.sessions import METRICS_MAX, Birth, Sessions, unpack
+from strandline.processing.formats.format import Format, SessionState
 from strandline.processing.source.opened_ledger import open_ledger
 
 CHARACTERS_MAX = 32 << 20
@@ -24,19 +25,18 @@ class KeptSessions:
 
     def __init__(self, open_ledger: Callable[[], TaskLedger]) -> None:
         self._open_ledger = open_ledger
-        self._births: dict[str, Birth] = {}
+        self._known: dict[str, dict[str, Any]] = {}
+        """Format -> what it keeps of contents that it has read."""
         self._texts: dict[str, str] = {}
         """What was read last."""
         self._kept: set[str] = set()
         """Hashes that are in the ledger."""
 
-    def unpack(self, packed: str) -> Sessions:
-        """The sessions that `Sessions.packed` said. Raises LedgerUnavailable, NotFound."""
-        if sum(len(birth.metrics) for birth in self._births.values()) > METRICS_MAX:
-            self._births.clear()
-        return unpack(packed, self._load, self._births)
+    def unpack(self, form: Format, packed: str) -> SessionState:
+        """The state of which `SessionState.packed` is this. Raises LedgerUnavailable, NotFound."""
+        return form.unpack_sessions([packed], self._load, self._known.setdefault(form.name, {}))
 
-    def keep(self, sessions: Iterable[Sessions]) -> None:
+    def keep(self, sessions: Iterable[SessionState]) -> None:
         """Keep what these tell by hash. Doing it again changes nothing. Raises LedgerUnavailable."""
         contents: dict[str, str] = {}
         for one in sessions:
@@ -65,10 +65,9 @@ class KeptSessions:
         return texts
 
 
-def sessions_of_partitions(ledger: SchemaReader, packed: Iterable[str]) -> Sessions:
+def sessions_of_partitions(ledger: SchemaReader, form: Format, packed: Iterable[str]) -> SessionState:
     """What these partitions of a stream have declared, together. Raises LedgerUnavailable."""
-    births: dict[str, Birth] = {}
-    return Sessions({key: node for one in packed for key, node in unpack(one, ledger.contents, births).nodes.items()})
+    return form.unpack_sessions([*packed], ledger.contents, {})
 
 
 _kept: dict[str, KeptSessions] = {}

@@ -10,8 +10,8 @@ import numpy as np
 
 from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values, with_record_metadata
 from strandline.processing.formats.decoder import NEVER_AHEAD, NEVER_LATE
+from strandline.processing.formats.format import SessionState
 from strandline.processing.formats.record_rows import RecordFormat, RowReader
-from strandline.processing.formats.sparkplug.sessions import Sessions
 from strandline.processing.source.decoding import conforming_decoder, decoder_of, task_config
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Prospects:
         pipeline: CheckedPipeline,
         watermark_ms: int | None = None,
         other: RecordFormat | None = None,
-        sessions: Sessions | None = None,
+        sessions: SessionState | None = None,
         stream: str | None = None,
     ) -> None:
         """`pipeline`: with the tables of its lookups. `watermark_ms`: what is closed already; a record with an earlier event time

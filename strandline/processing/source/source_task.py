@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from strandline.core.errors import BadRecord
 from strandline.core.record_headers import REASON_LATE
-from strandline.processing.formats.sparkplug.sessions import Sessions
+from strandline.processing.formats.format import SessionState
 from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.dedupe.candidates import Candidates
@@ -88,7 +88,7 @@ class SourceTask:
         *,
         is_new: bool,
         work: bytes | None,
-        sessions: Mapping[tuple[str, int], Sessions] = MappingProxyType({}),
+        sessions: Mapping[tuple[str, int], SessionState] = MappingProxyType({}),
         restores: bool = False,
     ) -> Iterator[SliceRowBlob]:
         """As `read`, of chunks that are decoded. `sessions`: what their records have declared, once all chunks are read."""
@@ -169,7 +169,7 @@ class SourceTask:
             here = _placed(chunk, candidates) if needs_places else candidates.with_rows(rows)
         return self._cascade.cut(chunk.label, chunk.offsets[0], event_us, columns, at.window, here, at.side)
 
-    def _facts_of_sessions(self, sessions: Mapping[tuple[str, int], Sessions], *, is_new: bool) -> SourceFacts:
+    def _facts_of_sessions(self, sessions: Mapping[tuple[str, int], SessionState], *, is_new: bool) -> SourceFacts:
         """What the task's partitions have declared by its end: in the ledger before anybody is told."""
         if is_new:
             from strandline.processing.source.kept_sessions import sessions_of_process  # only where a stream needs it

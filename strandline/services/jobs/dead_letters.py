@@ -33,6 +33,7 @@ from strandline.log.messages import LogReader, offset_of
 from strandline.log.reader import OffsetRange
 from strandline.log.record_key import key_finder
 from strandline.processing.emission.put_back import PutBack, PutBackRecord, put_back
+from strandline.processing.formats.format import format_of
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import inputs_of, load_pipeline
@@ -410,7 +411,8 @@ class DeadLetters:
         last, checkpoint = self._ledger.last_slice(pipeline.job), self._ledger.last_checkpoint(pipeline.job)
         watermark_ms = greatest(last.watermark_ms if last else None, checkpoint.closes_ms if checkpoint else None)
         packed = checkpoint.sessions.get(stream, {}) if checkpoint else {}
-        sessions = sessions_of_partitions(self._ledger, packed.values()) if packed else None
+        form = format_of(pipeline.input_of(stream).stream.format)
+        sessions = sessions_of_partitions(self._ledger, form, packed.values()) if packed else None
         enriched = with_present_tables(self._ledger, pipeline)
         late_below_ms = rule_after(pipeline.event_time_rule, last, checkpoint).late_below_ms(watermark_ms)
         return Prospects(enriched, late_below_ms, sessions=sessions, stream=stream).of_records(

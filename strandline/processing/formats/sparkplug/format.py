@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from strandline.core.documents import Path
-from strandline.processing.formats.format import Format, SessionReader
+from strandline.processing.formats.format import Format, SessionReader, SessionState
 
 if TYPE_CHECKING:
     from strandline.core.streams.format import StreamDocument
@@ -44,6 +44,21 @@ class SparkplugFormat(Format):
         from strandline.processing.formats.sparkplug.reader import NodeMessages
 
         return NodeMessages(fields, texts, members_of)
+
+    def unpack_sessions(
+        self,
+        packed: Sequence[str],
+        load: Callable[[Iterable[str]], Mapping[str, str]],
+        known: dict[str, Any],
+    ) -> SessionState:
+        from strandline.processing.formats.sparkplug.sessions import METRICS_MAX, Sessions, unpack
+
+        if sum(len(birth.metrics) for birth in known.values()) > METRICS_MAX:
+            known.clear()
+        found = [unpack(one, load, known) for one in packed]
+        return (
+            found[0] if len(found) == 1 else Sessions({key: node for one in found for key, node in one.nodes.items()})
+        )
 
 
 FORMAT = SparkplugFormat()
