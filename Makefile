@@ -179,9 +179,9 @@ lock: $(VENV)/.test-ready
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
 		--all-build-deps --only-build-deps -o requirements-build.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
-		-o requirements.lock pyproject.toml
+		--extra avro --extra embedded --extra postgresql --extra protobuf -o requirements.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
-		--extra dev -c requirements.lock -c requirements-build.lock -o requirements-dev.lock pyproject.toml
+		--extra avro --extra embedded --extra postgresql --extra protobuf --extra dev -c requirements.lock -c requirements-build.lock -o requirements-dev.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from strandline.core.errors import StackError
+from strandline.core.extras import require_module
 from strandline.core.settings import Settings
 from strandline.ingest.registry import installed_gateways
 from strandline.ledger.ledger import Ledger
@@ -209,7 +210,8 @@ class Stack:
         return self.addresses.elasticsearch_url
 
     def start_mqtt(self) -> str:
-        """Start the MQTT broker. Returns its URL."""
+        """Start the MQTT broker. Returns its URL. Raises MissingExtra."""
+        require_module("amqtt")
         with self._progress.step("starting the MQTT broker", f"the MQTT broker answers on {self.addresses.mqtt_url}"):
             module = "strandline.services.embedded.mqtt_broker"
             password = read_password(self.addresses, "mqtt")
