@@ -1,4 +1,4 @@
-"""What the ledger promises about backfills, on SQLite and on PostgreSQL."""
+"""Contract of the ledger for backfills, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 

@@ -187,3 +187,9 @@ def headings(text: str) -> set[str]:
     """Return the anchors that MkDocs makes of the headings of a page."""
     found = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in found}
+
+
+def test_the_changelog_is_short():
+    """A rebase of an older branch can bring the entries of development back."""
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 80 and max(len(line.split()) for line in lines) <= 35

@@ -1,1 +1,1 @@
-"""How the log is cut into slices, which watermark is in force for each, and where a rewind starts. Starts no Spark."""
+"""Division of the log into slices, the watermark of each slice, and the start of a rewind. Starts no Spark."""

@@ -8,7 +8,7 @@ from strandline.core.document_model import DocumentModel
 
 
 class FramesSpec(DocumentModel):
-    """How frames are read."""
+    """Options of frames."""
 
     byte_order: Literal["little", "big"] = "little"
     """Order of the bytes of a number."""

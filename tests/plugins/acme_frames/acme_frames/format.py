@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class FramesFormat(Format):
     name = "acme_frames"
-    options_description = "Of the format acme_frames: the byte order."
+    options_description = "Byte order, for the format acme_frames."
     content_type = b"application/vnd.acme.frame"
     file_suffix = ".frames"
     file_name = "a file of frames"
