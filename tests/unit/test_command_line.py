@@ -539,7 +539,9 @@ def test_the_doctor_says_on_stderr_that_something_is_wrong(say: Say, monkeypatch
     monkeypatch.setattr("strandline.services.doctor.finding.examine", lambda *_: found)
     said = say("doctor")
     assert (said.code, said.out) == (1, "✓ Kafka: answers\n✗ ledger: it is [gone]\n    mend it\n")
-    assert said.err.endswith("1 wrong, 0 to look at; do what stands below each of them, and look again\n")
+    assert said.err.endswith(
+        "1 wrong, 0 to look at; follow the remedy below each of them, then run strandline doctor again\n"
+    )
     told = say("doctor", "--json").json
     assert told["error"] == {"code": "doctor_found_wrong", "message": said.err.splitlines()[-1]}
     assert [one["subject"] for one in told["findings"]] == ["Kafka", "ledger"]
