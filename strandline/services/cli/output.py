@@ -137,7 +137,7 @@ def after_of(path: str) -> str:
 
 
 def tell_next(answer: Answer, *others: str) -> None:
-    """Print on stderr how to show the rest of a list. `others`: further proposals for the user."""
+    """Print on stderr how to show the rest of a list. `others`: other proposals for the user."""
     if answer["next"]:
         ways = [f"for the next page, pass --after {after_of(answer['next'])}", *others]
         print(f"the list ends here, but there can be more; {'; '.join(ways)}", file=sys.stderr)
