@@ -351,7 +351,7 @@ def test_the_command_waits_shows_and_cancels(
         assert run(monkeypatch, url, *asked) == 0
         assert "after 1970-01-01 00:01:00Z, up to 1970-01-01 00:03:00Z" in capsys.readouterr().out
         assert run(monkeypatch, url, "backfill", "power", "--cancel") == 1
-        assert "has no backfill under way" in capsys.readouterr().err
+        assert "has no running backfill" in capsys.readouterr().err
         assert run(monkeypatch, url, *asked, "--no-wait", "--json") == 0
         assert json.loads(capsys.readouterr().out)["windows"]["per_minute"] == {"after_ms": 60_000, "up_to_ms": 180_000}
         assert run(monkeypatch, url, "backfill", "power", "--cancel") == 0
