@@ -230,9 +230,7 @@ def test_spooled_records_in_doubt_are_a_warning_and_the_command_resolves_them(tm
         for number in (2, 10)
     ]
     unknown = strandline("resolve", "udp-edge-8082/7", "drop")
-    assert isinstance(unknown.exception, NotFound) and "udp-edge-8082/7: there are no such records" in str(
-        unknown.exception
-    )
+    assert isinstance(unknown.exception, NotFound) and "udp-edge-8082/7: no such records" in str(unknown.exception)
     assert strandline("resolve", "udp-edge-8082/10", "resend").exit_code == 0
     assert [Questions(directory).answer_of(number) for number in (2, 10)] == [None, Decision.RESEND]
 
