@@ -227,7 +227,7 @@ def test_a_file_without_a_pipeline_is_refused(
     assert end_of_export(monkeypatch, tmp_path / "stream.yaml") == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "no pipeline stands here" in said.err
+    assert "the file contains no pipeline" in said.err
 
 
 def test_the_time_is_the_windows_start_and_sums_of_windows_that_overlap_are_not_added_up() -> None:
