@@ -8,7 +8,7 @@ is first used. Source of the format: https://packaging.python.org/specifications
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -21,6 +21,7 @@ from strandline.core.errors import FunctionUnusable
 
 log = structlog.get_logger()
 T = TypeVar("T")
+Imported = TypeVar("Imported")
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,7 @@ class PackagePart:
             raise FunctionUnusable(
                 f"the {self.sort} {self.name} is in {self.package} and in {', '.join(self.other_packages)}; uninstall all but one"
             )
-        try:
-            part = self.entry_point.load()
-        except Exception as error:  # whatever a foreign module does when it is imported
-            raise FunctionUnusable(
-                f"the {self.sort} {self.name} of {self.package} can't be imported: {type(error).__name__}: {error}; install "
-                "the package again, or another release of it"
-            ) from error
+        part = self._imported(self.entry_point.load)
         if not isinstance(part, expected):
             raise FunctionUnusable(
                 f"the {self.sort} {self.name} of {self.package} is a {type(part).__name__}, not a {expected.__name__}; install a "
@@ -60,8 +55,11 @@ class PackagePart:
     def load_module(self, name: str) -> ModuleType:
         """Import a module of the part, which is a folder. Raises FunctionUnusable as `load`."""
         folder = self.load(ModuleType)
+        return self._imported(lambda: importlib.import_module(f"{folder.__name__}.{name}"))
+
+    def _imported(self, load: Callable[[], Imported]) -> Imported:
         try:
-            return importlib.import_module(f"{folder.__name__}.{name}")
+            return load()
         except Exception as error:  # whatever a foreign module does when it is imported
             raise FunctionUnusable(
                 f"the {self.sort} {self.name} of {self.package} can't be imported: {type(error).__name__}: {error}; install "

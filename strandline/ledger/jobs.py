@@ -286,10 +286,8 @@ class ResultIndices(Part):
 
 
 def read_job(connection: sa.Connection, name: str) -> JobRow:
-    row = connection.execute(sa.select(*_JOB).where(jobs.c.name == name, _IS_THERE)).first()
-    if row is None:
-        raise no_job(name)
-    return JobRow(*row)
+    """Raises NotFound."""
+    return _one(read_jobs(connection, [name]), name)
 
 
 def lock_job(connection: sa.Connection, name: str) -> JobRow:
@@ -297,10 +295,7 @@ def lock_job(connection: sa.Connection, name: str) -> JobRow:
 
     Raises NotFound.
     """
-    found = lock_jobs(connection, [name])
-    if name not in found:
-        raise no_job(name)
-    return found[name]
+    return _one(lock_jobs(connection, [name]), name)
 
 
 def lock_jobs(connection: sa.Connection, names: Collection[str]) -> dict[str, JobRow]:
@@ -312,6 +307,12 @@ def lock_jobs(connection: sa.Connection, names: Collection[str]) -> dict[str, Jo
 def read_jobs(connection: sa.Connection, names: Collection[str]) -> dict[str, JobRow]:
     """The present rows of these jobs, without a lock. A job that doesn't exist is left out."""
     return {row.name: JobRow(*row) for row in connection.execute(_of_names(names))}
+
+
+def _one(found: Mapping[str, JobRow], name: str) -> JobRow:
+    if name not in found:
+        raise no_job(name)
+    return found[name]
 
 
 def _of_names(names: Collection[str]) -> sa.Select[Any]:

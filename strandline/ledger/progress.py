@@ -338,20 +338,20 @@ class Runs(Part):
 
         Raises Fenced when a newer run owns the job; NotFound.
         """
-        with self._database.writing(f"note the slots of run {epoch} of job {job}") as connection:
-            refuse_old_epoch(lock_job(connection, job), epoch)
-            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
-            connection.execute(sa.update(runs).where(of_run).values(slots=slots))
+        self._note_of_run(job, epoch, "slots", slots=slots)
 
     def set_run_streams(self, job: str, epoch: int, versions: StreamVersions) -> None:
         """Record by which versions of its streams' documents the run's pipeline is compiled, before its first slice.
 
         Raises Fenced when a newer run owns the job; NotFound.
         """
-        with self._database.writing(f"note the streams of run {epoch} of job {job}") as connection:
+        self._note_of_run(job, epoch, "streams", stream_versions=versions)
+
+    def _note_of_run(self, job: str, epoch: int, what: str, **values: Any) -> None:
+        with self._database.writing(f"note the {what} of run {epoch} of job {job}") as connection:
             refuse_old_epoch(lock_job(connection, job), epoch)
             of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
-            connection.execute(sa.update(runs).where(of_run).values(stream_versions=versions))
+            connection.execute(sa.update(runs).where(of_run).values(values))
 
 
 class SlicePlans(Part):
