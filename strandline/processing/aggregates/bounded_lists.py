@@ -12,17 +12,17 @@ LISTED_MAX = 1_000
 def list_length(written: Constant | None) -> int:
     """Return the maximum length of the array from the last argument of a call. Raises ValueError."""
     if not isinstance(written, float) or written != int(written) or not 1 <= written <= LISTED_MAX:
-        raise ValueError(f"the last argument must be written out as a whole number from 1 to {LISTED_MAX:,}")
+        raise ValueError(f"the last argument must be written out as an integer from 1 to {LISTED_MAX:,}")
     return int(written)
 
 
 def require_element(kind: str) -> None:
     """Raise ValueError if an array can't contain values of this type."""
     if kind_of(kind) == "array":
-        raise ValueError(f"collects {kind}, and no array holds arrays; take what is needed of it, as element_at(x, 1)")
+        raise ValueError(f"collects {kind}, and no array contains arrays; collect an element, as element_at(x, 1)")
 
 
 def require_rank(kind: str) -> None:
     """Raise ValueError if values of this type can't be sorted."""
     if is_nested(kind):
-        raise ValueError(f"puts values in order, and {kind} has none")
+        raise ValueError(f"sorts values, and {kind} has no order")

@@ -108,7 +108,7 @@ class Chosen(Mergeable):
             kept = ranks == best[codes]
             places, codes = places[kept], codes[kept]
         chosen = np.full(groups, -1, np.int64)
-        # Of several assignments to one place the last one counts.
+        # If several rows are assigned to one index, the last one counts.
         if self._is_last:
             chosen[codes] = places
         else:

@@ -200,7 +200,7 @@ def require_number(kind: str) -> None:
 def require_order(kind: str) -> None:
     """Raise ValueError unless values of this type can be compared."""
     if is_nested(kind):
-        raise ValueError(f"{with_article(kind)} is not compared; take what is needed of it")
+        raise ValueError(f"{with_article(kind)} can't be compared; use a part of it that can")
 
 
 def with_article(kind: str) -> str:

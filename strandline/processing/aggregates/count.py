@@ -28,7 +28,7 @@ from strandline.processing.columns.values import is_valid, numpy_of
 
 
 class _Count(Mergeable):
-    """Rows, or values that are not null."""
+    """Count of rows, or of values that aren't null."""
 
     partial_types = (pa.int64(),)
 

@@ -24,9 +24,11 @@ TOO_MANY = f"counts more than {DISTINCT_MAX:,} distinct values; approx_count_dis
 
 
 class Distinct(Collecting):
-    """Keeps a list of the distinct values; null, from then on, when they are more than `DISTINCT_MAX`: then the result is a dead
-    letter. Whether they are depends on the values of the whole window alone, because what is too much for a part is too much for
-    the whole."""
+    """Keeps a list of the distinct values.
+
+    If there are more than `DISTINCT_MAX`, the list becomes null and stays null: the result is a dead letter. This depends only on
+    the values of the whole window, because a part with too many values makes the whole window have too many.
+    """
 
     def __init__(self, argument: str) -> None:
         self._type = arrow_type(argument)

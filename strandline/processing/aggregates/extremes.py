@@ -28,7 +28,7 @@ from strandline.processing.columns.values import is_valid, numpy_of
 
 
 class Extreme(Mergeable):
-    """The least or the greatest value; not a number is the greatest double."""
+    """The minimum or the maximum. NaN is the largest double."""
 
     def __init__(self, argument: str, *, is_least: bool) -> None:
         self._type = arrow_type(argument)
@@ -46,7 +46,7 @@ class Extreme(Mergeable):
         function = "min" if self._is_least else "max"
         table = pa.table({"code": pa.array(codes), "value": stored})
         grouped = table.group_by("code", use_threads=False).aggregate([("value", function)])
-        # A group has a row here if any row was of it, and a null where all its values were null.
+        # The table has a row for each group with rows. Its value is null if all values of the group are null.
         places = np.full(groups, -1, np.int64)
         places[numpy_of(grouped["code"].combine_chunks())] = np.arange(grouped.num_rows)
         taken = grouped[f"value_{function}"].combine_chunks().take(pa.array(places, mask=places < 0))

@@ -69,13 +69,13 @@ class Bins(AggregateFunction):
             low, high, bins = (one if isinstance(one, float) else None for one in written)
             if low is None or high is None or bins is None or bins != int(bins) or not 1 <= bins <= LISTED_MAX:
                 raise ValueError(f"expected {_CALL}, written out, with 1 to {LISTED_MAX:,} bins")
-            # Each border is computed from the ends, not from the border before it: so errors don't add up.
+            # Each border is computed from the ends, not from the border before it, so errors don't add up.
             borders = [*(low + (high - low) * (at / bins) for at in range(int(bins))), high]
         found = [one for one in borders if isinstance(one, float)]
         if len(found) < len(borders) or not found or len(found) > LISTED_MAX + 1:
             raise ValueError(f"expected {_CALL}, written out, with at most {LISTED_MAX:,} bins")
         if any(before >= after for before, after in pairwise(found)):
-            raise ValueError("the borders must ascend, each above the one before")
+            raise ValueError("the borders must ascend: each must be above the border before it")
         return tuple(found)
 
     def result_type(self, types: tuple[str, ...]) -> str:
@@ -102,7 +102,7 @@ class Bins(AggregateFunction):
 
 
 class Histogram(Collecting):
-    """Keeps the bins that are not empty, and how many values each has."""
+    """Keeps the bins that aren't empty, and the number of values in each."""
 
     partial_types = (pa.list_(pa.int32()), pa.list_(pa.int64()))
 
@@ -116,7 +116,7 @@ class Histogram(Collecting):
         found, counts = numpy_of(bins), numpy_of(flattened(partials[1], codes)[0])
         if argument is not None:
             there = is_valid(argument)
-            # Whatever is not a number is the greatest, here as everywhere: numpy puts it behind the last border.
+            # NaN is the largest value, as in all functions: numpy puts it after the last border.
             more = np.searchsorted(self._borders, numpy_of(argument.fill_null(0.0))[there], side="right")
             found = np.concatenate([found, more])
             bin_codes = np.concatenate([bin_codes, row_codes[there]])

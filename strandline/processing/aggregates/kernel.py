@@ -31,22 +31,22 @@ _SMALL_MAX = (1 << 32) - 1
 _FOLD_ROWS_MAX = 1 << 20
 """Maximum number of integers below 2**32 whose sum a double holds exactly, with its 53 bits."""
 Partials = list[pa.Array]
-"""The columns of an aggregate's partial results, one row a group."""
+"""Columns of partial results, one row for each group."""
 
 
 @dataclass(frozen=True)
 class CallValues:
-    """An aggregate function's values, one a group."""
+    """Values of an aggregate function, one for each group."""
 
     values: pa.Array
     overflows: npt.NDArray[np.bool_] | None = None
-    """The groups whose value is null although there is one."""
+    """True for groups whose value is null because it can't be computed. None if all values could be computed."""
     reason: str = ""
-    """Why, as what the function does; by default the value does not fit its type."""
+    """Reason for the missing values, as a verb phrase about the function. Empty if the value doesn't fit its type."""
 
 
 class Kernel(ABC):
-    """One aggregate function."""
+    """The computation of one aggregate function."""
 
     partial_types: tuple[pa.DataType, ...]
 
@@ -54,27 +54,29 @@ class Kernel(ABC):
     def fold(
         self, state: Partials, state_codes: Codes, arguments: Sequence[pa.Array], row_codes: Codes, groups: int
     ) -> Partials:
-        """The partial results of `groups` groups: each one's row of `state`, if it has one, and then its rows in order.
+        """Return the partial results of `groups` groups: the row of `state`, if the group has one, continued with its new rows.
 
-        `arguments` are the values for each row; none where the function has no argument.
+        `arguments`: values for each row; empty if the function has no argument.
         """
 
     @abstractmethod
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
-        """Combine the partial results of each group, in the order of their rows. One that is alone in its group stays as it is,
-        to the last bit: whether it is merged depends on other groups."""
+        """Combine the partial results of each group, in the order of their rows.
+
+        The only row of a group must stay the same to the last bit, because other groups determine whether `merge` is called.
+        """
 
     @abstractmethod
     def finish(self, partials: Partials) -> CallValues:
-        """The values."""
+        """Return the value of each row."""
 
 
 class Mergeable(Kernel):
-    """A function whose row is a partial result of its own: to fold is to merge."""
+    """A function for which each input row is a partial result: folding is merging."""
 
     @abstractmethod
     def lift(self, arguments: Sequence[pa.Array], count: int) -> Partials:
-        """Each row as a partial result."""
+        """Return each row as a partial result."""
 
     def fold(
         self, state: Partials, state_codes: Codes, arguments: Sequence[pa.Array], row_codes: Codes, groups: int
@@ -85,14 +87,20 @@ class Mergeable(Kernel):
 
 
 class Collecting(Kernel):
-    """A function whose partial results are lists, which are bounded and have no order: what they hold follows from which values
-    a group has, not from when they came. Groups in which nothing is new keep their lists as they are, at the cost of a copy."""
+    """A function whose partial results are bounded lists without an order.
+
+    Their content depends on the values of a group, not on when they arrived. Groups without new values keep their lists
+    unchanged, at the cost of a copy.
+    """
 
     @abstractmethod
     def combine(
         self, partials: Partials, codes: Codes, argument: pa.Array | None, row_codes: Codes, groups: int
     ) -> Partials:
-        """The partial results of groups that have several, or new values. `argument`: of new rows; None: there are none."""
+        """Return the partial results of groups with several partial results or new values.
+
+        `argument`: values of the new rows; None if there are none.
+        """
 
     def fold(
         self, state: Partials, state_codes: Codes, arguments: Sequence[pa.Array], row_codes: Codes, groups: int
@@ -127,18 +135,20 @@ class Collecting(Kernel):
 
 
 def flattened(lists: pa.Array, codes: Codes) -> tuple[pa.Array, Codes]:
-    """All values of the lists, and for each the code of its list. A null is an empty list."""
+    """Return all values of the lists, and the code of its list for each value. A null is an empty list."""
     lengths = numpy_of(pc.list_value_length(lists).fill_null(0))
     return lists.flatten(), np.repeat(codes, lengths)
 
 
 def as_lists(values: pa.Array, codes: Codes, groups: int, are_null: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """A list a group. `codes` ascend; of a group `are_null` there are no values. Raises PermanentError where a column can't hold
-    them all."""
+    """Return one list for each group. `codes` ascend. A group in `are_null` must have no values.
+
+    Raises PermanentError if a column can't contain all values.
+    """
     if len(values) > _LISTED_MAX:
         raise PermanentError(
-            f"the aggregates of a window keep {len(values):,} values in one bucket, and Arrow can hold {_LISTED_MAX:,}; use "
-            "approx_count_distinct and approx_percentile, shorter windows, or more cores, which make more buckets"
+            f"the aggregates of a window keep {len(values):,} values in one bucket, and an Arrow column holds at most "
+            f"{_LISTED_MAX:,}; use approx_count_distinct and approx_percentile, shorter windows, or more cores"
         )
     offsets = np.zeros(groups + 1, np.int32)
     np.cumsum(np.bincount(codes, minlength=groups), out=offsets[1:])
@@ -147,7 +157,7 @@ def as_lists(values: pa.Array, codes: Codes, groups: int, are_null: npt.NDArray[
 
 
 def by_codes(codes: Codes) -> Codes:
-    """The places of rows in the order of their codes; rows of a code stay in their order."""
+    """Return the indices of rows, sorted by code. Rows with one code keep their order."""
     small = len(codes) and int(codes.max()) < 1 << 16
     return np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")
 

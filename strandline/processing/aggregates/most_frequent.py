@@ -94,8 +94,11 @@ class Frequent(AggregateFunction):
 
 
 class MostFrequent(Collecting):
-    """Keeps the distinct values and how often each came, without order; null in both, from then on, when they are more than
-    `DISTINCT_MAX`: then the result is a dead letter, as of `count(distinct x)`. How many it gives matters only in the end."""
+    """Keeps the distinct values and the number of times that each occurred, without an order.
+
+    If there are more than `DISTINCT_MAX`, both lists become null and stay null: the result is a dead letter, as with
+    `count(distinct x)`. The number of values in a result matters only at the end.
+    """
 
     def __init__(self, argument: str, count: int) -> None:
         self._type = arrow_type(argument)
@@ -141,7 +144,7 @@ class MostFrequent(Collecting):
         return CallValues(as_lists(given, codes[kept], count, is_over), is_over, TOO_MANY)
 
 
-TOO_MANY = f"has more than {distinct.DISTINCT_MAX:,} distinct values; give it fewer, by a filter or by more keys"
+TOO_MANY = f"has more than {distinct.DISTINCT_MAX:,} distinct values; pass fewer values, by a filter or by more keys"
 """Reason for a missing result."""
 
 

@@ -90,11 +90,14 @@ class RankedRows(AggregateFunction):
 
 
 class Ranked(Collecting):
-    """The values of the first rows of each group in an order. Its partial result is a list of these rows in that order, each a
-    struct: what it is ordered by, and the value."""
+    """The values of the first rows of each group in an order.
+
+    The partial result is a list of these rows in that order. Each is a struct of the values that determine the order, and the
+    value.
+    """
 
     def __init__(self, function: str, argument_types: Sequence[str], count: int) -> None:
-        """`argument_types`: of x, of y where the function has one, and of the event time where it goes by it."""
+        """`argument_types`: type of x, of y if the function has a y, and of the event time if it determines the order."""
         kinds = list(map(arrow_type, argument_types))
         by = kinds[1:] or kinds
         self._is_of_itself = len(kinds) == 1
@@ -110,7 +113,7 @@ class Ranked(Collecting):
     ) -> Partials:
         value, *by = arguments
         columns = [with_one_zero(value)] if self._is_of_itself else [*by, value]
-        # A null struct: the function passes the row over.
+        # A null struct is a row that the function ignores.
         passed = ~is_valid(value if self._is_collected else columns[0])
         rows = pa.StructArray.from_arrays(columns, fields=list(self._row), mask=pa.array(passed))
         return self._combine_some(state, state_codes, rows, row_codes, groups)
@@ -127,7 +130,7 @@ class Ranked(Collecting):
         for at, is_greatest in enumerate(self._are_greatest):
             ranks = ranks_of(rows.field(at))
             keys.append(~ranks if is_greatest else ranks)
-        # Stable, so rows that are alike in all stay in their order.
+        # The sort is stable, so rows that are equal in all values keep their order.
         order = np.lexsort((*reversed(keys), group_of_row))
         kept = order[first_of_each(group_of_row[order], self._count)]
         return [as_lists(rows.take(pa.array(kept)), group_of_row[kept], groups)]

@@ -1,7 +1,7 @@
-"""The one registry of aggregate functions: those of Strandline, and those that installed packages add.
+"""The registry of aggregate functions: built-in functions, and functions that installed packages add.
 
-A package adds a function by an entry point of the group `strandline.aggregates`: its name is that of the function, in lower case,
-and it refers to a constant, an `AggregateFunction`.
+A package adds a function by an entry point of the group `strandline.aggregates`. Its name is the name of the function, in lower
+case. It refers to a constant, an `AggregateFunction`.
 """
 
 from __future__ import annotations

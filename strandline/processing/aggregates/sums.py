@@ -44,7 +44,8 @@ _LIMB_BITS = 32
 _LIMB_MASK = (1 << _LIMB_BITS) - 1
 _UNSCALED = pa.decimal128(38, 0)
 _HALF = 10**19
-"""The audit adds decimals in two halves: the sum of two with 38 digits would not fit into DuckDB's greatest number."""
+"""Divisor by which the audit splits decimals into two halves: the sum of two decimals with 38 digits doesn't fit into the largest
+integer type of DuckDB."""
 
 
 class Sum(AggregateFunction):
@@ -103,7 +104,7 @@ class Sum(AggregateFunction):
 
 
 class DoubleSum(Mergeable):
-    """A strict left fold; `is_average` divides it by the number of values."""
+    """A strict left fold. If `is_average` is true, it is divided by the number of values."""
 
     partial_types = (pa.int64(), pa.float64())
 
@@ -126,7 +127,7 @@ class DoubleSum(Mergeable):
 
 
 class ExactSum(Mergeable):
-    """The exact sum of whole numbers or decimals, kept as limbs of 32 bits, the highest with the sign."""
+    """The exact sum of integers or decimals, kept as limbs of 32 bits. The highest limb has the sign."""
 
     def __init__(self, argument: str, result: str, *, is_average: bool) -> None:
         self._is_decimal = is_decimal(argument)
@@ -150,7 +151,7 @@ class ExactSum(Mergeable):
 
     def merge(self, partials: Partials, codes: Codes, groups: int) -> Partials:
         columns = [whole_sums(numpy_of(column), codes, groups) for column in partials]
-        for at in range(1, self._limbs):  # carry, so that every limb but the highest is small again
+        for at in range(1, self._limbs):  # carry, so that each limb except the highest is small again
             columns[at + 1] += columns[at] >> _LIMB_BITS
             columns[at] &= _LIMB_MASK
         return [pa.array(column) for column in columns]
@@ -177,7 +178,7 @@ class ExactSum(Mergeable):
 
     @staticmethod
     def _whole_totals(low: Whole, high: Whole) -> Doubles:
-        """The totals as the nearest doubles."""
+        """Return the totals as the nearest doubles."""
         fits = (high >= -(1 << 20)) & (high < 1 << 20)
         totals = ((np.where(fits, high, 0) << _LIMB_BITS) + low).astype(np.float64)
         for at in np.flatnonzero(~fits).tolist():
@@ -194,7 +195,7 @@ class ExactSum(Mergeable):
 
 
 def _decimal_halves(array: pa.Array) -> tuple[Whole, Whole]:
-    """The lower and the higher 64 bits of each decimal's unscaled number; 0 where there is none."""
+    """Return the lower and the higher 64 bits of the unscaled integer of each decimal; 0 for nulls."""
     words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))].reshape(
         -1, 2
     )

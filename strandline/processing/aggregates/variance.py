@@ -68,13 +68,17 @@ class Variance(AggregateFunction):
 
 
 class Spread(Kernel):
-    """A variance, or its square root: sums of the differences from each group's first value and of their squares.
+    """A variance, or its square root, from sums over the differences from the first value of each group.
 
-    The first value of a group is where its log begins, so it does not depend on slicing. With n values, their differences d from
-    the first one, and S(x) the sum of x: the population's variance is S(d*d)/n - (S(d)/n)**2, the sample's
-    (S(d*d) - S(d)*S(d)/n)/(n - 1), and one value has none. Partial results are combined by Chan, Golub and LeVeque, "Updating
-    formulae and a pairwise algorithm for computing sample variances" (1979), who call this shifted data. It is sound: the first
-    value is one of the n, so it lies within sqrt(n) deviations of the mean, and about as many digits are lost as n has at most.
+    The first value of a group is its first value in the log, so it doesn't depend on slicing. With n values, their differences d
+    from the first one, and S(x) as the sum of x:
+
+    - The variance of the population is S(d*d)/n - (S(d)/n)**2.
+    - The variance of the sample is (S(d*d) - S(d)*S(d)/n)/(n - 1). A single value has none.
+
+    Partial results are combined as in Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances" (1979), who call this shifted data. It is numerically sound: the first value is one of the n values, so it is
+    within sqrt(n) standard deviations of the mean. At most about as many digits are lost as n has.
     """
 
     partial_types = (pa.int64(), pa.float64(), pa.float64(), pa.float64())
@@ -101,7 +105,7 @@ class Spread(Kernel):
         counts += np.bincount(codes, minlength=groups)
         with np.errstate(all="ignore"):
             squared = differences * differences
-        # The state's row stands first, so the fold goes on where it ended.
+        # The row of the state comes first, so the fold continues where it ended.
         sums = np.bincount(all_groups([own, codes]), weights=all_groups([sums, differences]), minlength=groups)
         squares = np.bincount(all_groups([own, codes]), weights=all_groups([squares, squared]), minlength=groups)
         return [pa.array(counts), pa.array(origins), pa.array(sums), pa.array(squares)]

@@ -19,8 +19,8 @@ _REGISTERS = 1 << 12
 
 
 def registers_query(argument: str, rows: AuditRows) -> AuditQuery:
-    """Ask for the number of registers with each rank. Of the rows with one register, the row with the maximum
-    rank counts."""
+    """Ask for the number of registers with each rank. If several rows have one register, the row with the maximum rank
+    counts."""
     rest, register = f"({argument} >> 12)", f"({argument} & 4095)"
     rank, best = f"rank_of_{argument}", f"best_of_{argument}"
     zeros = f"CASE WHEN {rest} = 0 THEN {_RANKS} ELSE bit_count(({rest} & (-{rest})) - 1) + 1 END"
@@ -37,7 +37,7 @@ def distinct_of(histograms: pa.Array) -> pa.Array:
 
 
 def _estimate(counts: Mapping[int, int]) -> int:
-    """Ertl (arXiv:1702.01284, algorithm 6)."""
+    """Return the estimate of Ertl (arXiv:1702.01284, algorithm 6)."""
     empty = _REGISTERS - sum(counts.values())
     if empty == _REGISTERS:
         return 0

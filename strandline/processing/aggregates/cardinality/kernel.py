@@ -1,9 +1,11 @@
 """The approximate count of distinct values: HyperLogLog on columns. Pure.
 
-Registers as Flajolet, Fusy, Gandouet and Meunier describe them ("HyperLogLog: the analysis of a near-optimal cardinality
-estimation algorithm", 2007), the estimate as Ertl does ("New cardinality estimation algorithms for HyperLogLog sketches",
-arXiv:1702.01284, algorithm 6), which needs no tables and no switch between small and large counts. A register is a maximum, and
-the estimate depends on the registers alone: so it depends neither on the order of records, nor on how often one comes.
+The registers are those of Flajolet, Fusy, Gandouet and Meunier ("HyperLogLog: the analysis of a near-optimal cardinality
+estimation algorithm", 2007). The estimate is that of Ertl ("New cardinality estimation algorithms for HyperLogLog sketches",
+arXiv:1702.01284, algorithm 6). It needs no tables, and no switch between small and large counts.
+
+A register is a maximum, and the estimate depends only on the registers. So it depends neither on the order of records nor on the
+number of times that a value occurs.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from strandline.processing.columns.codes import Codes
 from strandline.processing.columns.values import is_valid, numpy_of
 
 REGISTER_BITS = 12
-"""4,096 registers: the standard error is 1.04 / sqrt(4096) = 1.6 %. It decides results, so it is no setting."""
+"""4,096 registers: the standard error is 1.04 / sqrt(4096) = 1.6 %. It determines results, so it isn't a setting."""
 HASH_BITS = 63
 REGISTERS = 1 << REGISTER_BITS
 RANK_MAX = HASH_BITS - REGISTER_BITS + 1
-"""A rank is one more than the number of zeros behind the last one bit of what is left of a hash; this where there is no one."""
+"""Rank of a hash without a one bit after the bits of the register. The rank of any other hash is one more than the number of its
+zeros after the last one bit."""
 _RANK_BITS = 6
 _ENTRY_BITS = REGISTER_BITS + _RANK_BITS
 _GROUPS_AT_ONCE = 8_192
@@ -32,7 +35,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Cardinality(Collecting):
-    """Keeps a list of the registers that are not empty: register * 64 + rank. Its argument are hashes."""
+    """Keeps a list of the registers that aren't empty, as register * 64 + rank. The arguments are hashes."""
 
     partial_types = (pa.list_(pa.int32()),)
 
@@ -46,7 +49,7 @@ class Cardinality(Collecting):
             new = _entries(numpy_of(argument.fill_null(0))[there])
             pairs = np.concatenate([pairs, row_codes[there] << _ENTRY_BITS | new])
         pairs = np.sort(numpy_of(pa.array(pairs).unique()))
-        # The last one of a register has the greatest rank.
+        # The last pair of a register has the highest rank.
         is_last = np.ones(len(pairs), np.bool_)
         is_last[:-1] = pairs[1:] >> _RANK_BITS != pairs[:-1] >> _RANK_BITS
         pairs = pairs[is_last]
@@ -67,15 +70,16 @@ class Cardinality(Collecting):
 
 
 def _entries(hashes: Codes) -> Codes:
-    """Register and rank of each hash, as they are kept."""
+    """Return the register and the rank of each hash, as the state contains them."""
     rest = hashes >> REGISTER_BITS
-    # The lowest one bit is a power of two, which a double holds exactly.
+    # The lowest one bit is a power of two, which a double represents exactly.
     _, ranks = np.frexp((rest & -rest).astype(np.float64))
     return (hashes & (REGISTERS - 1)) << _RANK_BITS | np.where(rest == 0, RANK_MAX, ranks)
 
 
 def _estimates(counts: Doubles) -> Codes:
-    """The estimate for each row: how many registers have each rank. Rank 0, of empty registers, is what is left of them."""
+    """Return the estimate for each row of `counts`, the number of registers with each rank. Rank 0 is computed here: the
+    registers without another rank are empty."""
     counts[:, 0] = REGISTERS - counts[:, 1:].sum(axis=1)
     total = REGISTERS * _tau(1 - counts[:, RANK_MAX] / REGISTERS)
     for rank in range(RANK_MAX - 1, 0, -1):
@@ -87,7 +91,7 @@ def _estimates(counts: Doubles) -> Codes:
 
 
 def _sigma(x: Doubles) -> Doubles:
-    """x + x**2 * 1 + x**4 * 2 + x**8 * 4 ...; infinite at 1."""
+    """Return x + x**2 * 1 + x**4 * 2 + x**8 * 4 ...; infinity for 1."""
     factor, total, power = np.ones_like(x), x.copy(), x.copy()
     total[x == 1] = np.inf
     for _ in range(64):
@@ -100,7 +104,7 @@ def _sigma(x: Doubles) -> Doubles:
 
 
 def _tau(x: Doubles) -> Doubles:
-    """(1 - x - (1 - sqrt(x))**2 / 2 - (1 - sqrt(sqrt(x)))**2 / 4 ...) / 3; 0 at 0 and 1."""
+    """Return (1 - x - (1 - sqrt(x))**2 / 2 - (1 - sqrt(sqrt(x)))**2 / 4 ...) / 3; 0 for 0 and 1."""
     total, factor, root = 1 - x, np.ones_like(x), x.copy()
     for _ in range(64):
         root, factor = np.sqrt(root), factor * 0.5

@@ -88,8 +88,8 @@ PERCENTILE = PercentileFunction(
         "percentile(x, p)",
         "numbers",
         "double",
-        "the value below which the share `p` (0 to 1) of all values lies, between two values in proportion; exact from up to "
-        "10,000 values in a window and key, of more as `approx_percentile`",
+        "the value below which the share `p` (0 to 1) of all values is, interpolated between two values. Exact for up to 10,000 "
+        "values in a window and key; for more, as `approx_percentile`",
         "percentile(flow, 0.75)",
         8.5,
     ),

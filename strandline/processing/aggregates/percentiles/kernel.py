@@ -1,9 +1,10 @@
 """Percentiles: exact from the values themselves, or approximate from counts of bins. Pure.
 
-Approximate ones are a DDSketch (Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error
-guarantees", 2019) with the bins of its linearly interpolated mapping: each power of two is cut into `BINS_AN_OCTAVE` equal bins.
-So a double's bin is its first bits, without a logarithm, and the same on every machine. A value is within half a bin of its bin's
-middle: 0.8 %. Bins are counts, so nothing depends on the order of records.
+An approximate percentile is a DDSketch (Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch with
+relative-error guarantees", 2019) with the bins of its linearly interpolated mapping. Each power of two is cut into
+`BINS_AN_OCTAVE` equal bins. So the first bits of a double are its bin: no logarithm is needed, and all machines compute the same
+bin. A value is within half a bin of the middle of its bin: 0.8 %. Bins are counts, so the result doesn't depend on the order of
+records.
 """
 
 from __future__ import annotations
@@ -27,19 +28,25 @@ from strandline.processing.columns.values import is_valid, numpy_of, ordered_bit
 EXACT_MAX = 10_000
 """Maximum number of values of a window and key from which a percentile is exact."""
 BINS_MAX = 2_048
-"""Maximum number of bins. Those of the greatest values are kept, and lower values are counted in the lowest of them. All three
-numbers determine results, so they aren't settings."""
+"""Maximum number of bins. The bins with the largest values are kept, and lower values are counted in the lowest of them. All
+three numbers determine results, so they aren't settings."""
 BINS_AN_OCTAVE = 64
 _BIN_SHIFT = 52 - 6
 Doubles = npt.NDArray[np.float64]
 
 
 class Percentile(Collecting):
-    """One percentile. Which one it is matters only in the end: percentiles of one argument share their partial results.
+    """One percentile. Percentiles of one argument share their partial results, and differ only at the end.
 
-    Partial results: the number of values; the values, in no order, while they are no more than `EXACT_MAX` (an approximate
-    percentile has no such column); the bins of what was more, in their order, and how many values each has. Which of the two
-    follows from the number of all values, because what is too much for a part is too much for the whole.
+    Columns of partial results:
+
+    - the number of values;
+    - the values, without an order, while there are at most `EXACT_MAX`. An approximate percentile doesn't have this column;
+    - the bins of all other values, in ascending order;
+    - the number of values in each bin.
+
+    Whether values or bins are kept depends only on the number of all values, because a part with too many values makes the
+    whole window have too many.
     """
 
     def __init__(self, share: float, *, is_exact: bool) -> None:
@@ -90,7 +97,7 @@ class Percentile(Collecting):
         return CallValues(pa.array(found, mask=totals == 0))
 
     def _of_values(self, lists: pa.Array, totals: Codes) -> Doubles:
-        """Between the two values around the place, as Spark's `percentile` does it. Anything where there are none."""
+        """Interpolate between the two values around the position, as Spark's `percentile`. Undefined for an empty group."""
         values, codes = flattened(lists, np.arange(len(lists)))
         doubles: Doubles = numpy_of(values)
         if not len(doubles):
@@ -108,7 +115,7 @@ class Percentile(Collecting):
         return found
 
     def _of_bins(self, bins: pa.Array, tallies: pa.Array, totals: Codes) -> Doubles:
-        """The middle of the bin in which the value of this rank is. Anything where there are none."""
+        """Return the middle of the bin that contains the value at the rank. Undefined for a group without bins."""
         found, codes = flattened(bins, np.arange(len(bins)))
         counted, _ = flattened(tallies, np.arange(len(bins)))
         if not len(found):
@@ -117,22 +124,22 @@ class Percentile(Collecting):
         of_group = np.bincount(codes, weights=None, minlength=len(bins))
         firsts = np.cumsum(of_group) - of_group
         before = np.concatenate([[0], reached])[firsts]
-        # So written, a product that lies a bit above a whole number is that number.
+        # Written in this form, a product that is slightly above an integer counts as that integer.
         rank = np.maximum(totals - np.floor(totals - totals * self._share).astype(np.int64), 1)
         at = np.searchsorted(reached, before + rank, side="left")
         return middles_of(numpy_of(found)[np.minimum(at, len(found) - 1)])
 
 
 def bins_of(values: Doubles) -> Codes:
-    """The bin of each value, in the order of the values: 0 of zero; what is not a number is in the greatest."""
+    """Return the bin of each value. Bins ascend with the values. 0 for zero; NaN is in the highest bin."""
     bits = ordered_bits(values)
-    # A negative value is in the bin of its opposite, counted the other way. Zero has a bin of its own, so the others begin at 1.
+    # A negative value has the negated bin of its absolute value. Zero has its own bin, so the others begin at 1.
     bins = (np.abs(bits) >> _BIN_SHIFT) + 1
     return np.where(bits == 0, 0, np.where(bits < 0, -bins, bins)).astype(np.int32)
 
 
 def middles_of(bins: Codes) -> Doubles:
-    """The middle of each bin; infinite, or not a number, where its values are."""
+    """Return the middle of each bin. Infinity and NaN for the bins of these values."""
     numbers = np.abs(bins.astype(np.int64)) - 1
     bits = np.where(bins == 0, 0, (numbers << _BIN_SHIFT) | (1 << (_BIN_SHIFT - 1)))
     infinite = np.int64(0x7FF) << np.int64(52)
