@@ -226,8 +226,11 @@ def joined(lines: Iterable[str]) -> str:
     return _MARKUP.sub("x", _LINK.sub(r"\1", text))
 
 
+_SQL = re.compile(r"\s*(CREATE|DELETE|INSERT|SELECT|UPDATE|WITH) ")
+
+
 def python_texts(source: str) -> Iterator[Text]:
-    """Yield docstrings, comments, and string literals of three or more words."""
+    """Yield docstrings, comments, and string literals of three or more words. SQL is no text."""
     tree = ast.parse(source)
     docstrings: dict[int, str] = {}
     spans: dict[int, list[tuple[int, int]]] = {}
@@ -254,7 +257,7 @@ def python_texts(source: str) -> Iterator[Text]:
             spans.setdefault(number, []).append((first, last))
         if kind := docstrings.get(id(string)):
             yield Text(string.lineno, kind, joined(value.splitlines()))
-        elif len(_WORD.findall(value)) >= 3 and " " in value.strip():
+        elif len(_WORD.findall(value)) >= 3 and " " in value.strip() and not _SQL.match(value):
             yield Text(string.lineno, MESSAGE, joined(value.splitlines()))
     yield from python_comments(source, spans)
 

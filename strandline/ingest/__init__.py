@@ -1,1 +1,2 @@
-"""From a sensor to the log: gateways take records, append them to a stream, and acknowledge what Kafka has confirmed."""
+"""From a sensor to the log: gateways accept records, append them to a stream, and acknowledge them after Kafka's
+confirmation."""

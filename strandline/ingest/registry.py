@@ -1,4 +1,7 @@
-"""The table of the gateways: those of Strandline by name, and those of packages by their entry points. Imports nothing heavy."""
+"""Table of the gateways:
+
+Strandline's own by name, and those of packages by their entry points. Imports nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from strandline.core.streams.stream import StreamSpec
 
 GROUP = "strandline.gateways"
-"""Group of the entry points with which packages provide gateways."""
+"""Entry point group of packages that provide gateways."""
 GATEWAYS = {
     "http": "strandline.ingest.http.entry",
     "mqtt": "strandline.ingest.mqtt.bridge_entry",
@@ -26,7 +29,7 @@ GATEWAYS = {
     "tcp": "strandline.ingest.tcp.entry",
     "poll": "strandline.ingest.poll.entry",
 }
-"""Name -> module with the instance `GATEWAY`. The order is that of a start."""
+"""Name -> module with the instance `GATEWAY`. Gateways start in this order."""
 
 
 @cache
@@ -37,12 +40,15 @@ def own_gateway(name: str) -> Gateway:
 
 
 def own_gateways() -> dict[str, Gateway]:
-    """Return name -> gateway, of Strandline alone."""
+    """Return Strandline's own gateways by name."""
     return {name: own_gateway(name) for name in GATEWAYS}
 
 
 def installed_gateways() -> dict[str, Gateway]:
-    """Return name -> gateway, of Strandline and of packages. Raises FunctionUnusable if a package's gateway can't be used."""
+    """Return the gateways of Strandline and of packages by name.
+
+    Raises FunctionUnusable if a package's gateway can't be used.
+    """
     return own_gateways() | {name: _of_package(part) for name, part in _parts().items()}
 
 
@@ -61,12 +67,12 @@ def stack_ports() -> dict[str, GatewayPort]:
 
 
 def gateway_actions() -> dict[str, Need]:
-    """Return each request of Strandline's gateways -> what it needs."""
+    """Return the requests of Strandline's gateways, each with the right that it needs."""
     return GATEWAY_PAGES | {name: need for one in own_gateways().values() for name, need in one.actions.items()}
 
 
 def section_problems(stream: StreamSpec) -> Iterator[tuple[Path, str]]:
-    """Yield problems of the sections of packages' gateways, each with its path in the document."""
+    """Yield problems in the sections of packages' gateways, each with its path in the document."""
     from strandline.core.documents import did_you_mean
 
     for name, data in stream.gateways.items():

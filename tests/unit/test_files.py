@@ -74,7 +74,7 @@ def test_members_that_were_packed_one_by_one_are_one_file(tmp_path: Path) -> Non
 def test_a_packed_file_that_is_broken_is_refused(tmp_path: Path, content: bytes, suffix: str) -> None:
     path = tmp_path / f"f.ndjson{suffix}"
     path.write_bytes(content)
-    with pytest.raises(UnreadableFile, match=r"can't be decompressed|cut short"):
+    with pytest.raises(UnreadableFile, match=r"can't be decompressed|truncated"):
         rows(path)
 
 
@@ -277,7 +277,7 @@ class TroubledIngest:
         self.tries.append(path.name)
         self.told.append(self._stderr())
         if path.name == "broken.ndjson.gz":
-            raise UnreadableFile(f"{path} is cut short: its .gz data don't end")
+            raise UnreadableFile(f"{path} is truncated: its .gz data don't end")
         if self.tries.count(path.name) < 3:
             raise OSError(errno.ESTALE, "Stale file handle")
         return Taken(1, 0, 0)
@@ -307,7 +307,7 @@ def test_a_watched_file_that_the_disk_does_not_give_is_told_at_once_and_tried_ag
     with pytest.raises(StackError) as ended:
         ingest_verbs.ingest("s", None, folder, 0.0, False, None, None, None, False)
     assert double.tries == ["broken.ndjson.gz", "stale.ndjson", "stale.ndjson", "stale.ndjson"]
-    broken = f"{folder / 'broken.ndjson.gz'} is cut short: its .gz data don't end"
+    broken = f"{folder / 'broken.ndjson.gz'} is truncated: its .gz data don't end"
     assert [told.splitlines() for told in double.told] == [
         [],
         [broken],
@@ -334,7 +334,7 @@ class AwayIngest:
 
     async def __aenter__(self) -> AwayIngest:
         if len(self.epochs) == 2:
-            raise LogUnavailable("Kafka takes no transactions")
+            raise LogUnavailable("Kafka accepts no transactions")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -345,7 +345,7 @@ class AwayIngest:
         self.tries.append((path.name, again))
         self._is_broken = True
         if path.name == "large.ndjson":
-            raise RecordTooLarge("topic s takes smaller records")
+            raise RecordTooLarge("topic s accepts smaller records")
         if len(self.epochs) == 1:
             raise LogUnavailable("Kafka did not commit")
         self._is_broken = False
@@ -392,7 +392,7 @@ def test_a_watch_waits_for_kafka_and_goes_on_behind_a_file_that_its_topic_does_n
     assert rests == [ingest_verbs.TRY_AGAIN_AFTER_S] * 2 + [ingest_verbs.LOOK_EVERY_S]
     assert capsys.readouterr().err.splitlines() == [
         f"{paths[0]}: Kafka did not commit",
-        f"{paths[1]}: topic s takes smaller records",
+        f"{paths[1]}: topic s accepts smaller records",
     ]
 
 
@@ -542,7 +542,7 @@ def test_what_came_before_a_break_in_a_file_is_in_the_log(tmp_path: Path) -> Non
                 async with one:
                     return await one.take(path, lambda *_: None)
 
-    with pytest.raises(UnreadableFile, match="cut short"):
+    with pytest.raises(UnreadableFile, match="truncated"):
         asyncio.run(run())
     assert [record.value for record in log] == [b"1", b"2"]
     path.write_bytes(b"".join(packed))

@@ -114,7 +114,7 @@ def test_where_there_are_logins_a_stranger_does_not_learn_why_a_gateway_is_not_r
         for _ in range(3):
             body = await readyz(pages)
             assert b"kafka.inside" not in body
-            assert b"the gateway's log says why" in body
+            assert b"the gateway's log has the reason" in body
         assert [record.getMessage().count("kafka.inside") for record in caplog.records] == [1]
 
     asyncio.run(run())

@@ -87,7 +87,7 @@ def test_a_directory_that_was_renamed_is_refused(tmp_path: Path, name: str) -> N
     """Its records were sent under another writer id, under which they are looked for in the log."""
     leave(tmp_path, "http-old-8081", b"one")
     (tmp_path / "ingest" / "http-old-8081").rename(tmp_path / "ingest" / name)
-    with pytest.raises(StackError, match="Give it the name http-old-8081 back"), opened(tmp_path, "new"):
+    with pytest.raises(StackError, match="rename it to http-old-8081, and start again"), opened(tmp_path, "new"):
         pass
 
 

@@ -177,7 +177,7 @@ def test_what_is_too_large_for_its_topic_waits_in_the_spool_and_the_log_says_wha
 
     asyncio.run(story())
     reason = said[0]
-    assert "takes smaller records than the gateway" in reason
+    assert "accepts smaller records than the gateway" in reason
     assert "apply the stream's document again" in reason
 
 

@@ -1,1 +1,1 @@
-"""Appending records to the log: the producer, the spool for when Kafka is away, and the writer's identity."""
+"""Append records to the log: producers, the disk spool for Kafka outages, and the identity of the writer."""

@@ -1,4 +1,4 @@
-"""Finds out from the log whether an attempt in doubt has arrived. Where the log can't show it any more, an operator decides."""
+"""Search the log for an attempt in doubt. If the log can't show any more whether it arrived, an operator decides."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from strandline.log.messages import LogMessage
 from strandline.log.reader import OffsetRange
 
 ENDS_AGE_MAX_S = 10.0
-"""How old the known ends of a stream's partitions may be: so much of the log is read to resolve an attempt."""
+"""Maximum age in seconds of the cached end offsets of a topic. To resolve an attempt, the log is read from these
+offsets."""
 SCAN_IDLE_S = 5.0
-"""A scan in which nothing comes for so long has failed, and is repeated."""
+"""A scan that receives no record for this many seconds has failed, and is repeated."""
 
 
 class Outcome(StrEnum):
-    """What the log shows of an attempt."""
+    """Result of the search for an attempt in the log."""
 
     ARRIVED = "arrived"
     """All its records are in the log."""
     ABSENT = "absent"
     """None of its records is in the log, and none can arrive any more."""
     UNKNOWN = "unknown"
-    """None of its records is in the log, and the log has lost offsets at which they could have been."""
+    """None of its records is in the log, but the log has lost offsets that could have contained them."""
 
 
 class Decision(StrEnum):
-    """What an operator decides about records of which nobody knows whether they have arrived."""
+    """Decision of an operator about records in doubt, which may or may not have arrived."""
 
     RESEND = "resend"
     """Send them. If they had arrived, they are in the stream twice."""
@@ -49,13 +50,13 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True)
 class Question:
-    """Records in a spool of which nobody knows whether they have arrived."""
+    """Records in a spool that are in doubt: they may or may not have arrived."""
 
     number: int
     topic: str
     records: int
     received_first_ms: int
-    """Time at which the gateway received the first of the records."""
+    """Time in ms at which the gateway received the first of the records."""
     received_last_ms: int
 
 
@@ -108,7 +109,8 @@ def open_questions(directories: Mapping[str, Path]) -> Iterator[tuple[str, Quest
 
 
 class AttemptFinder:
-    """Knows where topics ended before an attempt, and searches behind these offsets for its records."""
+    """Caches the end offsets of topics before attempts are made, and searches the log from these offsets for their
+    records."""
 
     def __init__(self, clients: KafkaClients, thread: WorkerThread) -> None:
         self._clients = clients
@@ -116,10 +118,10 @@ class AttemptFinder:
         self._writer_id = clients.writer_id.encode()
         self._admin: KafkaAdmin | None = None
         self._ends: dict[str, tuple[float, dict[int, int]]] = {}
-        """Topic -> when its ends were asked for, and the ends of its partitions then."""
+        """Topic -> monotonic time of the query, and the end offsets of the partitions at that time."""
 
     async def ends_of(self, topic: str) -> dict[int, int]:
-        """Where the topic's partitions ended a while ago: nothing that is sent from now on stands before.
+        """Return recent end offsets of the topic's partitions: a record that is sent from now on is at or after them.
 
         Raises LogUnavailable.
         """
@@ -131,9 +133,10 @@ class AttemptFinder:
         return ends
 
     async def outcome_of(self, attempt: Attempt, records: Sequence[SpooledRecord]) -> Outcome:
-        """Return whether the records of the attempt, which are those of one transaction, are in the log. Raises LogUnavailable.
+        """Return whether the records of the attempt, which are the records of one transaction, are in the log.
 
-        The producer that made the attempt must be fenced: what has not arrived by now never will.
+        The producer that made the attempt must be fenced: then a record that hasn't arrived yet never will. Raises
+        LogUnavailable.
         """
         wanted = {(record.epoch, record.sequence) for record in records}
         found, is_whole = await self._thread.run(self._scan, attempt, wanted)
@@ -146,19 +149,22 @@ class AttemptFinder:
                 f"{len(found)} of {len(wanted)} records of one transaction are in topic {attempt.topic}; was the topic "
                 f"deleted and created again? The spool keeps them all"
             )
-        return Outcome.ARRIVED  # a transaction is committed whole: retention has deleted the others since
+        # A transaction is committed as a whole: retention has deleted the other records since then.
+        return Outcome.ARRIVED
 
     def forget(self) -> None:
-        """Ask for everything again."""
+        """Drop the cached offsets and the admin client."""
         self._ends.clear()
         self._admin = None
 
     def _scan(self, attempt: Attempt, wanted: set[tuple[int, int]]) -> tuple[set[tuple[int, int]], bool]:
-        """Which of the wanted (epoch, sequence) of this writer are committed behind the attempt's offsets. False if the log has
-        lost offsets from there on, by retention or because somebody deleted records.
+        """Return which of the wanted (epoch, sequence) pairs of this writer are committed at or after the attempt's
+        offsets.
 
-        Reads up to where the partitions end now; nothing older can arrive later, because it is fenced. Raises
-        LogUnavailable when it can't be told, also while someone else's open transaction hides a part.
+        The second value is False if the log has lost offsets of this range, by retention or because records were
+        deleted. The scan ends at the current ends of the partitions: older records can't arrive later, because their
+        producer is fenced. Raises LogUnavailable if the answer isn't known, for example while an open transaction of
+        another producer hides records.
         """
         topic, found, is_whole = attempt.topic, set[tuple[int, int]](), True
         starts, ends = self._ask_bounds(topic)
@@ -167,7 +173,7 @@ class AttemptFinder:
             for number, end in ends.items():
                 noted = attempt.scan_from.get(number, 0)
                 if noted > end:
-                    noted = 0  # the topic was made anew, or cut off: what it holds may all be younger
+                    noted = 0  # the topic was recreated or truncated, so all its records may be younger
                 is_whole = is_whole and starts[number] <= noted
                 first = max(noted, starts[number])
                 for messages in reader.read(OffsetRange(topic, number, first, end)):
@@ -176,7 +182,7 @@ class AttemptFinder:
                         return found, is_whole
         except (LogTruncated, LogUnavailable) as error:
             raise LogUnavailable(
-                f"topic {topic} could not be read to its end, so it is not known what of it the spool still has to send; "
+                f"topic {topic} could not be read to its end, so it is unknown which of its records the spool must still send; "
                 f"it is tried again ({error})"
             ) from error
         finally:
@@ -190,7 +196,7 @@ class AttemptFinder:
         return int(headers[HEADER_EPOCH]), int(headers[HEADER_SEQUENCE])
 
     def _ask_bounds(self, topic: str) -> tuple[dict[int, int], dict[int, int]]:
-        """Where the topic's partitions start and end now."""
+        """Return the current start and end offsets of the topic's partitions."""
         admin = self._admin = self._admin or self._clients.admin()
         try:
             partitions = range(admin.describe(topic).partitions)
@@ -203,7 +209,7 @@ class AttemptFinder:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write the file so that a reader finds all of it or nothing, also after a power cut."""
+    """Write the file atomically and durably: a reader finds the complete text or no file, even after a power failure."""
     part = path.with_name(f"{path.name}.part")
     with part.open("w") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""A batch on its way into the log, and how long its caller waits for Kafka's confirmation."""
+"""A batch on its way to the log, and how long its caller waits for Kafka's confirmation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.core.errors import LogUnavailable
 from strandline.log.read_back import Written
 
 PATIENCE_TIMEOUTS = 5
-"""A Kafka that confirms slowly is waited for up to so many confirmation timeouts."""
+"""While Kafka confirms slowly, callers wait for this many confirmation timeouts."""
 OVERDUE_CHECK_S = 0.02
 UNKNOWN_OUTCOME = "the records of this request may or may not be in the log"
 
@@ -41,28 +41,30 @@ class DeliveryBatch:
         self.topic = topic
         self.began_s = began_s
         self.sequence_first = self.sequence_last = 0
-        """The numbers of its records; other batches' may stand between if it is longer than a turn."""
+        """First and last sequence number of its records. Numbers of other batches can lie between them if the batch is
+        longer than RECORDS_PER_TURN."""
         self.bytes_in_flight = bytes_in_flight
         self.confirmed = confirmed
         """Done when every record is reported and read back, or when the time is up."""
         self.error: KafkaError | None = None
-        """The first refusal."""
+        """First error that a delivery report contained."""
         self.last: dict[int | None, Message] = {}
         """Partition -> report of the last record delivered there."""
         self.reported = self.reported_before = 0
-        """How many of its records are reported; and how many were at the last look."""
+        """Number of records with a delivery report, now and at the previous check for overdue batches."""
         self.sent = records
-        """Lowered when a record is refused at once, and the rest not tried."""
+        """Number of records handed to the producer. Lower than the size of the batch if a record was refused
+        immediately."""
         self.unread = 0
-        """Partitions that are yet to be read back."""
+        """Number of partitions whose last record is not read back yet."""
 
     @property
     def is_reported(self) -> bool:
-        """Whether every record that was sent has its report."""
+        """True if every record that was sent has its delivery report."""
         return self.reported == self.sent
 
     def note_report(self, error: KafkaError | None, message: Message) -> None:
-        """Count one record's delivery report. Reports come in the order of each partition."""
+        """Count the delivery report of one record. The reports of a partition arrive in order."""
         if error is None:
             self.last[message.partition()] = message
         elif self.error is None:
@@ -70,7 +72,7 @@ class DeliveryBatch:
         self.reported += 1
 
     def take_last_written(self, epoch: int) -> list[Written]:
-        """The last record of each partition, which is to be read back."""
+        """Return the last record of each partition, which must be read back."""
         last, self.last = self.last, {}
         self.unread = len(last)
         return [self._written(number, message, epoch) for number, message in last.items()]
@@ -82,21 +84,21 @@ class DeliveryBatch:
         return Written(self.topic, number, place, epoch, self.sequence_first, self.sequence_last, value, key)
 
     def succeed(self) -> None:
-        """Wake the caller; `error` says whether a record was refused."""
+        """Wake the caller. If a record was refused, `error` is set."""
         if not self.confirmed.done():
             self.confirmed.set_result(None)
 
     def fail(self, reason: str) -> None:
-        """Tell the caller that the outcome is unknown."""
+        """Raise LogUnavailable in the caller: the outcome is unknown."""
         if not self.confirmed.done():
             self.confirmed.set_exception(LogUnavailable(f"{reason}; {UNKNOWN_OUTCOME}"))
 
 
 class WaitingCallers:
-    """The batches that a caller still waits for, and when Kafka last confirmed something of their topics.
+    """The batches that callers wait for, and the time of Kafka's last confirmation for each topic.
 
-    A caller waits for the confirmation timeout while Kafka is silent about its topic, and PATIENCE_TIMEOUTS times as long
-    while Kafka is only slow.
+    A caller waits for the confirmation timeout while Kafka is silent about its topic. While Kafka is only slow, it
+    waits PATIENCE_TIMEOUTS times as long.
     """
 
     def __init__(self, confirm_timeout_s: float) -> None:
@@ -104,18 +106,18 @@ class WaitingCallers:
         self._batches: dict[str, deque[DeliveryBatch]] = {}
         """Topic -> batches in the order of their calls."""
         self._heard_s: dict[str, float] = {}
-        """Topic -> when Kafka last confirmed something of it."""
+        """Topic -> time at which Kafka last confirmed a record of it."""
         self._check_s = 0.0
 
     def add(self, batch: DeliveryBatch) -> None:
         self._batches.setdefault(batch.topic, deque()).append(batch)
 
     def note_heard(self, topic: str, now_s: float) -> None:
-        """Kafka confirmed something of the topic."""
+        """Note that Kafka confirmed records of the topic."""
         self._heard_s[topic] = now_s
 
     def take_overdue(self, now_s: float) -> list[DeliveryBatch]:
-        """The batches whose callers have waited too long; looked for every OVERDUE_CHECK_S at most."""
+        """Remove and return the batches whose callers have waited too long. Checks at most once in OVERDUE_CHECK_S."""
         if now_s < self._check_s:
             return []
         self._check_s = now_s + OVERDUE_CHECK_S

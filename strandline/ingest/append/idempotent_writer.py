@@ -1,26 +1,27 @@
-"""Writes records with one idempotent producer, and confirms a batch when its records are reported and read back.
+"""Write records with one idempotent producer, and confirm a batch when its records are reported and read back.
 
-The way of a batch:
+The path of a batch:
 
 1. Each record gets the next sequence number of its topic and is handed to the producer with its headers.
-2. The event loop itself serves the clients, every millisecond while anything is under way: a delivery report needs no
-   other thread, and no turn of the interpreter's lock.
-3. When each record of the batch is reported, the last one in every partition is read back (read_back.py).
-4. The batch is confirmed when all of these are found.
-5. When Kafka has confirmed nothing of a topic for the confirmation timeout, each caller that has waited so long gets
-   LogUnavailable: the outcome is unknown. A Kafka that is only slow is waited for longer, up to a bound.
+2. The event loop itself serves the clients, every millisecond while records are in flight. So a delivery report needs
+   neither another thread nor a turn of the interpreter's lock.
+3. When each record of the batch is reported, the last record in every partition is read back (read_back.py).
+4. The batch is confirmed when all of these records are found.
+5. If Kafka confirms no record of a topic for the confirmation timeout, each caller that has waited this long gets
+   LogUnavailable: the outcome is unknown. If Kafka is only slow, callers wait longer, up to a bound.
 
 Invariants:
-- The sequence number of a topic only rises, in the order in which records are handed to the producer, so it rises within
-  each partition too (with gaps: the topic's other partitions have the numbers between).
-- A batch leaves the count of bytes in flight only when its last record is reported and read back, or has failed. A record
-  for which a caller no longer waits, but which Kafka may still take, counts on.
-- The producer itself never gives a record up. It would then have to count on without the record, and librdkafka does that
-  under a new producer epoch, in which it sends again what it had sent after it: some of it would be in the log twice.
-- A producer that has failed for good is replaced, never reused. A read-back that contradicts a report replaces both
-  clients. This writer sends nothing again: a caller that gets LogUnavailable decides.
-- Clients that can't be made (a password or certificate is just being replaced) are tried again and again. Until they are
-  there, every caller gets LogAway.
+
+- The sequence number of a topic only rises, in the order in which records are handed to the producer. So it rises
+  within each partition too, with gaps for the records in other partitions.
+- The bytes of a batch count as in flight until its last record is reported and read back, or has failed. A record that
+  no caller waits for any more, but that Kafka may still accept, continues to count.
+- The producer itself never gives up a record. Otherwise librdkafka would continue under a new producer epoch and resend
+  the records that were sent after it, so some of them would be in the log twice.
+- A producer that has failed permanently is replaced, never reused. A read-back that contradicts a report replaces both
+  clients. This writer never resends records: a caller that gets LogUnavailable decides.
+- Clients that can't be created, for example while a password or certificate is being replaced, are tried again. Until
+  they exist, every caller gets LogAway.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from strandline.log.record_size import is_too_large
 logger = structlog.get_logger()
 
 SERVE_S = 0.001
-"""How often the clients are served while anything is under way."""
+"""Interval in seconds at which the clients are served while records are in flight."""
 SERVE_IDLE_S = 0.1
-"""How often they are served otherwise."""
+"""Interval in seconds at which the clients are served otherwise."""
 REMAKE_S = 0.25
-"""How soon new clients are tried again that could not be made."""
+"""Seconds after which the creation of clients is tried again."""
 
 Headers = list[tuple[str, bytes]]
 
@@ -67,7 +68,7 @@ _AWAY_CODES = frozenset(
         KafkaError.KAFKA_STORAGE_ERROR,
     }
 )
-"""Why a record was given up that others of its topic would be given up for too."""
+"""Errors of a record that would occur for other records of its topic, too."""
 _REPLACED = "the writer closed its clients before the records were read back"
 
 
@@ -83,7 +84,7 @@ class IdempotentWriter:
         in_flight: BytesInFlight,
         sequences: dict[str, int],
     ) -> None:
-        """`sequences`: topic -> the number of its last record, shared with the other writer of the process."""
+        """`sequences`: topic -> sequence number of its last record, shared with the other writer of the process."""
         self._clients = clients
         self._epoch = epoch
         self._confirm_timeout_s = confirm_timeout_s
@@ -91,13 +92,14 @@ class IdempotentWriter:
         self._sequences = sequences
         self._callers = WaitingCallers(confirm_timeout_s)
         self._under_way: Counter[str] = Counter()
-        """Topic -> batches that are in flight, whether a caller still waits for them or not."""
+        """Topic -> number of batches in flight, whether or not a caller still waits for them."""
         self._reported: list[DeliveryBatch] = []
-        """Batches whose records are all reported and whose read-back is still to come."""
+        """Batches whose records are all reported and not yet read back."""
         self._is_broken = False
-        """The clients must be replaced."""
+        """True if the clients must be replaced."""
         self._unmade: str | None = None
-        """Why there are no clients: the old ones are closed, and new ones could not be made yet."""
+        """Reason why there are no clients: the previous ones are closed, and new ones can't be created yet. Otherwise
+        None."""
         self._serving: asyncio.TimerHandle | None = None
         self._serve_at_s = 0.0
         self._retiring: set[threading.Thread] = set()
@@ -105,13 +107,13 @@ class IdempotentWriter:
         self._open_clients()
 
     def start(self) -> None:
-        """Begin to serve the clients; in the event loop."""
+        """Begin to serve the clients. Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._reachability = Reachability(self._clients.bootstrap, self._loop.time)
         self._serve_in(SERVE_IDLE_S)
 
     async def close(self) -> None:
-        """Fail what is still waiting and close the clients, which takes no longer than the confirmation timeout."""
+        """Fail the waiting batches and close the clients, within the confirmation timeout."""
         if self._serving is not None:
             self._serving.cancel()
         if self._unmade is None:
@@ -126,10 +128,10 @@ class IdempotentWriter:
         headers_each: Iterable[Sequence[tuple[str, bytes]]],
         bytes_new: int,
     ) -> None:
-        """Return when every record is confirmed. Raises LogAway (nothing was sent), LogUnavailable and RecordTooLarge (outcome
-        unknown).
+        """Return when every record is confirmed.
 
-        `bytes_new` is what the records count in flight.
+        Raises LogAway (nothing was sent), and LogUnavailable or RecordTooLarge (outcome unknown). `bytes_new` is the
+        size that the records count while they are in flight.
         """
         if self._unmade is not None:
             raise self._reachability.refusal(topic)
@@ -146,7 +148,7 @@ class IdempotentWriter:
     async def check(self, timeout_s: float) -> None:
         """Return when Kafka answers. Raises LogUnavailable."""
         if self._unmade is not None:
-            raise LogUnavailable(f"no client of Kafka can be made: {self._unmade}")
+            raise LogUnavailable(f"can't create the Kafka clients: {self._unmade}")
         try:
             await asyncio.to_thread(self._producer.list_topics, timeout=timeout_s)
         except KafkaException as error:
@@ -155,19 +157,21 @@ class IdempotentWriter:
             ) from error
 
     def note_error(self, error: KafkaError) -> None:
-        """Take a client's own trouble, as `poll` tells it; what concerns one record is in that record's report."""
+        """Handle an error of a client that `poll` reports. Errors of single records are in their delivery reports."""
         self._refusals(error)
         if error.fatal():
             self._is_broken = True
             logger.error("the producer failed for good", action="producer_failed", reason=error.str())
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and self._in_flight.now:
-            # With nothing under way it may only be a connection that was closed because it was idle.
+            # If nothing is in flight, it may only be an idle connection that was closed.
             for topic in self._sequences:
                 self._reachability.note_away(topic, error.str())
 
     def note_refusal(self, error: KafkaError) -> None:
-        """Take what the transactional producer is told, for the text of `check`; in any thread. Whether that producer is to be
-        replaced is decided where it is used."""
+        """Keep an error of the transactional producer for the message of `check`. Can be called in any thread.
+
+        The user of that producer decides whether it must be replaced.
+        """
         self._refusals(error)
 
     async def _send(
@@ -177,7 +181,7 @@ class IdempotentWriter:
         headers_each: Iterable[Sequence[tuple[str, bytes]]],
         batch: DeliveryBatch,
     ) -> None:
-        """Hand the records to the producer, until one is refused: none may overtake one that came before it."""
+        """Hand the records to the producer, until it refuses one: no record may overtake an earlier one."""
         topic, report, produce = batch.topic, partial(self._report, batch), self._producer.produce
         sequence = self._sequences.get(topic, 0)
         batch.sequence_first = sequence + 1
@@ -203,7 +207,7 @@ class IdempotentWriter:
             batch.error = error.args[0]
             self._is_broken = self._is_broken or batch.error.fatal()
         finally:
-            # A turn that was cancelled has been written down before, and others may have gone on from there.
+            # If this turn was cancelled, its numbers were stored before, and other batches may have used later numbers.
             self._sequences[topic] = batch.sequence_last = max(sequence, self._sequences.get(topic, 0))
             if sent < len(records):
                 batch.sent = sent
@@ -213,7 +217,7 @@ class IdempotentWriter:
                 self._serve_in(SERVE_S)
 
     def _report(self, batch: DeliveryBatch, error: KafkaError | None, message: Any) -> None:
-        """Called by the producer's `poll` for each record."""
+        """Count a delivery report. The producer's `poll` calls this for each record."""
         batch.note_report(error, message)
         if batch.is_reported:
             self._reported.append(batch)
@@ -227,7 +231,7 @@ class IdempotentWriter:
         self._serving = self._loop.call_later(delay_s, self._serve)
 
     def _serve(self) -> None:
-        """One turn: take delivery reports, have delivered records read back, confirm batches, and fail overdue ones."""
+        """Run one turn: read delivery reports, start read-backs, confirm batches, and fail overdue batches."""
         try:
             if self._unmade is None:
                 self._producer.poll(0)
@@ -238,13 +242,16 @@ class IdempotentWriter:
             self._is_broken = True
             logger.error("a client of Kafka failed", action="client_failed", reason=error.args[0].str())
         finally:
-            # First of all: whatever ends this turn, others come.
+            # First, so that further turns follow however this one ends.
             self._serve_in(SERVE_S if self._in_flight.now else SERVE_IDLE_S)
             if self._is_broken:
                 self._replace_clients()
 
     def _expect_reported(self) -> None:
-        """Have the last record of each partition read back; a batch in which one was refused has failed already."""
+        """Start the read-back of the last record of each partition.
+
+        A batch with a refused record has failed already.
+        """
         reported, self._reported = self._reported, []
         for batch in reported:
             if batch.error is not None:
@@ -266,19 +273,22 @@ class IdempotentWriter:
                 self._fail(batch, miss.reason)
 
     def _give_up_overdue(self) -> None:
-        """Fail the batches whose callers have waited too long. Their bytes stay in flight: Kafka may still take them."""
+        """Fail the batches whose callers have waited too long.
+
+        Their bytes stay in flight: Kafka may still accept the records.
+        """
         now_s = self._loop.time()
         for batch in self._callers.take_overdue(now_s):
             self._reachability.note_away(batch.topic, "no confirmation in time")
             batch.confirmed.set_exception(
                 LogUnavailable(
                     f"Kafka did not confirm within {now_s - batch.began_s:.1f} s; {UNKNOWN_OUTCOME}; "
-                    f"look at the brokers at {self._clients.bootstrap}"
+                    f"check the brokers at {self._clients.bootstrap}"
                 )
             )
 
     def _settle(self, batch: DeliveryBatch) -> None:
-        """Release a batch that is read back, or has a refused record; doing it twice changes nothing."""
+        """Release a batch that is read back or has a refused record. Idempotent."""
         self._release(batch)
         if batch.error is None:
             self._callers.note_heard(batch.topic, self._loop.time())
@@ -301,13 +311,19 @@ class IdempotentWriter:
     # The two clients.
 
     def _open_clients(self) -> None:
-        """Raises InvalidSettings and KafkaException: the settings, passwords and certificates are read anew."""
+        """Create the clients from the current settings, passwords, and certificates.
+
+        Raises InvalidSettings and KafkaException.
+        """
         producer = self._clients.producer(self.note_error)
         self._read_back: ReadBack[DeliveryBatch] = self._clients.read_back(self._confirm_timeout_s * PATIENCE_TIMEOUTS)
         self._producer = producer
 
     def _replace_clients(self) -> None:
-        """Every record that is still waiting fails; the next one goes through new clients, once they can be made."""
+        """Fail every record that is still waiting.
+
+        New clients send the next records, as soon as they can be created.
+        """
         if self._unmade is None:
             self._retire_clients()
         else:
@@ -317,9 +333,7 @@ class IdempotentWriter:
         except (InvalidSettings, KafkaException) as error:
             reason = str(error)
             if reason != self._unmade:
-                logger.error(
-                    "no client of Kafka can be made; it is tried again", action="clients_not_made", reason=reason
-                )
+                logger.error("can't create the Kafka clients; trying again", action="clients_not_made", reason=reason)
             self._unmade = reason
             self._serve_in(REMAKE_S)
             return
@@ -327,7 +341,7 @@ class IdempotentWriter:
         logger.warning("the clients of Kafka were replaced", action="clients_replaced", kafka=self._clients.bootstrap)
 
     def _fail_reported(self) -> None:
-        """Fail the batches whose read-back is still to come: there is nothing left that could do it."""
+        """Fail the batches that are not read back yet: their read-back client no longer exists."""
         reported, self._reported = self._reported, []
         for batch in reported:
             if batch.error is None:
@@ -336,7 +350,7 @@ class IdempotentWriter:
                 self._settle(batch)
 
     def _retire_clients(self) -> None:
-        """Fail every record that is still waiting, and close the clients in a thread: it may take long."""
+        """Fail every record that is still waiting, and close the clients in a thread, because closing can take long."""
         producer, read_back = self._producer, self._read_back
         producer.purge()
         producer.flush(0)
@@ -359,7 +373,7 @@ class IdempotentWriter:
     def _explain(self, topic: str, error: KafkaError) -> LogUnavailable | RecordTooLarge:
         if is_too_large(error):
             return RecordTooLarge(
-                f"topic {topic} takes smaller records than the gateway; apply the stream's document again, which raises the "
+                f"topic {topic} accepts smaller records than the gateway; apply the stream's document again, which raises the "
                 f"topic's max.message.bytes; {UNKNOWN_OUTCOME}"
             )
         kafka = self._clients.bootstrap

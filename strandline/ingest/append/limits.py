@@ -1,4 +1,4 @@
-"""How much may be under way to the log at one time in a gateway process."""
+"""Limit of the bytes that one gateway process has in flight to the log."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from strandline.ingest.append.outcome import LogBusy
 from strandline.log.record_key import Record
 
 BYTES_IN_FLIGHT_MAX = 64 * 1024 * 1024
-"""Values, keys, headers and overhead of all records that Kafka has not yet confirmed."""
+"""Maximum size in bytes of the values, keys, headers, and overhead of all records that Kafka has not confirmed yet."""
 RECORD_OVERHEAD_BYTES = 400
-"""What a record costs in memory beside its value, its key and what its sender says of it: the headers that every record has,
-and librdkafka's own book-keeping."""
+"""Memory in bytes that a record uses in addition to its value, key, and extra headers: the headers of every record, and
+the bookkeeping of librdkafka."""
 HEADER_OVERHEAD_BYTES = 100
-"""What each other header costs beside its name and value."""
+"""Memory in bytes that each extra header uses in addition to its name and value."""
 RECORDS_PER_TURN = 1_000
-"""A longer batch lets the event loop run in between; up to this, batches reach the log in the order of their calls."""
+"""Number of records after which a longer batch lets the event loop run. Batches up to this length reach the log in the
+order of their calls."""
 
 
 Headers = Sequence[tuple[str, bytes]]
 
 
 def bytes_of(records: Sequence[Record], headers: Headers = (), headers_each: Sequence[Headers] | None = None) -> int:
-    """What the records count while they are under way. `headers` stand in each record, and librdkafka copies them for each;
-    `headers_each` are those that only one record has."""
+    """Return the bytes that the records count while they are in flight.
+
+    Args: headers: Added to each record; librdkafka copies them for each. headers_each: Extra headers of each single
+    record.
+    """
     each = RECORD_OVERHEAD_BYTES + _header_bytes(headers)
     size = sum(len(value) + len(key or b"") for value, key in records) + each * len(records)
     if headers_each is None:
@@ -46,7 +50,10 @@ class BytesInFlight:
         self.now = 0
 
     def require_room(self, bytes_new: int) -> None:
-        """Raises LogBusy when the bytes don't fit. A batch that is larger than the limit goes alone, else it never could."""
+        """Raises LogBusy if the bytes don't fit.
+
+        A batch larger than the limit is accepted if nothing else is in flight.
+        """
         if self.now and self.now + bytes_new > self._bytes_max:
             raise LogBusy(
                 f"{self.now} bytes wait for Kafka to confirm, the limit is {self._bytes_max}; "

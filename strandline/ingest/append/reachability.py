@@ -1,4 +1,4 @@
-"""For which topics Kafka does not confirm at present, so that their requests are refused at once instead of waiting."""
+"""The topics that Kafka doesn't confirm now, so that their requests are refused immediately instead of waiting."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from strandline.ingest.append.outcome import LogAway
 logger = structlog.get_logger()
 
 PROBE_S = 0.25
-"""While Kafka is away and nothing of a topic is under way, how often a batch is let through to find out."""
+"""Interval in seconds at which one batch is sent as a probe, while Kafka is away and nothing of the topic is in flight.
+"""
 
 
 class Reachability:
-    """Knows the topics for which Kafka is away, and lets one batch at a time through to find out whether it is back."""
+    """Tracks the topics for which Kafka is away, and lets one batch at a time pass to detect that Kafka is back."""
 
     def __init__(self, bootstrap: str, clock_s: Callable[[], float]) -> None:
         self._bootstrap = bootstrap
         self._clock_s = clock_s
         self._away: dict[str, float] = {}
-        """Topic -> when the next batch may be let through."""
+        """Topic -> time at which the next batch may pass."""
 
     def check(self, topic: str, is_under_way: bool) -> None:
-        """Return if a batch of the topic may be sent. Raises LogAway. A batch that is under way will tell by itself."""
+        """Return if a batch of the topic may be sent.
+
+        Raises LogAway. No probe is sent while a batch is under way, because its outcome shows whether Kafka is back.
+        """
         if topic not in self._away:
             return
         if is_under_way or self._clock_s() < self._away[topic]:
@@ -32,14 +36,14 @@ class Reachability:
         self._away[topic] = self._clock_s() + PROBE_S
 
     def refusal(self, topic: str) -> LogAway:
-        """What a caller is told of whose batch nothing is sent."""
+        """Return the error for a caller whose batch was not sent."""
         return LogAway(
             f"Kafka at {self._bootstrap} does not confirm records of topic {topic} at present; nothing of this "
             f"request was persisted: send it again a little later"
         )
 
     def note_away(self, topic: str, reason: str) -> None:
-        """Kafka did not confirm a batch of the topic."""
+        """Note that Kafka didn't confirm a batch of the topic."""
         if topic not in self._away:
             self._away[topic] = 0.0
             logger.warning(
@@ -47,6 +51,6 @@ class Reachability:
             )
 
     def note_reached(self, topic: str) -> None:
-        """Kafka confirmed a batch of the topic."""
+        """Note that Kafka confirmed a batch of the topic."""
         if self._away.pop(topic, None) is not None:
             logger.info("Kafka confirms again", action="kafka_reached", kafka=self._bootstrap, topic=topic)

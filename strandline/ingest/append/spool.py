@@ -1,15 +1,17 @@
-"""The spool: keeps records on this machine's disk while Kafka can't take them. SQLite, rollback journal, synced, one connection.
+"""The spool: keeps records on this machine's disk while Kafka can't accept them.
 
-When `add` returns, all its records are on disk; when it raises, none is. The records of a stream leave in the order in which
-they came. An *attempt* says which of them may be in the log: it is written down before they are sent, and stays until the
-outcome is known. Recovery compares it with the log (attempts.py).
+It is an SQLite file with a rollback journal, synced, with one connection. When `add` returns, all its records are on
+disk; if it raises, none is. The records of a stream leave in the order in which they arrived. An *attempt* lists the
+records that may be in the log. It is stored before they are sent, and kept until the outcome is known. Recovery
+compares it with the log (attempts.py).
 
 Invariants:
-- A record keeps the headers, epoch and sequence number that it got first, however often it is sent.
-- The sum of `bytes` never goes over `bytes_max`: what would exceed it is rejected, and what is there stays.
-- A topic gets no more than SHARE times what stays free, so one that is flooded leaves room for the others.
-- Records whose outcome nobody knows are *set aside* until an operator decides: they keep their room, and the later records of
-  their stream don't wait for them.
+
+- A record keeps its first headers, epoch, and sequence number, however often it is sent.
+- The sum of `bytes` never exceeds `bytes_max`: a batch that would exceed it is rejected, and the stored records stay.
+- A topic gets at most SHARE times the bytes that stay free, so a flooded topic leaves space for the others.
+- Records in doubt, whose outcome is unknown, are *set aside* until an operator decides. They continue to count, but the
+  later records of their stream don't wait for them.
 - One thread uses a Spool, and its methods block. The file is locked against other processes.
 """
 
@@ -30,9 +32,9 @@ from strandline.core.errors import StackError
 from strandline.ingest.append.outcome import SpoolFull
 
 ROW_OVERHEAD_BYTES = 64
-"""What a row takes on disk in addition to value, key and headers."""
+"""Bytes that a row uses on disk in addition to value, key, and headers."""
 SHARE = 8
-"""Eight ninths of the spool for one topic alone; for two that are flooded eight seventeenths each."""
+"""A single flooded topic can fill eight ninths of the spool; two flooded topics can fill eight seventeenths each."""
 SPOOL_FILE = "spool.sqlite"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
@@ -86,7 +88,7 @@ class SpooledRecord(NamedTuple):
     value: bytes
     key: bytes | None
     headers: list[tuple[str, bytes]]
-    """All of them, those for writer, epoch and sequence number included."""
+    """All headers, including writer, epoch, and sequence number."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The records of a topic up to an id may be in the log. If they are, they stand at or after these offsets."""
+    """Note that the records of a topic up to an id may be in the log.
+
+    If they are, they are at or after these offsets.
+    """
 
     topic: str
     last_id: int
     scan_from: dict[int, int]
-    """Partition -> offset. A partition that is not named is read from its start."""
+    """Partition -> offset. A partition without an entry is read from its start."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +121,14 @@ class Doubt:
     topic: str
     records: int
     scan_from: dict[int, int] | None
-    """Partition -> offset, of the attempt to send them again. None if they weren't sent again."""
+    """Partition -> offset, for the attempt to resend them. None if they weren't resent."""
 
 
 class Spool:
-    """The spool of one writer, in a directory of its own."""
+    """The spool of one writer, in its own directory."""
 
     def __init__(self, directory: Path, *, bytes_max: int) -> None:
-        """Open the spool, with what an earlier process left in it. Raises StackError."""
+        """Open the spool, including the records of an earlier process. Raises StackError."""
         self.path = directory / SPOOL_FILE
         self.bytes_max = bytes_max
         try:
@@ -132,7 +137,7 @@ class Spool:
             self._connection.execute("PRAGMA journal_mode = TRUNCATE")
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.executescript(_SCHEMA)
-            # Locked from now on, and not only from the first write: the lock tells that the spool's writer runs.
+            # Locked from now on, not only from the first write: the lock shows that the writer of the spool runs.
             self._connection.executescript("BEGIN EXCLUSIVE; COMMIT;")
             self.bytes_of, self.records_of = self._measure()
             self.doubts = self._read_doubts()
@@ -159,12 +164,12 @@ class Spool:
 
     @property
     def bytes(self) -> int:
-        """What all records take."""
+        """Total size of all records in bytes."""
         return sum(self.bytes_of.values())
 
     @property
     def records(self) -> int:
-        """How many records wait for Kafka. Records that are set aside don't."""
+        """Number of records that wait for Kafka, without the records that are set aside."""
         return sum(self.records_of.values())
 
     @property
@@ -173,10 +178,12 @@ class Spool:
         return sum(one.records for one in list(self.doubts.values()))
 
     def add(self, records: Sequence[SpooledRecord], attempted: dict[str, dict[int, int]] | None = None) -> None:
-        """Put the records behind all others; they are on disk when this returns.
+        """Append the records durably.
 
-        `attempted`: topic -> partition -> offset. The records of these topics were sent before and may be in the log, at or
-        after these offsets; the spool must hold no other records of these topics. Raises SpoolFull: then nothing was added.
+        Args: attempted: Topic -> partition -> offset. The records of these topics were sent before and may be in the
+        log, at or after these offsets. The spool must contain no other records of these topics.
+
+        Raises SpoolFull: Then nothing was added.
         """
         assert not any(self.records_of.get(topic) for topic in attempted or {}), "an attempt covers what is older"
         rows = []
@@ -209,26 +216,27 @@ class Spool:
             self.records_of[record.topic] = self.records_of.get(record.topic, 0) + 1
 
     def _require_room(self, bytes_new: Mapping[str, int]) -> None:
-        """Raises SpoolFull where one of the topics would take more than it may."""
+        """Raises SpoolFull if one of the topics would exceed its share."""
         held = self.bytes
         left = self.bytes_max - held - sum(bytes_new.values())
         if left < 0:
             raise SpoolFull(
-                f"the spool {self.path} holds {held} bytes and may hold {self.bytes_max}; nothing of this request "
-                f"was spooled: bring Kafka back, or raise STRANDLINE_SPOOL_BYTES_MAX"
+                f"spool {self.path}: {held} of at most {self.bytes_max} bytes are used. Nothing of this request was "
+                f"spooled; restore Kafka, or raise STRANDLINE_SPOOL_BYTES_MAX"
             )
         for topic, size in bytes_new.items():
             if self.bytes_of.get(topic, 0) + size > SHARE * left:
                 raise SpoolFull(
-                    f"the spool {self.path} holds {self.bytes_of.get(topic, 0)} bytes of stream {topic}, and keeps the {left} "
-                    "bytes that would be left for other streams; nothing of this request was spooled: bring Kafka back, or raise "
+                    f"spool {self.path}: stream {topic} uses {self.bytes_of.get(topic, 0)} bytes, and {left} bytes are "
+                    "reserved for other streams. Nothing of this request was spooled; restore Kafka, or raise "
                     "STRANDLINE_SPOOL_BYTES_MAX"
                 )
 
     def head(self, topic: str, records_max: int, bytes_max: int, up_to_id: int | None = None) -> Chunk | None:
-        """The oldest records of a topic, at least one; None when it has none. With `up_to_id` the other bounds don't count.
+        """Return the oldest records of a topic, at least one, or None if it has none. If `up_to_id` is set, the other
+        limits don't apply.
 
-        Raises SpoolFull when the disk fails.
+        Raises SpoolFull if the disk fails.
         """
         try:
             return self._head(topic, records_max, bytes_max, up_to_id)
@@ -252,7 +260,7 @@ class Spool:
         return Chunk(topic, found, last_id) if found else None
 
     def attempt_of(self, topic: str) -> Attempt | None:
-        """The attempt of the topic whose outcome is unknown, if there is one. Raises SpoolFull when the disk fails."""
+        """Return the attempt of the topic whose outcome is unknown, or None. Raises SpoolFull if the disk fails."""
         try:
             row = self._connection.execute(
                 "SELECT last_id, scan_from FROM attempts WHERE topic = ?", (topic,)
@@ -264,7 +272,7 @@ class Spool:
         return Attempt(topic, row[0], _offsets(row[1]))
 
     def begin(self, attempt: Attempt) -> None:
-        """Write an attempt down before it is made. Raises SpoolFull: then it must not be made."""
+        """Store an attempt before it is made. Raises SpoolFull: then it must not be made."""
         try:
             with self._transaction():
                 self._write_attempt(attempt)
@@ -272,9 +280,10 @@ class Spool:
             raise SpoolFull(f"the spool {self.path} could not be written ({error}); free space on its disk") from error
 
     def end(self, topic: str, drained_id: int | None) -> None:
-        """End the attempt of a topic. Records up to `drained_id` are in the log and leave the spool; None: none are.
+        """End the attempt of a topic and remove the records up to `drained_id`, which are in the log. None if none is
+        in the log.
 
-        Raises SpoolFull: then the outcome counts as unknown still.
+        Raises SpoolFull: then the outcome still counts as unknown.
         """
         records = size = 0
         try:
@@ -284,7 +293,7 @@ class Spool:
                     leaving = "FROM records WHERE topic = ? AND id <= ?"
                     records, size = self._connection.execute(
                         f"SELECT count(*), coalesce(sum(bytes), 0) {leaving}",
-                        (topic, drained_id),  # the SQL holds no input
+                        (topic, drained_id),  # the SQL contains no input
                     ).fetchone()
                     self._connection.execute(f"DELETE {leaving}", (topic, drained_id))
         except sqlite3.Error as error:
@@ -293,7 +302,7 @@ class Spool:
             self.bytes_of[topic] -= size
             self.records_of[topic] -= records
 
-    # Records whose outcome nobody knows.
+    # Records in doubt.
 
     def set_aside(self, attempt: Attempt) -> Doubt:
         """Set the records of the attempt aside, and end the attempt. Raises SpoolFull: then nothing has changed."""
@@ -324,7 +333,7 @@ class Spool:
         ]
 
     def begin_again(self, number: int, scan_from: dict[int, int] | None) -> None:
-        """Note that the records of a doubt are about to be sent again; None: that they weren't. Raises SpoolFull."""
+        """Note that the records of a doubt will be resent, or with None that they weren't resent. Raises SpoolFull."""
         noted = None if scan_from is None else json.dumps(scan_from)
         try:
             with self._transaction():
@@ -351,7 +360,7 @@ class Spool:
         self._connection.close()
 
     def _unreadable(self, error: sqlite3.Error) -> SpoolFull:
-        return SpoolFull(f"the spool {self.path} could not be read ({error}); look at its disk")
+        return SpoolFull(f"the spool {self.path} could not be read ({error}); check its disk")
 
     def _write_attempt(self, attempt: Attempt) -> None:
         self._connection.execute(

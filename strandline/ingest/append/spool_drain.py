@@ -26,12 +26,12 @@ from strandline.ingest.append.worker_thread import WorkerThread
 logger = structlog.get_logger()
 
 RETRY_S = 0.25
-"""How soon Kafka is tried again after it failed."""
+"""Seconds until Kafka is tried again after an error."""
 REFUSED_RETRY_S = 1.0
-"""How soon a stream is drained again that could not be drained."""
+"""Seconds until a stream that could not be drained is tried again."""
 TROUBLE_RETRY_S_MAX = 4.0
-"""How soon at the latest a topic is tried again that has trouble of its own. The first time it is after RETRY_S, then after twice
-as long each time: a topic that was deleted may never be there again."""
+"""Maximum number of seconds until a topic with its own errors is tried again. The pause starts at RETRY_S and doubles
+each time, because a deleted topic may never be recreated."""
 
 
 ANSWER_LOOK_S = 1.0
@@ -39,21 +39,21 @@ ANSWER_LOOK_S = 1.0
 
 
 class TopicTrouble(Exception):
-    """One topic can't be drained at present; the others can."""
+    """One topic can't be drained now. Other topics can."""
 
 
 class SpoolDrain:
-    """Takes records out of the spool once they are in the log. Only one `drain` runs at a time.
+    """Removes records from the spool once they are in the log. Only one `drain` runs at a time.
 
-    An attempt is written down before it is made. One that is found written down is in doubt, and is resolved before
-    anything else of its stream is sent. If the log no longer shows whether it has arrived, its records are set aside, and an
-    operator decides (`apply_decisions`).
+    An attempt is stored before it is made. A stored attempt is in doubt, and is resolved before other records of its
+    stream are sent. If the log no longer shows whether it has arrived, its records are set aside, and an operator
+    decides (`apply_decisions`).
     """
 
     def __init__(
         self, spool: Spool, disk: WorkerThread, writer: TransactionalWriter, finder: AttemptFinder, behind: Counter[str]
     ) -> None:
-        """`behind` is the intake's: it is lowered by what leaves the spool."""
+        """`behind`: counter of the intake, lowered here by the records that leave the spool."""
         self._spool = spool
         self._disk = disk
         self._writer = writer
@@ -66,28 +66,30 @@ class SpoolDrain:
         self._is_swept = False
         self._look_at_s = 0.0
         self._troubles: dict[str, tuple[str, float]] = {}
-        """Topic -> its trouble as it was logged, and for how long it is left alone."""
+        """Topic -> its last logged error, and the current pause in seconds."""
         self.catching_up: str | None = None
-        """The topic whose last spooled records are being drained: its new batches wait for that in memory. Whoever sends
-        these to the spool instead resets it."""
+        """Topic whose last spooled records are being drained: its new batches wait in memory until that is done. The
+        code that spools these batches instead resets it."""
 
     def next_topic(self) -> str | None:
-        """A topic that has spooled records and may be tried now."""
+        """Return a topic that has spooled records and may be tried now, or None."""
         now_s = time.monotonic()
         spooled = self._spool.records_of
-        topics = list(spooled)  # a copy: the disk's thread adds topics meanwhile
+        topics = list(spooled)  # a copy: the disk's thread adds topics in the meantime
         return next((t for t in topics if spooled[t] and self._retry_at_s.get(t, 0.0) <= now_s), None)
 
     async def drain(self, topic: str) -> None:
-        """Write some of the oldest records of a stream, and take them out of the spool once they are in the log.
+        """Write some of the oldest records of a stream, and remove them from the spool once they are in the log.
 
-        With few left all of them are, and new batches wait meanwhile: else a stream that never rests would be spooled for
-        ever. Raises TopicTrouble, after which the topic is left alone for a while; LogUnavailable, RecordTooLarge and
-        KafkaException when the producer must be replaced. What is too large for its topic stays in the spool, since it was
-        acknowledged, and is tried again until the topic takes it.
+        If few records are left, all are drained, and new batches wait. Otherwise a stream with steady input would be
+        spooled forever. A record that is too large for its topic stays in the spool, because it was acknowledged, and
+        is tried again until the topic accepts it.
+
+        Raises TopicTrouble: The topic is then paused. LogUnavailable, RecordTooLarge, and KafkaException: The producer
+        must be replaced.
         """
         try:
-            await self._ends_of(topic)  # before anything is read from the disk: the topic may be gone
+            await self._ends_of(topic)  # before records are read from the disk: the topic may have been deleted
             attempt = await self._disk.run(self._spool.attempt_of, topic)
             if attempt is not None:
                 await self._resolve(attempt)
@@ -97,7 +99,7 @@ class SpoolDrain:
             self.catching_up = topic
             while self._behind[topic] and self.catching_up == topic:
                 if not await self._drain_chunk(topic):
-                    await asyncio.sleep(SERVE_S)  # the rest is on its way to the disk
+                    await asyncio.sleep(SERVE_S)  # the other records are on their way to the disk
             self.catching_up = None
             self._troubles.pop(topic, None)
         except TopicTrouble as trouble:
@@ -105,7 +107,7 @@ class SpoolDrain:
             raise
 
     def _put_off(self, topic: str, reason: str) -> None:
-        """Leave the topic alone, for longer each time; log a reason once."""
+        """Pause the topic, longer each time. Log each reason once."""
         logged, pause_s = self._troubles.get(topic, ("", RETRY_S / 2))
         pause_s = min(TROUBLE_RETRY_S_MAX, 2 * pause_s)
         self._troubles[topic] = (reason, pause_s)
@@ -114,14 +116,14 @@ class SpoolDrain:
             logger.warning("spooled records could not be sent", action="drain_put_off", topic=topic, reason=reason)
 
     async def _ends_of(self, topic: str) -> dict[int, int]:
-        """Raises TopicTrouble."""
+        """Return the end offsets of the topic. Raises TopicTrouble."""
         try:
             return await self._finder.ends_of(topic)
         except (LogUnavailable, KafkaException) as error:
             raise TopicTrouble(str(error)) from error
 
     async def _resolve(self, attempt: Attempt) -> None:
-        """Find in the log whether the attempt has arrived, and take its records out of the spool if so."""
+        """Search the log for the attempt, and remove its records from the spool if it has arrived."""
         try:
             chunk = await self._disk.run(partial(self._spool.head, attempt.topic, 0, 0, up_to_id=attempt.last_id))
             if chunk is None:
@@ -148,7 +150,10 @@ class SpoolDrain:
         )
 
     async def _drain_chunk(self, topic: str) -> bool:
-        """One transaction of the topic; False when nothing of it is on disk. Raises what `drain` raises."""
+        """Write one transaction of the topic.
+
+        Return False if no record of it is on disk. Raises the same errors as `drain`.
+        """
         chunk = await self._disk.run(self._spool.head, topic, TRANSACTION_RECORDS_MAX, TRANSACTION_BYTES_MAX)
         if chunk is None:
             return False
@@ -160,7 +165,8 @@ class SpoolDrain:
         try:
             await self._writer.commit(chunk.records)
         except NOT_CONFIRMED:
-            self._retry_at_s[topic] = time.monotonic() + REFUSED_RETRY_S  # if it is only this one, the others go on
+            # If only this topic is refused, the others continue.
+            self._retry_at_s[topic] = time.monotonic() + REFUSED_RETRY_S
             raise
         self._retry_at_s.pop(topic, None)
         self._troubles.pop(topic, None)
@@ -168,13 +174,13 @@ class SpoolDrain:
         self._behind[topic] -= len(chunk.records)
         return True
 
-    # Records whose outcome nobody knows.
+    # Records in doubt.
 
     async def apply_decisions(self) -> None:
-        """Ask the operator about each doubt, and do what the operator has decided.
+        """Ask the operator about each doubt, and apply the decisions.
 
-        The records leave the spool when they are dropped, or in the log. Raises LogUnavailable, RecordTooLarge and KafkaException
-        when the producer must be replaced; the doubt then stays.
+        The records leave the spool when they are dropped or in the log. Raises LogUnavailable, RecordTooLarge, and
+        KafkaException if the producer must be replaced; then the doubt stays.
         """
         if not self._is_swept:
             await self._disk.run(self._sweep)

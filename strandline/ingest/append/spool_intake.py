@@ -1,8 +1,8 @@
-"""Puts batches into the spool, together what came while the disk was busy.
+"""Puts batches into the spool. Batches that arrive while the disk is busy are written together.
 
-A batch without room is refused, and its caller may try again. So that it is still the first of its topic then, the batches that
-came behind it are refused, too, however small they are, and so is what comes before all who wait for the topic have their answer.
-What is in doubt is not refused for that: it may be in the log. Other topics go on.
+A batch that doesn't fit is refused, and its caller may try again. So that the batch can still be the first of its topic
+then, later batches of the topic are refused too, however small they are. This lasts until all callers that wait for the
+topic have their answers. Batches in doubt are not refused, because they may be in the log. Other topics continue.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ class SpoolingBatch:
         self.records = records
         self.accepted = accepted
         self.scan_from: dict[int, int] | None = None
-        """Set as soon as it may be in the log, behind these offsets: from then on it is in doubt."""
+        """Offsets from which the records may be in the log. None until they are sent; from then on the batch is in
+        doubt."""
         self.clock: asyncio.TimerHandle | None = None
-        """Runs while it is on the direct way. It holds the batch with its records, so it is stopped as soon as that ends."""
+        """Timer while the batch is on the direct path. It references the batch with its records, so it is stopped as
+        soon as that ends."""
 
     def stop_clock(self) -> None:
         if self.clock is not None:
@@ -52,9 +54,10 @@ class SpoolingBatch:
 
 
 class SpoolIntake:
-    """The batches on their way into the spool, in order. `run` puts them there; `on_spooled` is called after each time.
+    """The batches on their way into the spool, in order. `run` writes them, and calls `on_spooled` each time.
 
-    `on_refused` is called with the topic of a batch without room: it puts here what waits of the topic elsewhere.
+    `on_refused` is called with the topic of a refused batch: it must put the other waiting batches of the topic into
+    this intake.
     """
 
     def __init__(
@@ -67,24 +70,27 @@ class SpoolIntake:
         self._work = asyncio.Event()
         self.waiting: deque[SpoolingBatch] = deque()
         self.behind = Counter(spool.records_of)
-        """Topic -> records that are in the spool, or on the way into it. Whoever takes records out lowers it."""
+        """Topic -> number of records that are in the spool or on the way to it. Code that removes records from the
+        spool lowers it."""
 
         self._callers: Counter[str] = Counter()
-        """Topic -> who waits for the outcome of a batch of it."""
+        """Topic -> number of callers that wait for the outcome of a batch."""
         self._refused: dict[str, str] = {}
-        """Topic -> why there was no room for a batch of it, until nobody waits for the topic any more."""
+        """Topic -> reason why a batch was refused, until no caller waits for the topic any more."""
 
     def require_order(self, topic: str) -> None:
-        """Raises SpoolFull while a new batch of the topic could overtake a refused one, whose caller does not know that yet.
+        """Raises SpoolFull if a new batch of the topic could overtake a refused batch whose caller doesn't know the
+        outcome yet.
 
-        Told at once, the new one's caller does not wait: so many callers keep no topic refused for ever.
+        The new caller gets the error immediately and doesn't wait, so frequent callers can't keep a topic refused
+        forever.
         """
         if topic in self._refused:
             raise SpoolFull(self._refused[topic])
 
     @contextlib.contextmanager
     def caller_of(self, topic: str) -> Iterator[None]:
-        """Somebody waits in it for the outcome of a batch of the topic."""
+        """Count a caller that waits for the outcome of a batch of the topic."""
         self._callers[topic] += 1
         try:
             yield
@@ -94,14 +100,14 @@ class SpoolIntake:
                 self._refused.pop(topic, None)
 
     def put(self, batch: SpoolingBatch) -> None:
-        """Have the batch spooled behind all that came before."""
+        """Queue the batch for the spool, after all earlier batches."""
         batch.stop_clock()
         self.behind[batch.topic] += len(batch.records)
         self.waiting.append(batch)
         self._work.set()
 
     async def run(self) -> None:
-        """Spool what waits, for as long as the process runs."""
+        """Spool the waiting batches until the task is cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -109,7 +115,8 @@ class SpoolIntake:
                 await self._add(self._take_alike())
 
     def _take_alike(self) -> list[SpoolingBatch]:
-        """The next ones that are either all in doubt or all not, so that an attempt covers no record that it never had."""
+        """Return the next batches that are either all in doubt or all not, so that an attempt covers only records that
+        were sent."""
         is_in_doubt = self.waiting[0].scan_from is not None
         taken = []
         while self.waiting and (self.waiting[0].scan_from is not None) == is_in_doubt:
@@ -128,7 +135,7 @@ class SpoolIntake:
             await self._disk.run(self._spool.add, records, attempted)
         except SpoolFull as error:
             parts = _by_topic(batches) if attempted else [[batch] for batch in batches]
-            if len(parts) > 1:  # a smaller one, or one of another topic, may still fit
+            if len(parts) > 1:  # a smaller batch, or a batch of another topic, may still fit
                 for part in parts:
                     await self._add(part)
                 return
@@ -148,14 +155,17 @@ class SpoolIntake:
         batch.fail(error)
 
     def _refuse_behind(self, topic: str, reason: str) -> None:
-        """Take no batch of the topic until all that wait for it are told; those whose callers have left may be taken."""
+        """Refuse all batches of the topic until all callers that wait for it have their outcomes.
+
+        Batches without a caller may be accepted.
+        """
         if self._callers[topic]:
             self._refused[topic] = reason
             self._on_refused(topic)
 
 
 def _by_topic(batches: list[SpoolingBatch]) -> list[list[SpoolingBatch]]:
-    """An attempt covers all that is older of its topic, so the batches of one topic stay together."""
+    """Group the batches by topic: an attempt covers all older records of its topic, so they must stay together."""
     found: dict[str, list[SpoolingBatch]] = {}
     for batch in batches:
         found.setdefault(batch.topic, []).append(batch)

@@ -1,21 +1,22 @@
-"""The way into the log for streams that may be acknowledged from the spool, and for UDP, which cannot wait.
+"""Write to streams that may be acknowledged from the spool, and for UDP, which can't wait.
 
-The way of a batch:
+The path of a batch:
 
-1. While Kafka confirms and nothing of its stream is spooled, it goes *directly*: all that waits is written in one
-   transaction, and a record of it is read back once the transaction is committed (transactional_writer.py).
-2. Otherwise it goes to the spool, behind what is there already (spool_intake.py).
-3. When Kafka is back the spool is *drained*, stream by stream (spool_drain.py). A stream with an empty spool goes directly
-   again.
+1. While Kafka confirms and no record of its stream is spooled, a batch is written *directly*. All waiting batches are
+   written in one transaction, and a record of each transaction is read back after the commit (transactional_writer.py).
+2. Otherwise the batch goes to the spool, after the spooled records (spool_intake.py).
+3. When Kafka is back, the spool is *drained*, stream by stream (spool_drain.py). Batches of a stream with an empty
+   spool are written directly again.
 
-Each attempt is noted on disk with the offsets from which to look for it (attempts.py): for drained records before they are
-sent, for direct ones when their records go to the spool.
+Each attempt is stored on disk with the offsets from which its records are searched (attempts.py). For drained records,
+this happens before they are sent; for direct records, when they go to the spool.
 
 Invariants:
-- One transaction is open at a time, and it is ended, fenced or timed out before the next.
-- A record in doubt is in the spool with its attempt; no other record of its stream is sent before it is resolved, or set aside
-  until an operator decides.
-- What is acknowledged is committed and read back, or on this machine's disk.
+
+- One transaction is open at a time. It is ended, fenced, or timed out before the next.
+- A record in doubt is in the spool with its attempt. No other record of its stream is sent before it is resolved, or
+  set aside until an operator decides.
+- An acknowledged record is committed and read back, or on this machine's disk.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ logger = structlog.get_logger()
 
 
 class SpoolingWriter:
-    """One transactional producer and one spool, for one event loop. Used by `LogWriter`, which bounds what is under way."""
+    """One transactional producer and one spool, for one event loop.
+
+    Used by `LogWriter`, which limits the bytes in flight.
+    """
 
     def __init__(
         self,
@@ -73,24 +77,24 @@ class SpoolingWriter:
         self._is_away = False
         self._tasks: list[asyncio.Task[None]] = []
         self.failure: str | None = None
-        """Why every record is rejected until the gateway is started again."""
+        """Reason why every record is rejected until the gateway is restarted. None if it works."""
 
     def start(self) -> None:
-        """Begin to drain what an earlier process left; in the event loop."""
+        """Begin to drain the records of an earlier process. Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._tasks = [self._loop.create_task(self._run()), self._loop.create_task(self._intake.run())]
         for task in self._tasks:
             task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A crashed task is a bug: reject all later records."""
+        """Reject all later records if a task crashed, which is a bug."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failure = repr(error)
             logger.error("the spooling writer failed", action="spooling_failed", error=repr(error), exc_info=error)
             self._fail_all(f"the spooling writer failed ({error!r}); restart the gateway")
 
     async def close(self) -> None:
-        """End; everything that was appended has been answered. What is spooled stays for the next start."""
+        """End. Every appended batch gets an outcome, and spooled records stay for the next start."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -108,9 +112,9 @@ class SpoolingWriter:
             batch.fail(LogUnavailable(reason))
 
     def append(self, topic: str, records: Sequence[SpooledRecord]) -> asyncio.Future[Accepted]:
-        """Say where the records are, all of them, as soon as that is known. Who waits for it does so inside `caller_of`.
+        """Return a future with the storage of all the records. Callers wait for it inside `caller_of`.
 
-        Raises SpoolFull, at once or later, or LogUnavailable where a failed attempt went before.
+        Raises SpoolFull, immediately or by the future, and LogUnavailable if an earlier attempt failed.
         """
         if self.failure is not None:
             raise LogUnavailable(f"the spooling writer failed ({self.failure}); restart the gateway")
@@ -125,20 +129,23 @@ class SpoolingWriter:
         return batch.accepted
 
     def caller_of(self, topic: str) -> AbstractContextManager[None]:
-        """Somebody waits in it for what `append` says. While one does whose batch was refused, no later batch overtakes it."""
+        """Count a caller that waits for the future of `append`.
+
+        While a caller of a refused batch waits, no later batch overtakes it.
+        """
         return self._intake.caller_of(topic)
 
-    # From the direct way to the spool.
+    # From the direct path to the spool.
 
     def _stop_waiting(self, batch: SpoolingBatch) -> None:
-        """A batch that is not committed in time goes to the spool, and so does all that waits with it."""
+        """Move a batch that was not committed in time to the spool, with all batches that wait with it."""
         if batch.topic == self._drain.catching_up and batch in self._direct:
             self._spool_waiting_of(batch.topic)
         elif batch in self._writing or batch in self._direct:
             self._go_away("no transaction was committed in time")
 
     def _spool_waiting_of(self, topic: str) -> None:
-        """Spool the waiting batches of one topic, and its new ones until it is drained."""
+        """Spool the waiting batches of one topic, and its new batches until the topic is drained."""
         if topic == self._drain.catching_up:
             self._drain.catching_up = None
         for batch in [batch for batch in self._direct if batch.topic == topic]:
@@ -146,7 +153,7 @@ class SpoolingWriter:
             self._intake.put(batch)
 
     def _go_away(self, reason: str) -> None:
-        """Spool what is being written, then what waits, and what comes until a new producer is there."""
+        """Spool the batches that are being written, then the waiting ones, then new ones until a new producer exists."""
         if not self._is_away:
             self._is_away = True
             logger.warning("no transaction is committed; records go to the spool", action="spool_begins", reason=reason)
@@ -157,9 +164,12 @@ class SpoolingWriter:
         self._direct.clear()
 
     def _spool_refused(self, drained: str | None, reason: str) -> None:
-        """Kafka answers, but takes no records of this size. What was being written is in doubt: it goes to the spool, and with it
-        what waits of its topics and of the one that was being drained. The other topics wait for the next producer."""
-        logger.warning("a topic takes smaller records than the gateway", action="record_too_large", reason=reason)
+        """Handle a topic that refuses records of this size.
+
+        The records that were being written are in doubt: they go to the spool, together with the waiting batches of
+        their topics and of the topic that was being drained. The other topics wait for the next producer.
+        """
+        logger.warning("a topic accepts smaller records than the gateway", action="record_too_large", reason=reason)
         topics = {batch.topic for batch in self._writing}
         for batch in self._writing:
             self._intake.put(batch)
@@ -170,7 +180,7 @@ class SpoolingWriter:
     # Kafka's side.
 
     async def _run(self) -> None:
-        """Write and drain, for as long as the process runs: one thing at a time."""
+        """Write and drain until the task is cancelled, one after the other."""
         while True:
             try:
                 is_idle = not self._direct and not self._intake.behind.total() and not self.spool.doubts
@@ -189,7 +199,7 @@ class SpoolingWriter:
                 self._spool_refused(topic, str(error))
                 await self._kafka.run(self._drop_clients)
             except (*NOT_CONFIRMED, KafkaException, InvalidSettings) as error:
-                # Each client reads passwords and certificates anew: they may just be being replaced.
+                # Each new client reads passwords and certificates again: they may just be being replaced.
                 self._go_away(str(error))
                 await self._kafka.run(self._drop_clients)
                 await asyncio.sleep(RETRY_S)
@@ -200,12 +210,12 @@ class SpoolingWriter:
             await asyncio.wait_for(self._work.wait(), timeout_s)
 
     async def _open(self) -> None:
-        """Get a producer; it fences all earlier ones. Raises KafkaException and InvalidSettings."""
+        """Open a producer, which fences all earlier ones. Raises KafkaException and InvalidSettings."""
         await self._writer.open()
         self._come_back()
 
     def _come_back(self) -> None:
-        """Let new batches be written directly again: there is a new producer, or the old one was only slow."""
+        """Write new batches directly again: there is a new producer, or the previous one was only slow."""
         if self._is_away:
             self._is_away = False
             logger.info("Kafka confirms again; the spool is drained", action="spool_drains", records=self.spool.records)
@@ -217,8 +227,10 @@ class SpoolingWriter:
             self._spool_waiting_of(topic)
 
     async def _write_directly(self) -> None:
-        """Write what waits in one transaction. What it leaves in doubt goes to the spool. Raises LogUnavailable,
-        RecordTooLarge."""
+        """Write the waiting batches in one transaction.
+
+        Batches in doubt go to the spool. Raises LogUnavailable and RecordTooLarge.
+        """
         await self._take_waiting()
         if not self._writing:
             return
@@ -226,7 +238,7 @@ class SpoolingWriter:
             await self._writer.commit([record for batch in self._writing for record in batch.records])
         except RecordTooLarge:
             raise
-        except BaseException as error:  # whatever ended us, these records are not forgotten
+        except BaseException as error:  # whatever error ended the commit, these records must be kept
             self._go_away(str(error))
             raise
         if not self._writing:
@@ -236,9 +248,9 @@ class SpoolingWriter:
         self._writing.clear()
 
     async def _take_waiting(self) -> None:
-        """Take as much of what waits as one transaction may hold, each with the ends of its topic.
+        """Take waiting batches for one transaction, each with the end offsets of its topic.
 
-        The batches of a topic whose ends are not told go to the spool: the other topics may be well.
+        The batches of a topic whose end offsets are unknown go to the spool: the other topics may work.
         """
         ends: dict[str, dict[int, int]] = {}
         for topic in {batch.topic for batch in self._direct}:

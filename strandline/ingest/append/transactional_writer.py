@@ -1,9 +1,9 @@
 """Writes records in transactions, one at a time, and reads the last record of each back.
 
-Why transactions: what was sent and not confirmed is in doubt, and will be sent again. Before that it must be certain that
-the first attempt can't arrive any more, however long a network holds it. A new producer under the same transactional id
-makes Kafka refuse everything the old one has sent (`init_transactions`); after that the log itself says which attempts
-have arrived: whole transactions or nothing of them.
+Why transactions: unconfirmed records are in doubt and will be resent. Before that, it must be certain that the first
+attempt can't arrive any more, however long a network delays it. A new producer with the same transactional id makes
+Kafka refuse all records of the earlier producer (`init_transactions`). After that, the log itself shows which attempts
+have arrived: a transaction is in the log completely or not at all.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TransactionalWriter:
         return self._producer is not None
 
     async def open(self) -> None:
-        """Get a producer; it fences all earlier ones. Raises KafkaException."""
+        """Open a producer, which fences all earlier ones. Raises KafkaException."""
         await self._thread.run(self._open_producer)
         self._read_back = self._clients.read_back(self._confirm_timeout_s)
 
@@ -65,10 +65,11 @@ class TransactionalWriter:
         self._producer = producer
 
     async def commit(self, records: Sequence[SpooledRecord]) -> None:
-        """Write the records in one transaction and read the last one back: it vouches for all, they came together.
+        """Write the records in one transaction and read the last one back. It proves the others, because a transaction
+        is atomic.
 
-        Raises LogUnavailable: it is not known whether they are in the log, and the clients must be dropped. Raises
-        RecordTooLarge when Kafka says that a topic takes no records of this size; here, too, the clients must be dropped.
+        Raises LogUnavailable: The outcome is unknown. RecordTooLarge: A topic doesn't accept records of this size. In
+        both cases the clients must be dropped.
         """
         producer = self._producer
         assert producer is not None
@@ -83,23 +84,26 @@ class TransactionalWriter:
             producer.begin_transaction()
             produce: Any = producer.produce
             for number, (topic, _, _, value, key, headers) in enumerate(records[:-1], 1):
-                produce(topic, value, key, PARTITION_BY_KEY, None, None, 0, headers)  # by position: half as much work
+                # Positional arguments: half as much work as keywords.
+                produce(topic, value, key, PARTITION_BY_KEY, None, None, 0, headers)
                 if number % RECORDS_PER_TURN == 0:
                     await asyncio.sleep(0)
             produce(last.topic, last.value, last.key, PARTITION_BY_KEY, note, None, 0, last.headers)
             await self._thread.run(producer.commit_transaction, self._confirm_timeout_s)
         except KafkaException as error:
-            # An abort is no proof: what was sent before it may arrive after it, under the same producer epoch, and become a
-            # part of the next transaction. Only the fence of a new producer is one.
+            # An abort is no proof. Records that were sent before it can arrive after it, under the same producer epoch,
+            # and become part of the next transaction. Only the fence of a new producer is a proof.
             reason = error.args[0].str()
             if is_too_large(error.args[0]):
                 raise RecordTooLarge(
-                    f"topic {last.topic} takes smaller records than the gateway ({reason}); they wait in the spool: apply the "
-                    f"stream's document again, which raises the topic's max.message.bytes"
+                    f"topic {last.topic} accepts smaller records than the gateway ({reason}). The records wait in the "
+                    f"spool; apply the stream's document again, which raises the topic's max.message.bytes"
                 ) from error
             raise LogUnavailable(f"Kafka did not commit records of topic {last.topic} ({reason})") from error
         if not reports:
-            raise LogUnavailable(f"a transaction of topic {last.topic} was committed, and its last record not reported")
+            raise LogUnavailable(
+                f"a transaction of topic {last.topic} was committed, but its last record was not reported"
+            )
         await self._confirm(reports[0], last)
 
     async def _confirm(self, report: Message, record: SpooledRecord) -> None:
@@ -116,7 +120,10 @@ class TransactionalWriter:
             await asyncio.sleep(SERVE_S)
 
     def drop(self) -> None:
-        """Leave the clients. They close in threads: that may take long, and nothing of theirs can be confirmed any more."""
+        """Drop the clients and close them in threads, because closing can take long.
+
+        Their records can't be confirmed any more.
+        """
         producer, self._producer = self._producer, None
         read_back, self._read_back = self._read_back, None
         if producer is not None:
@@ -126,7 +133,7 @@ class TransactionalWriter:
 
 
 def _close_producer(producer: Producer) -> None:
-    """Let it end in a thread: its last reference goes there, and with it the connections."""
+    """Close the producer in a thread: when its last reference is dropped there, the connections are closed."""
 
     def end() -> None:
         producer.purge()

@@ -1,12 +1,12 @@
-"""Appends records to the log and says when they are safe. Every gateway process has one writer.
+"""Appends records to the log and reports when they are safe. Every gateway process has one writer.
 
-The way of a batch:
+The path of a batch:
 
-1. `append` counts its bytes against the bound, those of the senders' headers too. Over the bound nothing is sent (LogBusy).
-2. A stream that may be acknowledged only from the log goes to the `IdempotentWriter`, which confirms it when Kafka has
-   reported every record and the last ones are read back. Before that no caller gets success. While Kafka is known to be
-   away nothing is sent (LogAway), but for one batch a topic: its confirmation tells that Kafka is back.
-3. A stream that may be acknowledged from the spool goes to the `SpoolingWriter`.
+1. `append` counts its bytes, including the senders' headers. If they exceed the limit, nothing is sent (LogBusy).
+2. If a stream may be acknowledged only from the log, its batches go to the `IdempotentWriter`. It confirms a batch when
+   Kafka has reported every record and the last ones are read back. While Kafka is known to be unavailable, nothing is
+   sent (LogAway), except one batch per topic: its confirmation shows that Kafka is back.
+3. If a stream may be acknowledged from the spool, its batches go to the `SpoolingWriter`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from strandline.log.record_key import Record
 
 
 class LogWriter:
-    """The only way of a gateway's records into the log, for one event loop. It runs inside `async with`."""
+    """The only path of a gateway's records into the log, for one event loop. Use it with `async with`."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class LogWriter:
         make_consumer: Callable[[dict[str, Any]], Consumer] = Consumer,
         make_admin: Callable[[dict[str, Any]], AdminClient] = AdminClient,
     ) -> None:
-        """`writer_id` and `epoch` are from a `WriterIdentity`: no other process has or ever had both. `confirm_timeout_s` is
-        how long Kafka may be silent about a topic, and PATIENCE_TIMEOUTS times that how long it may take over a batch.
+        """Open the clients. Without a spool, a stream that may be spooled is treated like every other.
 
-        Without a spool, a stream that may be spooled is treated like every other.
+        Args: writer_id, epoch: From a `WriterIdentity`: no other process has or had the same pair. confirm_timeout_s:
+        Seconds that Kafka may be silent about a topic. A batch may take PATIENCE_TIMEOUTS times as long.
         """
         clients = KafkaClients(
             kafka_bootstrap,
@@ -75,7 +75,7 @@ class LogWriter:
         self._confirm_timeout_s = confirm_timeout_s
         self._in_flight = BytesInFlight(bytes_in_flight_max)
         self._sequences: dict[str, int] = {}
-        """Topic -> the number of its last record."""
+        """Topic -> sequence number of its last record."""
         self._is_closing = False
         self._direct = IdempotentWriter(
             clients,
@@ -92,7 +92,7 @@ class LogWriter:
 
     @property
     def bytes_in_flight(self) -> int:
-        """Of all records that were handed over and are neither confirmed nor failed, with their overhead."""
+        """Size of all records that were handed over and are neither confirmed nor failed, with their overhead."""
         return self._in_flight.now
 
     async def __aenter__(self) -> LogWriter:
@@ -102,7 +102,7 @@ class LogWriter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Wait, no longer than the confirmation timeout, until all that was appended is confirmed."""
+        """Wait until all appended records are confirmed, but no longer than the confirmation timeout."""
         self._is_closing = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._in_flight.wait_until_empty(), self._confirm_timeout_s)
@@ -123,18 +123,22 @@ class LogWriter:
         headers_each: Sequence[Sequence[tuple[str, bytes]]] | None = None,
         may_spool: bool = False,
     ) -> Accepted:
-        """Append the records in order, and return when every one of them is confirmed and read back.
+        """Append the records in order, and return when every record is confirmed and read back.
 
-        With `may_spool` it also returns, Accepted.SPOOL, when they are on disk because Kafka can't confirm. Use it for all
-        batches of a stream or for none: the two ways don't keep the order between them.
+        A caller that is cancelled only stops waiting: its records may still reach the log.
 
-        `headers` are added to each record. Where the records of a batch have sources of their own, `source` is None and
-        `headers_each` holds each record's own headers. The sender's `message_id` goes to each record.
+        Args:
+        - source: None if each record has its own source, in its `headers_each`.
+        - message_id: Added to each record, like `headers`.
+        - headers_each: Extra headers of each single record.
+        - may_spool: Also return, with Accepted.SPOOL, when the records are on disk because Kafka can't confirm. Set it
+          for all batches of a stream or for none, because the two paths don't keep the order between them.
 
-        Raises LogBusy (LogAway) when too much is in flight (Kafka is away) and nothing was sent, and LogUnavailable when
-        Kafka did not confirm in time or refused a record: some of the batch, or all of it, may be in the log. So it may be
-        with RecordTooLarge, raised when the topic takes less than this gateway. A caller that is cancelled only stops
-        waiting: its records may still reach the log.
+        Raises:
+        - LogBusy, LogAway: Too many bytes are in flight, or Kafka is away. Nothing was sent.
+        - LogUnavailable: Kafka didn't confirm in time or refused a record. All, some, or none of the batch may be in
+          the log.
+        - RecordTooLarge: The topic accepts smaller records than this gateway. Part of the batch may be in the log.
         """
         if not records:
             return Accepted.LOG

@@ -1,7 +1,7 @@
-"""The identity of a writer: an id that one process has at a time, and an epoch that no two starts share.
+"""The identity of a writer: an id that one process holds at a time, and an epoch that increases at each start.
 
-A small file keeps the epoch, and is the lock too. If the file is lost, an old epoch must not come back: therefore the epoch
-is never below the clock's seconds. A clock that was set back does no harm while the file is there
+A small file stores the epoch and serves as the lock. If the file is lost, an earlier epoch must not be used again:
+therefore the epoch is never below the clock's seconds. A clock that was set back does no harm while the file exists
 (docs/decisions/0005-epoch-in-a-file.md).
 """
 
@@ -26,16 +26,16 @@ class WriterIdentity:
         self.writer_id = writer_id
         self.epoch = epoch
         self.directory = directory
-        """Where this writer may keep its own files; no other process uses it."""
+        """Directory for the files of this writer. No other process uses it."""
         self._file = file
 
     @classmethod
     def take(
         cls, data_dir: Path, writer_id: str, clock_s: Callable[[], int] = lambda: int(time.time())
     ) -> WriterIdentity:
-        """Lock the identity and raise its epoch; the new epoch is on disk before this returns.
+        """Lock the identity and raise its epoch. The new epoch is on disk before this returns.
 
-        Raises StackError when another process has the same writer id, or the directory can't be written.
+        Raises StackError if another process has the same writer id, or if the directory can't be written.
         """
         directory = data_dir / _DIRECTORY / writer_id
         path = directory / "epoch"
@@ -72,11 +72,11 @@ class WriterIdentity:
 
 
 def writer_directories(data_dir: Path) -> dict[str, Path]:
-    """The directories of all writers that ever ran with this data directory, by the writers' ids."""
+    """Return the directories of all writers that ever ran with this data directory, by the writers' ids."""
     try:
         return {path.name: path for path in (data_dir / _DIRECTORY).iterdir() if path.is_dir()}
     except OSError:
-        return {}  # no gateway ran yet; one that can't write here says so when it takes its identity
+        return {}  # no gateway ran yet; a gateway that can't write here reports that when it opens its identity
 
 
 def _sync_directory(directory: Path) -> None:

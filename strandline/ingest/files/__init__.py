@@ -1,1 +1,1 @@
-"""Files into streams: each record once, also over a kill."""
+"""Files into streams: each record once, even if the process is killed."""

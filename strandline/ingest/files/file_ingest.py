@@ -1,14 +1,14 @@
-"""Puts files into one stream: each of their records once, also when it is killed anywhere and started again.
+"""Writes files into one stream: each of their records once, even if the process is killed at any point and restarted.
 
-The way of a file:
+The path of a file:
 
-1. What it holds says which file it is, and up to which of its lines it is in the log already (journal.py).
-2. The rows behind them go into the log in transactions. Before each one is made it is noted, with the offsets behind which it
-   would stand; after it is committed, and its last record read back, it is noted as done.
-3. At a start an attempt that was noted and not ended is in doubt. The new producer fences the old one, so that nothing of it can
-   arrive any more; then the log itself says whether it has.
+1. The journal recognizes the file by its content, and knows up to which line it is in the log (journal.py).
+2. The rows after that line are written in transactions. Before each transaction, an attempt is stored with the end
+   offsets of the partitions. After the commit, when its last record is read back, the attempt is stored as done.
+3. At a start, a stored attempt that has not ended is in doubt. The new producer fences the previous one, so that its
+   records can't arrive any more. Then the log itself shows whether they have arrived.
 
-The message id of a record is `FILE:ROW`, of the hash that the file is known by and the number of its rows that were taken before.
+The message id of a record is `FILE:ROW`: the hash that identifies the file, and the number of rows before the record.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from strandline.log.record_key import key_finder
 
 SOURCE_BYTES_MAX = 500
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are read of a file, and the records of it that are in the log."""
+"""Called with the number of bytes that are read of a file, and of its records that are in the log."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of one file."""
+    """Outcome of one file."""
 
     records: int
-    """Records that were written now."""
+    """Number of records that were written now."""
     before: int
-    """Rows that were done before."""
+    """Number of rows that were done before."""
     refused: int
-    """Rows that are larger than a record may be."""
+    """Number of rows that exceed the maximum size of a record."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class _Chunk:
     """Rows for one transaction."""
 
     row_first: int
-    """How many rows of the file were taken before."""
+    """Number of rows of the file before this chunk."""
     rows: list[Row]
     line_next: int
-    """How many lines of the file are taken with it."""
+    """Number of lines of the file up to the end of this chunk."""
 
     @property
     def row_next(self) -> int:
@@ -83,7 +83,10 @@ class _Chunk:
 
 
 class FileIngest:
-    """One stream's files, one after the other, in an event loop. Used in `async with`; no other process uses the identity."""
+    """Writes the files of one stream one after the other, in an event loop. Use it with `async with`.
+
+    No other process may use the identity.
+    """
 
     def __init__(
         self,
@@ -96,7 +99,8 @@ class FileIngest:
         confirm_timeout_s: float,
         in_doubt: Decision | None = None,
     ) -> None:
-        """`in_doubt`: what to do if the log no longer shows whether the last transaction of an earlier process has arrived."""
+        """`in_doubt`: decision if the log no longer shows whether the last transaction of an earlier process has
+        arrived."""
         self._in_doubt = in_doubt
         self._spec = spec
         self._identity = identity
@@ -121,14 +125,17 @@ class FileIngest:
         self._sequence = 0
 
     async def __aenter__(self) -> Self:
-        """Fence every earlier writer of this identity, and resolve what it left in doubt. Raises LogUnavailable, and Conflict if
-        the log no longer shows whether its last transaction has arrived, and `in_doubt` doesn't decide."""
+        """Fence every earlier writer of this identity, and resolve its attempt in doubt.
+
+        Raises LogUnavailable. Raises Conflict if the log no longer shows whether its last transaction has arrived, and
+        `in_doubt` is None.
+        """
         try:
             await self._writer.open()
         except KafkaException as error:
             self._thread.close()
             raise LogUnavailable(
-                f"Kafka at {self._bootstrap} takes no transactions ({error.args[0].str()}); is it up?"
+                f"Kafka at {self._bootstrap} accepts no transactions ({error.args[0].str()}); check that it is running"
             ) from error
         attempt = self._journal.attempt()
         if attempt is not None:
@@ -158,10 +165,13 @@ class FileIngest:
         self._thread.close()
 
     async def take(self, path: Path, on_progress: Progress, *, again: str | None = None) -> Taken:
-        """Write what is not in the log of a file. What was written before an error stays, and is known the next time. `again`:
-        take it once more, under an identity of its own that ends so.
+        """Write the rows of a file that are not in the log. Rows that were written before an error stay, and are
+        skipped next time.
 
-        Raises UnreadableFile, OSError; LogUnavailable and RecordTooLarge, after which it takes nothing more.
+        Args: again: Write the complete file again, under an identity that ends with this string.
+
+        Raises UnreadableFile, OSError, LogUnavailable, and RecordTooLarge. After the last two, this object must not be
+        used again.
         """
         file = await asyncio.to_thread(self._journal.file, path, again=again)
         written = refused = read_bytes = 0
@@ -185,7 +195,7 @@ class FileIngest:
         return Taken(written, file.rows, refused)
 
     async def _write(self, file: KnownFile, chunk: _Chunk, records: list[SpooledRecord]) -> None:
-        """One transaction: noted, made, read back, noted as done."""
+        """Write one transaction: store the attempt, commit, read back, and store the attempt as done."""
         attempt = FileAttempt(
             file.id,
             chunk.row_next,
@@ -224,12 +234,14 @@ class FileIngest:
         return records
 
     def _ignore(self, error: KafkaError) -> None:
-        """What matters comes as the failure of a transaction."""
+        """Do nothing: errors that matter make a transaction fail."""
 
 
 def _chunks(placed: Iterator[PlacedRow], row_first: int) -> Iterator[_Chunk]:
-    """The rows in pieces for one transaction each. Where the file can't be read on, what came before it is a piece, too, and then
-    comes the error."""
+    """Yield the rows in chunks for one transaction each.
+
+    If the file can't be read, first yield the rows before the error.
+    """
     rows: list[Row] = []
     size = line_next = 0
     try:

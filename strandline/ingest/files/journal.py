@@ -1,10 +1,10 @@
-"""Which part of each file is in the log, durably: a table of files, and the attempt that is under way.
+"""The part of each file that is in the log, durably: a table of files, and the current attempt.
 
-A file is what it holds, not what it is called: it is known by the hash of the bytes that were taken of it. So a file that was
-moved or copied is taken once, and one that has grown goes on behind what was taken.
+A file is recognized by the hash of its ingested bytes, not by its name. So a file that was moved or copied is ingested
+once, and a file that has grown continues after the ingested part.
 
-How far it was taken is kept as a count of lines. How many rows those are depends on settings and on the release; their count is
-for the ids of records.
+Progress is stored as a number of lines. The number of rows in these lines depends on settings and on the release; it is
+stored for the ids of records.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class KnownFile:
 
     id: int
     identity: str
-    """The same for as long as the file only grows; in the message id of each of its records."""
+    """Stays the same while the file only grows. Part of the message id of each of its records."""
     bytes: int
-    """What is read of it; what is added meanwhile, another time."""
+    """Number of bytes that are read of it. Bytes that are added in the meantime are read another time."""
     rows: int
-    """So many of its rows are in the log, or were refused."""
+    """Number of its rows that are in the log or were refused."""
     line_next: int
-    """They are its first so many lines."""
+    """Number of its lines that contain these rows."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class FileAttempt:
 
     file: int
     rows: int
-    """How many rows of the file are done if they are."""
+    """Number of rows of the file that are done if the attempt has arrived."""
     epoch: int
     sequence_first: int
     sequence_last: int
     scan_from: dict[int, int]
-    """Partition -> offset before which none of them stands."""
+    """Partition -> offset. The records of the attempt are not before these offsets."""
     line_next: int
-    """How many lines of the file are done then."""
+    """Number of lines of the file that are done if the attempt has arrived."""
 
 
 class Journal:
@@ -93,8 +93,10 @@ class Journal:
         self._connection.close()
 
     def file(self, path: Path, *, again: str | None = None) -> KnownFile:
-        """The file as it is now: known by what it holds, else noted as new. `again`: note it as new in any case, under an
-        identity of its own that ends so. Raises OSError."""
+        """Return the file with its progress, by its content. A file with unknown content is added.
+
+        Args: again: Add it as new in any case, under an identity that ends with this string. Raises OSError.
+        """
         size = path.stat().st_size
         head, digests = self._digests(path, size)
         found = None
@@ -122,7 +124,7 @@ class Journal:
         return KnownFile(row[0], identity, size, row[1], row[2])
 
     def attempt(self) -> FileAttempt | None:
-        """The attempt that was begun and not ended."""
+        """Return the attempt that was begun and has not ended. None if there is none."""
         row = self._connection.execute(
             "SELECT file, rows, epoch, sequence_first, sequence_last, scan_from, line_next FROM attempts"
         ).fetchone()
@@ -133,7 +135,7 @@ class Journal:
         return FileAttempt(file, rows, epoch, first, last, offsets, line_next)
 
     def begin(self, attempt: FileAttempt) -> None:
-        """Note the attempt before it is made."""
+        """Store the attempt before it is made."""
         self._connection.execute(
             "INSERT OR REPLACE INTO attempts (one, file, rows, epoch, sequence_first, sequence_last, scan_from, line_next)"
             " VALUES (1, ?, ?, ?, ?, ?, ?, ?)",
@@ -144,7 +146,7 @@ class Journal:
         )  # fmt: skip
 
     def end(self, attempt: FileAttempt, *, is_in_log: bool) -> None:
-        """Its outcome is certain."""
+        """End the attempt: its outcome is known."""
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             if is_in_log:
@@ -152,7 +154,7 @@ class Journal:
             self._connection.execute("DELETE FROM attempts")
 
     def pass_over(self, file: int, rows: int, line_next: int) -> None:
-        """So many rows of the file are done, which are its first so many lines."""
+        """Store the number of rows of the file that are done, and of the lines that contain them."""
         self._connection.execute("UPDATE files SET rows = ?, line_next = ? WHERE id = ?", (rows, line_next, file))
 
     def _known(self, length: int, digest: str) -> str | None:
@@ -162,7 +164,8 @@ class Journal:
         return None if row is None else str(row[0])
 
     def _digests(self, path: Path, size: int) -> tuple[str, dict[int, str]]:
-        """The hash of the file's beginning, and that of each length that a known file has which may be its beginning."""
+        """Return the hash of the file's beginning, and hashes by length: for each known file that may be a beginning of
+        this file."""
         with path.open("rb") as file:
             head = hashlib.sha256(file.read(min(HEAD_BYTES, size))).hexdigest()
             lengths = self._connection.execute(
@@ -173,7 +176,7 @@ class Journal:
 
 
 def _digests_at(file: object, lengths: Sequence[int]) -> dict[int, str]:
-    """Raises OSError when the file has become shorter."""
+    """Return the hash of each beginning with one of these lengths. Raises OSError if the file has become shorter."""
     digest, at, found = hashlib.sha256(), 0, {}
     file.seek(0)  # type: ignore[attr-defined]
     for length in lengths:

@@ -1,9 +1,9 @@
-"""The rows of a file, one record each: lines of NDJSON, text or InfluxDB's protocol, lines of CSV behind their header, rows of
-Parquet.
+"""The rows of a file, one record each.
 
-A row's place in the file is told by the lines up to its end (of Parquet, the rows): unlike the number of rows before it, that
-depends neither on how large a record may be nor on the rules by which lines become rows. Lines keep their bytes. Parquet holds no
-bytes that a sender wrote; its rows become JSON objects.
+Rows are lines of NDJSON, text, or InfluxDB's protocol, lines of CSV after their header, or rows of Parquet. The
+position of a row is the number of lines up to its end (for Parquet, of rows). Unlike the number of rows before it, this
+depends neither on the maximum size of a record nor on the rules that convert lines to rows. Lines keep their bytes. A
+Parquet file doesn't contain bytes that a sender wrote, so its rows become JSON objects.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def rows_of(
     on_read: Callable[[int], None],
     line_first: int = 0,
 ) -> Iterator[PlacedRow]:
-    """The rows of the file's first `bytes_max` bytes, in order, each with its `line_next`; only those behind the first
-    `line_first` lines (of Parquet, rows). `on_read` hears how many bytes are read.
+    """Yield the rows of the file's first `bytes_max` bytes in order, each with its `line_next`.
+
+    Args: line_first: Number of lines to skip (for Parquet, of rows). on_read: Called with the number of bytes that are
+    read.
 
     Raises UnreadableFile, OSError.
     """
@@ -69,11 +71,11 @@ def rows_of(
         raise UnreadableFile(f"{path}: {form.unusable}")
     if not form.is_line:
         raise UnreadableFile(
-            f"{path}: records of format {spec.format} don't stand one a line; send them by {form.sender}"
+            f"{path}: a file can't contain one record of format {spec.format} per line; send them by {form.sender}"
         )
     of_values = form.value_rows(spec)
     if kind == ".csv" and of_values is None:
-        raise UnreadableFile(f"{path} holds CSV, and stream {spec.stream} has the format {spec.format}, not csv")
+        raise UnreadableFile(f"{path} contains CSV, but stream {spec.stream} has the format {spec.format}, not csv")
     with path.open("rb") as file:
         lines = lines_of(_blocks(file, compression, bytes_max, on_read, path), record_bytes_max)
         if of_values is not None:
@@ -87,14 +89,17 @@ def rows_of(
 def _csv_rows(
     lines: Iterator[Row], line_first: int, of_values: ValueRows, record_bytes_max: int, path: Path
 ) -> Iterator[PlacedRow]:
-    """The rows behind the first `line_first` lines, with lines counted from there. Raises UnreadableFile where the file's first
-    row names columns that the stream doesn't expect, also if it was taken before."""
+    """Yield the rows after the first `line_first` lines, with lines counted from there.
+
+    Raises UnreadableFile if the file's first row contains column names that the stream doesn't expect, even if that row
+    was ingested before.
+    """
     delimiter, columns = of_values.delimiter.encode(), of_values.columns
     before = islice(lines, line_first)
     rows = rows_of_csv(before if line_first else lines, delimiter, record_bytes_max)
     rows = without_column_names(rows, columns, delimiter, str(path))
     if line_first:
-        next(rows, None)  # the stream may expect other columns by now
+        next(rows, None)  # the stream may expect other columns now
         for _ in before:
             pass  # these lines are done
         rows = rows_of_csv(lines, delimiter, record_bytes_max)
@@ -104,7 +109,7 @@ def _csv_rows(
 def _blocks(
     file: BufferedReader, compression: str, bytes_max: int, on_read: Callable[[int], None], path: Path
 ) -> Iterator[bytes]:
-    """The plain bytes, in blocks of a bounded size."""
+    """Yield the decompressed bytes, in blocks of a bounded size."""
     done = 0
     make = _DECOMPRESSORS.get(compression)
     decompressor = make() if make else None
@@ -123,7 +128,7 @@ def _blocks(
                 if decompressor.eof and not block:
                     break
         if decompressor is not None and not decompressor.eof:
-            raise UnreadableFile(f"{path} is cut short: its {compression} data don't end")
+            raise UnreadableFile(f"{path} is truncated: its {compression} data don't end")
     except (zlib.error, zstd.ZstdError) as error:
         raise UnreadableFile(f"{path} can't be decompressed as {compression}: {error}") from error
 
@@ -160,7 +165,7 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 def _parquet_rows(
     path: Path, spec: StreamSpec, record_bytes_max: int, on_read: Callable[[int], None], compression: str
 ) -> Iterator[Row]:
-    import pyarrow as pa  # only where a file needs it
+    import pyarrow as pa  # only if a file needs it
     from pyarrow import parquet
 
     from strandline.core.files.parquet_rows import ROWS_AT_ONCE, python_rows
@@ -169,9 +174,9 @@ def _parquet_rows(
         what = (
             f"stream {spec.stream} has the format {spec.format}"
             if not compression
-            else f"it is packed as {compression}"
+            else f"it is compressed as {compression}"
         )
-        raise UnreadableFile(f"{path} holds Parquet, whose rows become JSON objects: {what}")
+        raise UnreadableFile(f"{path} contains Parquet, whose rows become JSON objects, but {what}")
     try:
         with parquet.ParquetFile(path) as file:
             total, size, done = max(1, file.metadata.num_rows), path.stat().st_size, 0

@@ -1,1 +1,2 @@
-"""What all gateways share: process, streams, framing, appending, metrics, the HTTP server and its health pages."""
+"""Parts that all gateways share: process, streams, framing, appending, metrics, the HTTP server and its health
+endpoints."""

@@ -1,4 +1,4 @@
-"""Who may send a request to a gateway: its token, and the right that the request needs."""
+"""Authorization of requests to a gateway: the token, and the right that the request needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ CHALLENGE: Headers = ((b"www-authenticate", b'Bearer realm="strandline"'),)
 
 
 def refuse_without_token(doorkeeper: Doorkeeper, request: Request, stream: str) -> None:
-    """Called when a request's head is complete: admit who is known to have the right, with one look-up, and refuse before the
-    body what can be refused without asking the ledger. Raises Refusal.
+    """Admit a principal that is known to have the right, and refuse a request that can be refused without the ledger.
+
+    Called when a request's head is complete, before its body is read. Costs one look-up. Raises Refusal.
     """
     header = request.headers.get(b"authorization")
     if header is None:
@@ -27,7 +28,7 @@ def refuse_without_token(doorkeeper: Doorkeeper, request: Request, stream: str) 
 
 
 async def require_right(doorkeeper: Doorkeeper, request: Request, need: Need, what: str, stream: str = "") -> None:
-    """Raises Unauthenticated, Forbidden, and TransientError when who asks can't be told now."""
+    """Raises Unauthenticated or Forbidden, and TransientError if the principal can't be determined now."""
     header = request.headers.get(b"authorization")
     principal = doorkeeper.known(header) if header is not None else None
     if principal is None:
@@ -36,7 +37,7 @@ async def require_right(doorkeeper: Doorkeeper, request: Request, need: Need, wh
 
 
 def refusal_of(error: StrandlineError) -> Refusal:
-    """What `require_right` raised, as an answer."""
+    """Return the HTTP refusal for an error of `require_right`."""
     if isinstance(error, Unauthenticated):
         return Refusal(401, error.code, str(error), CHALLENGE)
     return Refusal(403 if isinstance(error, Forbidden) else 503, error.code, str(error))

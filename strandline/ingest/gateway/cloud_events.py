@@ -1,8 +1,9 @@
-"""CloudEvents 1.0 (HTTP protocol binding), as far as a gateway needs them: what identifies an event, and its attributes in
-headers.
+"""CloudEvents 1.0 (HTTP protocol binding), as far as a gateway needs it: the identity of an event, and its attributes
+in headers.
 
-The gateway judges no attribute and changes no event: an event without an id is a record like any other. In the log the attributes
-of an event in binary mode are headers as CloudEvents' binding for Kafka writes them (`ce_id`), so that its readers know them.
+The gateway validates no attribute and changes no event: an event without an id is a record like any other. The log
+stores the attributes of an event in binary mode as headers of CloudEvents' Kafka binding (`ce_id`), so that its readers
+understand them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import msgspec
 from strandline.core.record_headers import HEADER_CLOUD_EVENT_PREFIX
 
 ATTRIBUTE_MARK = b"ce-"
-"""The beginning of an HTTP header that is an attribute."""
+"""Prefix of an HTTP header that is an attribute."""
 IDENTITY_BYTES_MAX = 1_000
-"""A longer identity is replaced by its hash."""
+"""Maximum length of an identity in bytes. A longer one is replaced by its hash."""
 EVENT_CONTENT_TYPES = (b"application/cloudevents",)
-"""The beginning of the content types whose bodies are events: then attributes in headers only repeat what stands there."""
+"""Prefixes of the content types whose bodies are events. Then attributes in headers only repeat the attributes in the
+body."""
 STRUCTURED_CONTENT_TYPE = b"application/cloudevents+json"
-"""Of one event that holds its attributes itself."""
+"""Content type of a single event that contains its attributes."""
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 
@@ -36,7 +38,10 @@ _read_identity = msgspec.json.Decoder(_Identity).decode
 
 
 def attributes_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, bytes]:
-    """Attributes that stand in HTTP headers, by their names as Kafka headers. `headers`: lower-case names and values."""
+    """Return the attributes in HTTP headers, by their names as Kafka headers.
+
+    `headers`: lower-case names and values.
+    """
     return {
         HEADER_CLOUD_EVENT_PREFIX + name[len(ATTRIBUTE_MARK) :].decode("latin-1"): plain_value(value)
         for name, value in headers
@@ -45,7 +50,8 @@ def attributes_of(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, bytes]:
 
 
 def plain_value(value: bytes) -> bytes:
-    """An HTTP header's value as CloudEvents has it read: without quotes and their escapes, then without percent-encoding."""
+    """Decode the value of an HTTP header as CloudEvents requires: remove quotes and their escapes, then
+    percent-encoding."""
     value = value.strip(b" \t")
     if len(value) > 1 and value[:1] == value[-1:] == b'"':
         value = _ESCAPED.sub(rb"\1", value[1:-1])
@@ -53,13 +59,16 @@ def plain_value(value: bytes) -> bytes:
 
 
 def identity_of_attributes(attributes: Mapping[str, bytes]) -> bytes | None:
-    """What identifies an event whose attributes stand in headers; None if it doesn't say."""
+    """Return the identity of an event whose attributes are in headers. None if it has no source or no id."""
     source, own = (attributes.get(HEADER_CLOUD_EVENT_PREFIX + name, b"") for name in ("source", "id"))
     return _identity(source, own)
 
 
 def identity_of_event(event: bytes) -> bytes | None:
-    """What identifies an event in JSON that holds its attributes itself; None if it doesn't say, or is no such event."""
+    """Return the identity of an event in JSON that contains its attributes.
+
+    None if it has no source or no id, or if it isn't an event.
+    """
     try:
         found = _read_identity(event)
         return _identity(found.source.encode(), found.id.encode())
@@ -68,7 +77,7 @@ def identity_of_event(event: bytes) -> bytes | None:
 
 
 def _identity(source: bytes, own: bytes) -> bytes | None:
-    """Source and id together are unique. A source is a URI, which holds no space."""
+    """Join source and id, which are unique together. A source is a URI, so it contains no space."""
     if not source or not own:
         return None
     identity = source + b" " + own

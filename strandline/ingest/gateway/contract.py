@@ -1,11 +1,11 @@
-"""The contract of a gateway: what supervision, ports, the doctor, rights, and the checks of documents need of it.
+"""The contract of a gateway with supervision, ports, the doctor, rights, and the checks of documents.
 
-Each gateway has a folder in `strandline/ingest` with a module that contains an instance of `Gateway`. The table of these modules
-is in `ingest/registry.py`. A package provides an instance as an entry point of the group `strandline.gateways`. No code outside
-of the folder of a gateway tests which gateway it has.
+Each gateway has a folder in `strandline/ingest` with a module that contains an instance of `Gateway`. The table of
+these modules is in `ingest/registry.py`. A package provides an instance as an entry point of the group
+`strandline.gateways`. No code outside of the folder of a gateway tests which gateway it has.
 
-`strandline up` and `strandline down` import this module and the modules with the instances. Therefore they import settings,
-models of documents, and clients inside the methods.
+`strandline up` and `strandline down` import this module and the modules with the instances. Therefore they import
+settings, models of documents, and clients inside the methods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GatewayPort:
-    """A port on which a gateway listens, whatever the streams are."""
+    """A port on which a gateway listens, independent of the streams."""
 
     setting: str
     """Field of the settings that contains the port, for example `udp_pages_port`."""
@@ -41,7 +41,7 @@ class StackServers:
     mqtt_url: str
     """Address of the MQTT broker."""
     has_own_broker: bool
-    """True if the broker is the one that the stack starts."""
+    """True if the stack starts the broker."""
 
 
 class GatewayFinding(NamedTuple):
@@ -61,8 +61,9 @@ class Gateway:
     """
 
     name: ClassVar[str] = ""
-    """Name in metrics (`protocol`), of the part in `pids.json` (`gateway-NAME`), and of its directories below the data directory.
-    For a gateway of a package: the name of the entry point, and of its section in documents of streams."""
+    """Name in metrics (`protocol`), in `pids.json` (`gateway-NAME`), and of its directories below the data directory.
+    For a gateway of a package, also the name of the entry point and of its section in documents of streams.
+    """
     title: ClassVar[str] = ""
     """For messages, for example `the UDP gateway`."""
     module: ClassVar[str] = ""
@@ -72,14 +73,14 @@ class Gateway:
     scheme: ClassVar[str] = ""
     """Scheme of the URL of the first port. Empty if senders connect to ports of the streams, or if none connect."""
     hosts: ClassVar[tuple[str, ...]] = ()
-    """Fields of the settings with the addresses on which senders connect. In an embedded stack this is loopback."""
+    """Fields of the settings with the addresses to which senders connect. In an embedded stack this is loopback."""
     tls: ClassVar[tuple[str, ...]] = ()
-    """Beginnings of the fields of the settings with certificates, for example `tcp_tls_`. An embedded stack has none."""
+    """Prefixes of the fields of the settings with certificates, for example `tcp_tls_`. An embedded stack has none."""
     stop_timeout_s: ClassVar[float] = 20.0
     """Time in seconds that the process has to stop, before it is killed."""
     actions: ClassVar[Mapping[str, Need]] = {}
-    """Requests of senders, for example `UDP DATAGRAM` -> right that they need. Requests that are missing here know no principals:
-    every sender that reaches the port may write."""
+    """Requests of senders, for example `UDP DATAGRAM` -> right that they need. For requests without an entry, no
+    principal is checked: every sender that reaches the port may write."""
     subject: ClassVar[str] = ""
     """Subject of the findings of `examine`."""
 

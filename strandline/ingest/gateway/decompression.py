@@ -19,16 +19,16 @@ else:
     from backports import zstd
 
 _FRAMES_MAX = 100
-"""Frames compressed one by one and concatenated; each costs one copy of the rest of the body."""
+"""Maximum number of concatenated frames. Each costs one copy of the remaining body."""
 _GZIP = 31
-"""For zlib: a window of 32 kB, with gzip's header and checksum."""
+"""zlib option: a window of 32 kB, with gzip's header and checksum."""
 _ZSTD_WINDOW_LOG_MAX = 23
 """8 MB, the largest window that HTTP allows (RFC 9659). Without the limit a frame may ask for far more memory."""
 ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG_MAX}
 
 
 class ContentCoding(Enum):
-    """How a body is compressed, by its name in `content-encoding`."""
+    """Compression of a body, by its name in `content-encoding`."""
 
     GZIP = "gzip"
     ZSTD = "zstd"
@@ -51,7 +51,7 @@ _DECOMPRESSORS: dict[ContentCoding, Callable[[], _Decompressor]] = {
 def decompress(body: bytes, coding: ContentCoding, bytes_max: int) -> bytes:
     """Return the decompressed body.
 
-    Raises TooLarge as soon as it has more than `bytes_max` bytes, and Unframable when the body is broken or cut short.
+    Raises TooLarge as soon as it has more than `bytes_max` bytes, and Unframable if the body is broken or truncated.
     """
     parts: list[bytes] = []
     bytes_left = bytes_max
@@ -64,7 +64,7 @@ def decompress(body: bytes, coding: ContentCoding, bytes_max: int) -> bytes:
             part = decompressor.decompress(rest, bytes_left + 1)
         except (zlib.error, zstd.ZstdError) as error:
             raise Unframable(
-                f"the body can't be decompressed as {coding.value} ({error}); was it compressed so?"
+                f"the body can't be decompressed as {coding.value} ({error}); check its content-encoding"
             ) from error
         bytes_left -= len(part)
         if bytes_left < 0:

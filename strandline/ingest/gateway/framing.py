@@ -1,10 +1,10 @@
 """Framing: split the body of a request into its records, and find each record's Kafka key.
 
-Framing is not parsing. A record keeps the sender's bytes: one that is not JSON is persisted, too, and becomes a dead
-letter later. A body is refused only if its records can't be told apart. Nothing here recurses, so no depth of nesting
-can break it.
+Framing is not parsing. A record keeps the sender's bytes: a record that is not JSON is persisted too, and becomes a
+dead letter later. A body is refused only if its records can't be separated. Nothing here recurses, so no depth of
+nesting can break it.
 
-A new way to hold several records in a body becomes a `Form`.
+A new format of bodies with several records becomes a `Form`.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from strandline.ingest.gateway.cloud_events import identity_of_event
 from strandline.log.record_key import Record, key_finder
 
 RECORDS_MAX = 100_000
-"""Records (or lines) in one request: each costs a few hundred bytes of memory, however short it is."""
-_WHITESPACE = b" \t\r\n"  # JSON's; bytes.strip() alone would take more
+"""Maximum number of records or lines in one request: each costs a few hundred bytes of memory, however short it is."""
+_WHITESPACE = b" \t\r\n"  # whitespace of JSON; bytes.strip() alone would strip more
 _SPACE = ord(" ")
 _COMMAS_MAX = 1_000_000
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
-"""A whole string, or one structural character outside of strings. Possessive, so it never backtracks."""
+"""A complete string, or one structural character outside of strings. Possessive, so it never backtracks."""
 _COMMA, _QUOTE = b',"'
 _CLOSER = {ord("["): ord("]"), ord("{"): ord("}")}
 
 
 class Unframable(PermanentError):
-    """The body's records can't be told apart; nothing of it was persisted."""
+    """The records of the body can't be separated. Nothing of it was persisted."""
 
     code = "bad_request"
 
 
 class TooLarge(PermanentError):
-    """The body, or one record in it, is over a limit; nothing of it was persisted."""
+    """The body, or one record in it, exceeds a limit. Nothing of it was persisted."""
 
     code = "too_large"
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecord:
-    """A record of a batch that the gateway can't take; sending it again can't help."""
+    """A record of a batch that the gateway can't accept. It would be refused again if it were resent."""
 
     index: int
-    """Its place among the records of the request, from 0."""
+    """Index among the records of the request, from 0."""
     reason: str
-    """A code for programs, as `too_large`."""
+    """Code for programs, for example `too_large`."""
     detail: str
 
 
@@ -61,34 +61,34 @@ class Framed(NamedTuple):
     """The records of one request."""
 
     records: list[Record]
-    """Those that can be appended, in the order of the request."""
+    """Records that can be appended, in the order of the request."""
     refused: list[RefusedRecord]
     is_batch: bool
-    """Whether the form of the request allows several records, however many it has."""
+    """True if the form of the request allows several records, even if it has one."""
     identities: list[bytes | None] | None = None
-    """What identifies each of `records` by itself, in forms that say so."""
+    """Identity of each of `records`, in forms whose records can have one. None for the other forms."""
 
     def indexes(self) -> list[int]:
-        """The place of each of `records` in the request, from 0."""
+        """Return the index of each of `records` in the request, from 0."""
         refused = {record.index for record in self.refused}
         return [index for index in range(len(self.records) + len(refused)) if index not in refused]
 
 
 class Form(Enum):
-    """How a body holds its records."""
+    """Structure of a body that contains records."""
 
     JSON = "json"
-    """One object, or an array of anything."""
+    """One object, or an array of any values."""
     LINES = "lines"
-    """One record a line (NDJSON, JSON Lines, CSV, bare values, InfluxDB's protocol)."""
+    """One record per line (NDJSON, JSON Lines, CSV, bare values, InfluxDB's protocol)."""
     WHOLE = "whole"
     """One record."""
     EVENT = "event"
     """One CloudEvent in JSON, with its attributes."""
     EVENTS = "events"
-    """An array of them."""
+    """An array of CloudEvents."""
     FORM = "form"
-    """Parameters of a form, or what a sender declares as one."""
+    """Parameters of a form, or another body that a sender declares as a form."""
     QUERY = "query"
     """No body; the record is the query of the URL."""
     UNTYPED = "untyped"
@@ -118,12 +118,15 @@ FORM_OF_CONTENT_TYPE = {
 
 
 def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int, framing: Framing = PLAIN) -> Framed:
-    """Return the records of a body; an empty array has none. Records that are too large are left out and named. A byte order
-    mark before a text is no part of a record.
+    """Return the records of a body; an empty array has none.
 
-    `framing`: that of the stream. If a record is an array, a body that is an array of values is one record.
+    Records that are too large are left out and listed as refused. A byte order mark at the beginning isn't part of a
+    record.
 
-    Raises Unframable (no record, or no way to tell them apart), and TooLarge when every record is too large.
+    Args: framing: Framing of the stream's format. If a record is an array, a body that is an array of values is one
+    record.
+
+    Raises Unframable: There is no record, or the records can't be separated. TooLarge: Every record is too large.
     """
     if form is not Form.WHOLE:
         body = body.removeprefix(BYTE_ORDER_MARK)
@@ -139,7 +142,7 @@ def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int,
         if len(refused) == len(values):
             raise TooLarge(
                 f"record 1 of {len(values)} has {len(values[0])} bytes, the limit is {record_bytes_max}; "
-                f"nothing of this request was persisted: send less in a record"
+                f"nothing of this request was persisted: send smaller records"
             )
         values = [value for value in values if len(value) <= record_bytes_max]
     is_batch = form in (Form.LINES, Form.EVENTS) or values != [body]
@@ -169,9 +172,10 @@ def _split(body: bytes, form: Form, framing: Framing) -> list[bytes]:
 
 
 def split_json(body: bytes) -> list[bytes]:
-    """An object is one record: the whole body, unparsed. The elements of an array are records, without the space around them.
+    """Return the body unparsed if it is an object, and the elements if it is an array, without the whitespace around
+    them.
 
-    Raises Unframable, TooLarge (too many records).
+    Raises Unframable, and TooLarge if there are too many records.
     """
     start = body.lstrip(_WHITESPACE)[:1]
     if start == b"{":
@@ -187,14 +191,18 @@ def split_json(body: bytes) -> list[bytes]:
 
 
 def split_one_value(text: bytes) -> list[bytes] | None:
-    """As `split_json`, but of any number of records, and None for a text that is not one array or one object, whole: of a file,
-    which may hold lines."""
+    """Return the records if the complete text is one array or one object, without a limit of their number. Otherwise
+    None.
+
+    Used for files, which can also contain lines. See `split_json`.
+    """
     start = text.strip(_WHITESPACE)
     try:
         if start[:1] == b"[":
             return _split_array(text, None)
         if start[:1] == b"{" and start[-1:] == b"}":
-            # An object that ends before the text does, as that of a line, ends with a bracket of another kind then.
+            # An object that ends before the text does, like the object of a line, then ends with a bracket of another
+            # kind.
             split_broken_array(b"[[%b]]" % start[1:-1])
             return [text]
     except Unframable:
@@ -203,7 +211,8 @@ def split_one_value(text: bytes) -> list[bytes] | None:
 
 
 def _split_array(body: bytes, records_max: int | None) -> list[bytes]:
-    # The fast way makes an object for every element before it can count them, so a body with too many commas goes the other way.
+    # The fast path creates an object for every element before it can count them, so it is not used for a body with too
+    # many commas.
     if records_max is None or body.count(b",") < _COMMAS_MAX:
         try:
             values = [bytes(element) for element in _read_array(body)]
@@ -219,14 +228,15 @@ _read_array: Callable[[bytes], list[msgspec.Raw]] = msgspec.json.Decoder(list[ms
 
 
 def split_broken_array(body: bytes, records_max: int | None = None) -> list[bytes]:
-    """Split an array with elements that are not JSON (`NaN`, a bad escape, nested too deep) without losing the others.
+    """Split an array with elements that aren't JSON (`NaN`, a bad escape, nested too deep) without losing the others.
 
-    Looks at strings, brackets and commas only. On valid JSON the result is that of the fast way.
+    Only strings, brackets, and commas are read. For valid JSON the result is the same as that of the fast path.
 
-    Raises Unframable when strings or brackets don't close, or an element has no bytes; TooLarge (too many records).
+    Raises Unframable if strings or brackets don't close or an element has no bytes, and TooLarge if there are too many
+    records.
     """
     values: list[bytes] = []
-    closers = bytearray()  # the closer of each open bracket; the first is the array's own
+    closers = bytearray()  # closing bracket of each open bracket; the first is the array's own
     start = body.index(b"[") + 1
     for token in _TOKEN.finditer(body, start - 1):
         at, character = token.start(), body[token.start()]
@@ -262,16 +272,17 @@ def split_broken_array(body: bytes, records_max: int | None = None) -> list[byte
 
 
 def split_lines(body: bytes, split: Callable[[bytes], list[bytes] | None] | None = None) -> list[bytes]:
-    r"""One record a line, without its `\n` or `\r\n`; blank lines are skipped.
+    r"""Return one record per line, without its `\n` or `\r\n`. Blank lines are skipped.
 
     Args: split: `StreamFormat.split_lines` of a format whose lines can also end elsewhere.
-    Raises Unframable (no record at all), TooLarge (too many lines).
+
+    Raises Unframable if there is no record, and TooLarge if there are too many lines.
     """
     _refuse_too_many_lines(body)
     values = None if split is None else split(body)
     if values is None:
-        # Most lines begin with a character that no blank line has, and most bodies have no carriage return: then nothing is
-        # copied.
+        # Most lines begin with a character that no blank line has, and most bodies have no carriage return: then
+        # nothing is copied.
         values = [line for line in body.split(b"\n") if line and (line[0] > _SPACE or line.strip(_WHITESPACE))]
     return _without_returns(values, body)
 

@@ -1,7 +1,7 @@
-"""`/healthz`, `/readyz` and `/metrics` of a gateway process.
+"""`/healthz`, `/readyz`, and `/metrics` of a gateway process.
 
-`/healthz` and `/readyz` answer under any `Host`, to anybody; `/metrics` answers as records are taken, under the names of the
-gateway, and to who may read (access/rights.py).
+`/healthz` and `/readyz` answer to every client under any `Host`. `/metrics` answers under the names of the gateway, and
+only to clients that may read (access/rights.py).
 """
 
 from __future__ import annotations
@@ -29,27 +29,29 @@ from strandline.ingest.gateway.serving.http_request import (
 logger = structlog.get_logger()
 
 HEADS_BYTES_MAX = 4 * 1024 * 1024
-"""Of all heads that are arriving."""
+"""Maximum size in bytes of all heads that are arriving."""
 _HOST_BYTES_MAX = 300
-"""Of a `Host` header: the longest name has 253."""
+"""Maximum length in bytes of a `Host` header. The longest host name has 253."""
 _METRICS_PATH = "/metrics"
 _OK = Answer(200, b'{"status":"ok"}')
 
 
 class HostNames:
-    """The names under which a gateway answers, so that no web page can use it: addresses, loopback's and these. With `*`
-    among them it answers under any."""
+    """The names under which a gateway answers, so that no web page can use it: addresses, loopback names, and `names`.
+
+    If `names` contains `*`, the gateway answers under any name.
+    """
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = frozenset(name.lower() for name in names) | LOOPBACK_NAMES
 
     def check(self, request: Request) -> None:
-        """Raises Refusal. A request without a `Host` passes: every browser sends one, some devices don't."""
+        """Raises Refusal. A request without a `Host` passes: every browser sends it, some devices don't."""
         host = request.headers.get(b"host", b"")
         if host and not (len(host) <= _HOST_BYTES_MAX and _is_among(host, self._names)):
             name = host[:_HOST_BYTES_MAX].decode("latin-1")
             detail = (
-                f"this gateway is not called {name!r}; use its address, or add the name to STRANDLINE_GATEWAY_NAMES"
+                f"{name!r} is not a name of this gateway; use its address, or add the name to STRANDLINE_GATEWAY_NAMES"
             )
             raise Refusal(421, "misdirected_request", detail)
         origin = request.headers.get(b"origin")
@@ -66,7 +68,7 @@ def _is_among(host_header: bytes, names: frozenset[str]) -> bool:
 
 
 class HealthPages:
-    """An application for `HttpServer`; the HTTP gateway hands it every request that brings no records.
+    """An application for `HttpServer`. The HTTP gateway passes every request to it that contains no records.
 
     `check_log` raises TransientError while the gateway can't append records to the log.
     """
@@ -84,7 +86,7 @@ class HealthPages:
         self._host_names = host_names
         self._doorkeeper = doorkeeper
         self._hint = hint
-        """Ends the sentence that there is no such page."""
+        """End of the message that a path doesn't exist."""
         self._is_ready = True
         self.room = BodyRoom(body_bytes_max=0, bytes_held_max=HEADS_BYTES_MAX)
 
@@ -99,7 +101,7 @@ class HealthPages:
             self._host_names.check(request)
 
     async def answer(self, request: Request) -> Answer:
-        """The page, or why there is none."""
+        """Return the page, or the refusal."""
         request.let_go()
         if request.refusal is not None:
             return problem(request.refusal, request.path)
@@ -117,12 +119,12 @@ class HealthPages:
                 if self._is_ready:
                     logger.warning("records can't be persisted", action="not_ready", error=str(error))
                 self._is_ready = False
-                # Where there are logins, who asks without one need not learn where Kafka is.
-                hint = "records can't be persisted now; the gateway's log says why"
+                # If clients authenticate, an anonymous client doesn't learn the address of Kafka.
+                hint = "records can't be persisted now; the gateway's log has the reason"
                 detail = str(error) if self._doorkeeper is None else hint
                 return problem(Refusal(503, error.code, detail), request.path)
             self._is_ready = True
         return _OK
 
     def note_disconnected(self, request: Request) -> None:
-        """Nobody counts these requests."""
+        """Do nothing: these requests aren't counted."""

@@ -1,9 +1,10 @@
-"""Finds the writer that a gateway is, and the spools that writers which run no more have left in its data directory.
+"""Finds the writer that a gateway uses, and the spools that stopped writers have left in its data directory.
 
-The id of a writer holds the host's name. A container that is made anew has another name and the volume of the one before it,
-whose spool may hold records that were acknowledged. Therefore a gateway with a new name goes on as the writer that left them,
-which also keeps the order: what comes now stands behind what waits. Every other spool that was left for its port it empties
-beside its own. For another port it only says so: that gateway may be starting at this moment.
+The id of a writer contains the host's name. A container that is recreated has another host name and the volume of its
+predecessor, whose spool may contain acknowledged records. Therefore a gateway with a new name continues as the writer
+that left them. This also keeps the order: new records are appended after the spooled ones. The gateway also drains
+every other spool that was left for its port, in addition to its own. A spool for another port is only reported: its
+gateway may be starting at this moment.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ANY_RECORD = "SELECT 1 FROM records UNION ALL SELECT 1 FROM doubtful_records LI
 
 
 class WriterDisk(NamedTuple):
-    """What a writer has on disk, locked for this process."""
+    """Identity and spool of a writer, locked for this process."""
 
     identity: WriterIdentity
     spool: Spool
@@ -38,9 +39,11 @@ class WriterDisk(NamedTuple):
 
 
 def open_writer_disks(data_dir: Path, protocol: str, host: str, port: int, *, spool_bytes_max: int) -> list[WriterDisk]:
-    """The disk of the writer that this gateway is; behind it those of other writers, and it empties their spools.
+    """Return the identity and spool of this gateway's writer, then those of stopped writers, whose spools this gateway
+    drains.
 
-    Raises StackError when another process has the writer's id, and when a spool can't be opened or is another writer's.
+    Raises StackError if another process has the writer's id, or if a spool can't be opened or contains records of
+    another writer.
     """
     own = f"{protocol}-{host}-{port}"
     directories = writer_directories(data_dir)
@@ -54,15 +57,15 @@ def open_writer_disks(data_dir: Path, protocol: str, host: str, port: int, *, sp
             left += _take(data_dir, writer_id, spool_bytes_max)
         else:
             logger.warning(
-                f"the spool in {directories[writer_id]} holds records, and no gateway uses it; start a gateway with that "
-                "port and they go into the log",
+                f"the spool in {directories[writer_id]} contains records, and no gateway uses it; start a gateway with that "
+                "port, which appends them to the log",
                 action="left_spool_reported",
                 writer=writer_id,
             )
     for disk in left:
         logger.warning(
-            f"the spool of writer {disk.identity.writer_id}, which runs no more, holds {disk.spool.records} records; they go "
-            "into the log now",
+            f"the spool of the stopped writer {disk.identity.writer_id} contains {disk.spool.records} records; they are "
+            "appended to the log now",
             action="left_spool_found",
             writer=disk.identity.writer_id,
             records=disk.spool.records,
@@ -73,9 +76,9 @@ def open_writer_disks(data_dir: Path, protocol: str, host: str, port: int, *, sp
 
 
 def _open(identity: WriterIdentity, spool_bytes_max: int) -> WriterDisk:
-    """The disk of a writer. Raises StackError when its spool holds another writer's records.
+    """Open the spool of a writer. Raises StackError if it contains records of another writer.
 
-    Whether those are in the log already could not be told: they are looked for under the writer's id.
+    Such records can't be searched in the log, because the search uses the writer's id.
     """
     spool = Spool(identity.directory, bytes_max=spool_bytes_max)
     oldest = [chunk.records[0] for topic in spool.records_of if (chunk := spool.head(topic, 1, 1)) is not None]
@@ -83,24 +86,24 @@ def _open(identity: WriterIdentity, spool_bytes_max: int) -> WriterDisk:
         writer_id = dict(record.headers).get(HEADER_WRITER, b"").decode()
         if writer_id != identity.writer_id:
             raise StackError(
-                f"the spool in {identity.directory} holds records of writer {writer_id}, not of {identity.writer_id}; was the "
-                f"directory renamed or copied? Give it the name {writer_id} back, and start again: nothing is lost"
+                f"the spool in {identity.directory} contains records of writer {writer_id}, not of {identity.writer_id}; if the "
+                f"directory was renamed or copied, rename it to {writer_id}, and start again: nothing is lost"
             )
     return WriterDisk(identity, spool)
 
 
 def _take(data_dir: Path, writer_id: str, spool_bytes_max: int) -> list[WriterDisk]:
-    """The disk of this writer; none if its own process has started meanwhile."""
+    """Return the identity and spool of this writer. Empty if its own process has started in the meantime."""
     try:
         identity = WriterIdentity.take(data_dir, writer_id)
     except StackError as error:
-        logger.warning("a spool is left to another process", action="left_spool_taken", reason=str(error))
+        logger.warning("another process uses a spool", action="left_spool_taken", reason=str(error))
         return []
     return [_open(identity, spool_bytes_max)]
 
 
 def _holds_records(directory: Path) -> bool:
-    """Whether a spool there may hold records, and no process uses it."""
+    """Return True if the directory may contain a spool with records, and no process uses it."""
     file = directory / SPOOL_FILE
     if not file.exists():
         return False
@@ -108,5 +111,5 @@ def _holds_records(directory: Path) -> bool:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as spool:
             return spool.execute(_ANY_RECORD).fetchone() is not None
     except sqlite3.Error as error:
-        # A spool in use is locked. One that a killed process left in the middle of a write can't be read without repair.
+        # A spool in use is locked. A spool of a process that was killed during a write can't be read without repair.
         return getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_BUSY

@@ -8,18 +8,19 @@ _WHITESPACE = b" \t\r"
 
 
 class LineSplitter:
-    r"""Lines end in `\n` or `\r\n`; blank ones are skipped. A line that is too long is dropped and shows as None.
+    r"""Splits at `\n` or `\r\n`, and skips blank lines. A line that is too long is dropped and returned as None.
 
-    A byte order mark before the first line is no part of it. Memory is bounded: an unfinished line is kept only up to the limit.
+    A byte order mark before the first line isn't part of it. Memory is bounded: an unfinished line is kept only up to
+    the limit.
     """
 
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
         self._rest = bytearray()
         self._is_begun = False
-        """The first line has ended."""
+        """True if the first line has ended."""
         self._is_skipping = False
-        """The unfinished line is too long, and None was returned for it."""
+        """True if the unfinished line is too long, and None was returned for it."""
 
     @property
     def bytes_held(self) -> int:
@@ -57,6 +58,6 @@ class LineSplitter:
         return lines
 
     def end(self) -> list[bytes | None]:
-        """Return the unfinished line, if there is one. Call it when nothing more comes."""
+        """Return the unfinished line, if there is one. Call it when no more data comes."""
         self._is_skipping = False
         return self.split(b"\n") if self._rest else []

@@ -1,10 +1,10 @@
-"""The counts of a gateway, per protocol and stream; every gateway has them under the same names.
+"""The counters of a gateway, per protocol and stream. Every gateway has them under the same names.
 
-At any quiet moment received = confirmed + refused + spooled + in flight.
+While no record arrives: received = confirmed + refused + spooled + in flight.
 
-Counts are plain numbers, and become prometheus_client's samples when the metrics are asked for. Each record is counted
-several times, and prometheus_client's own counters, which take a lock each time, would be a tenth of a record's cost. One
-thread counts and collects.
+Counters are plain numbers, and are converted to samples of prometheus_client when the metrics are requested. Each
+record is counted several times, and the counters of prometheus_client, which take a lock each time, would be a tenth of
+a record's cost. One thread counts and collects.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Latencies:
 
     def __init__(self) -> None:
         self.counts = [0] * (len(LATENCY_BUCKETS_S) + 1)
-        """The durations in each bucket and in no smaller one; the last count is for all that took longer."""
+        """Number of durations in each bucket that are in no smaller one. The last count is for longer durations."""
         self.sum_s = 0.0
 
     def observe(self, seconds: float) -> None:
@@ -80,7 +80,7 @@ class StreamMetrics:
         self.dropped: dict[str, Count] = {}
 
     def accept(self, accepted: Accepted, records: int) -> None:
-        """Count acknowledged records by where they are: in the log or in the spool."""
+        """Count acknowledged records by their storage: log or spool."""
         (self.confirmed if accepted is Accepted.LOG else self.spooled).inc(records)
 
     def refuse(self, reason: str, records: int) -> None:
@@ -103,7 +103,7 @@ class IngestMetrics(Collector):
         self.registry.register(self)
 
     def show_spools(self, spools: Sequence[Spool]) -> None:
-        """Show how full the gateway's spool is, and how many records wait in it and in those that others left to it."""
+        """Export the size of the gateway's spool, and the number of records in it and in the spools that it drains."""
         own = spools[0]
         for name, help_text, read in (
             ("records", "Records that wait on disk for Kafka", lambda: sum(spool.records for spool in spools)),
@@ -112,30 +112,30 @@ class IngestMetrics(Collector):
                 "Records on disk that an operator must resend or drop: the log no longer shows whether they have arrived",
                 lambda: sum(spool.records_in_doubt for spool in spools),
             ),
-            ("bytes", "What they take of the spool", lambda: own.bytes),
-            ("bytes_max", "What the spool may hold", lambda: own.bytes_max),
+            ("bytes", "Size in bytes of the records in the spool", lambda: own.bytes),
+            ("bytes_max", "Maximum size in bytes of the records in the spool", lambda: own.bytes_max),
         ):
             gauge = Gauge(f"strandline_ingest_spool_{name}", help_text, ["protocol"], registry=self.registry)
             gauge.labels(self._protocol).set_function(read)
 
     def refresh_by(self, refresh: Callable[[], None]) -> None:
-        """Call `refresh` before the counts are shown, to bring up to date what is counted elsewhere."""
+        """Call `refresh` before the counters are shown, to update values that are counted elsewhere."""
         self._refresh = refresh
 
     def of(self, stream: str) -> StreamMetrics:
-        """The counts of one stream."""
+        """Return the counters of one stream."""
         found = self._streams.get(stream)
         if found is None:
             found = self._streams[stream] = StreamMetrics()
         return found
 
     def collect(self) -> Iterator[Metric]:
-        """Called by prometheus_client when the metrics are asked for."""
+        """Return the samples. Called by prometheus_client when the metrics are requested."""
         self._refresh()
         received = _counter("received", "Records that arrived", _LABELS)
         confirmed = _counter("confirmed", "Records that are in the log, confirmed and read back", _LABELS)
         spooled = _counter("spooled", "Records that went to the spool because Kafka could not confirm", _LABELS)
-        refused = _counter("refused", "Records that were not taken, or not confirmed", [*_LABELS, "reason"])
+        refused = _counter("refused", "Records that were not accepted, or not confirmed", [*_LABELS, "reason"])
         dropped_text = "Records that were lost before they were received, as far as the gateway knows"
         dropped = _counter("dropped", dropped_text, [*_LABELS, "reason"])
         in_flight = GaugeMetricFamily(
@@ -172,7 +172,7 @@ def _counter(name: str, text: str, labels: list[str]) -> CounterMetricFamily:
 
 
 def _cumulated(latencies: Latencies) -> list[tuple[str, float]]:
-    """As Prometheus wants it: each bucket counts all durations up to its limit."""
+    """Return cumulative buckets for Prometheus: each bucket counts all durations up to its limit."""
     buckets: list[tuple[str, float]] = []
     total = 0
     for limit, count in zip([*map(str, map(float, LATENCY_BUCKETS_S)), "+Inf"], latencies.counts, strict=True):

@@ -1,4 +1,4 @@
-"""The ports of a gateway: opened, changed and closed as the streams' documents say."""
+"""The ports of a gateway: opened, changed, and closed as the streams' documents require."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ logger = structlog.get_logger()
 
 
 class Port(Protocol):
-    """One open port and the stream that its records go to."""
+    """One open port and the stream that receives its records."""
 
     appender: StreamAppender
 
     def use(self, appender: StreamAppender) -> None:
-        """Append what comes from now on as a changed document says."""
+        """Append later records by a changed document."""
 
     async def close(self) -> None:
-        """Take no more, and return when what has arrived is confirmed or refused."""
+        """Accept no more records, and return when all received records are confirmed or refused."""
 
 
 P = TypeVar("P", bound=Port)
@@ -33,7 +33,7 @@ _PORT_MAX = 65_535
 class Ports(Generic[P]):
     """All open ports of one protocol. A port that can't be opened is tried again with each update, and logged once.
 
-    `port_of` gives the port that a stream's document names; `open_port` raises OSError.
+    `port_of` returns the port in a stream's document. `open_port` raises OSError.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Ports(Generic[P]):
         self._make_appender = make_appender
         self._ports: dict[int, P] = {}
         self._failed: dict[int, str] = {}
-        """Port number -> why it can't be opened, as it was logged."""
+        """Port number -> logged reason why it can't be opened."""
         self._tasks = tasks
 
     def __iter__(self) -> Iterator[P]:
         return iter(list(self._ports.values()))
 
     def update(self, streams: list[StreamSpec]) -> None:
-        """Make the ports what these streams ask for. Of two streams that name the same port, the first one gets it."""
+        """Open, change, and close ports for these streams. If two streams have the same port, the first one gets it."""
         wanted: dict[int, StreamSpec] = {}
         for spec in streams:
             port = self._port_of(spec)
@@ -78,7 +78,7 @@ class Ports(Generic[P]):
                 self._log("has changed", "port_changed", number, known)
 
     def close(self) -> None:
-        """Begin to close every port; `tasks` are done when that is done."""
+        """Begin to close every port. `tasks` are done when all are closed."""
         for number in list(self._ports):
             self._close(number)
 
@@ -94,7 +94,7 @@ class Ports(Generic[P]):
             if self._failed.get(number) != str(error):
                 self._failed[number] = str(error)
                 logger.error(
-                    f"a {self._protocol} port can't be opened; it is tried again every few seconds",
+                    f"can't open a {self._protocol} port; trying again every few seconds",
                     action="port_refused", port=number, stream=spec.stream, reason=str(error),
                 )  # fmt: skip
             return

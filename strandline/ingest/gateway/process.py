@@ -1,4 +1,4 @@
-"""What every gateway process does: read its settings, open its resources, follow the streams, and stop in order."""
+"""The process of every gateway: read its settings, open its resources, follow the streams, and stop gracefully."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ S = TypeVar("S", bound=Settings)
 
 @dataclass(frozen=True)
 class GatewayResources:
-    """What a gateway works with. They outlive it: what it appended is confirmed before they close."""
+    """Resources that a gateway uses. All its appended records are confirmed before they close."""
 
     writer: LogWriter
     streams: Streams
@@ -57,24 +57,28 @@ class GatewayResources:
     stopping: asyncio.Event
     """Set by SIGTERM or SIGINT."""
     directory: Path = Path()
-    """Where this process may keep files of its own; no other process uses it."""
+    """Directory for the files of this process. No other process uses it."""
     doorkeeper: Doorkeeper | None = None
-    """Tells who sends a request; None without authentication: then every sender may use the gateway."""
+    """Authenticates requests. None without authentication: then every sender may use the gateway."""
     token_keys: Doorkeeper | None = None
-    """Knows the keys by which senders sign, where the gateway checks signatures; with authentication it is the doorkeeper."""
+    """Knows the keys with which senders sign, if the gateway checks signatures. With authentication it is `doorkeeper`.
+    """
 
     def appender(self, spec: StreamSpec, *, may_spool: bool) -> StreamAppender:
-        """A way into the log for the records of one stream."""
+        """Return an appender for the records of one stream."""
         return StreamAppender(
             spec, self.writer, self.metrics, may_spool=may_spool, record_bytes_max=self.record_bytes_max
         )
 
     async def check_log(self) -> None:
-        """Raises LogUnavailable while Kafka does not answer."""
+        """Raises LogUnavailable while Kafka doesn't answer."""
         await self.writer.check(READY_TIMEOUT_S)
 
     async def follow_streams(self, on_read: Callable[[list[StreamSpec]], None] = lambda _: None) -> None:
-        """Give `on_read` all streams now and every few seconds, until the process is asked to stop. Raises what it raises."""
+        """Call `on_read` with all streams now and every few seconds, until the process is asked to stop.
+
+        Raises the errors of `on_read`.
+        """
         following = [asyncio.create_task(self.streams.follow(on_read))]
         if (tokens := self.token_keys or self.doorkeeper) is not None:
             following.append(asyncio.create_task(tokens.follow()))
@@ -99,14 +103,17 @@ async def open_resources(
     *,
     checks_signatures: bool = False,
 ) -> AsyncIterator[GatewayResources]:
-    """Open the ledger and the writer; close them when all that was appended is confirmed.
+    """Open the ledger and the writer. Close them when all appended records are confirmed.
 
-    The port of the health pages is in the id of the writer, because no other process on this machine has it. Spools that writers
-    of this gateway and port left in the data directory are emptied into the log.
-    `confirm_timeout_s` is for gateways whose senders don't wait for an answer as those of HTTP do.
+    The id of the writer contains the port of the health endpoints, because no other process on this machine has it.
+    Spools that writers of this gateway and port left in the data directory are drained into the log. Kafka may start
+    later.
 
-    Raises InvalidSettings when the port would be open to strangers, what opening the ledger raises, and StackError when another
-    process has the writer's id or the spool can't be opened. Kafka may come later.
+    Args: confirm_timeout_s: For gateways whose senders don't wait for an answer like HTTP clients. None for the
+    setting.
+
+    Raises InvalidSettings: The port would be open to other machines without authentication. StackError: Another process
+    has the writer's id, or the spool can't be opened. Also raises the errors of opening the ledger.
     """
     require_closed(settings, settings.http_host, gateway.pages_port.purpose, "STRANDLINE_HTTP_HOST", asks=True)
     stopping = asyncio.Event()
@@ -159,8 +166,10 @@ async def open_resources(
 
 @asynccontextmanager
 async def serve_health_pages(settings: Settings, gateway: Gateway, resources: GatewayResources) -> AsyncIterator[None]:
-    """Serve the health pages of a gateway that takes no records by HTTP. Raises StackError when the port is taken, and
-    InvalidSettings for certificates that can't be used."""
+    """Serve the health endpoints of a gateway that doesn't receive records by HTTP.
+
+    Raises StackError if the port is in use, and InvalidSettings for certificates that can't be used.
+    """
     tls = server_tls(
         settings.pages_tls_certificate, settings.pages_tls_key, settings.pages_tls_client_ca, "STRANDLINE_PAGES_TLS"
     )
@@ -177,13 +186,13 @@ async def serve_health_pages(settings: Settings, gateway: Gateway, resources: Ga
 
 
 def port_of_pages(settings: Settings, gateway: Gateway) -> int:
-    """Return the port on which the gateway serves its health pages."""
+    """Return the port of the gateway's health endpoints."""
     port: int = getattr(settings, gateway.pages_port.setting)
     return port
 
 
 def listen(host: str, port: int, purpose: str, setting: str = "another") -> socket.socket:
-    """A TCP socket that listens there. Raises StackError, which says what can't be done and names the setting."""
+    """Return a listening TCP socket. Raises StackError with the purpose and the setting to change."""
     try:
         return listening_socket(host, port, BACKLOG)
     except OSError as error:
@@ -193,21 +202,23 @@ def listen(host: str, port: int, purpose: str, setting: str = "another") -> sock
 
 
 def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
-    """A TCP socket that listens there, on IPv6 if the host is an IPv6 address. Raises OSError."""
+    """Return a listening TCP socket, for IPv6 if the host is an IPv6 address. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=backlog)
 
 
 def connections_max(setting: str, wanted: int) -> int:
-    """How many connections the process may have open, after asking the system for as many files as it allows. `setting`
-    is the name of the setting that `wanted` is from."""
+    """Return the maximum number of open connections, after raising the limit of open files as far as the system allows.
+
+    Args: setting: For the warning: name of the setting that `wanted` is from.
+    """
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     if files_max == resource.RLIM_INFINITY or wanted + FILES_BESIDE_CONNECTIONS <= files_max:
         return wanted
     allowed = max(1, files_max - FILES_BESIDE_CONNECTIONS)
     logger.warning(
-        f"fewer open files are allowed than {setting} asks for; raise ulimit -n",
+        f"the system allows fewer open files than {setting} needs; raise ulimit -n",
         action="connections_limited",
         connections_max=allowed,
     )
@@ -215,7 +226,7 @@ def connections_max(setting: str, wanted: int) -> int:
 
 
 def run_gateway(settings_type: type[S], serve: Callable[[S], Awaitable[None]]) -> int:
-    """The main function of a gateway's process: returns its exit code."""
+    """Run a gateway as the main function of its process. Return the exit code."""
     try:
         settings = settings_type.read()
     except InvalidSettings as error:
@@ -226,8 +237,8 @@ def run_gateway(settings_type: type[S], serve: Callable[[S], Awaitable[None]]) -
     async def run() -> None:
         await serve(settings)
 
-    # What exists now lives as long as the process, and records form no reference cycles. Searching all of it for cycles
-    # again and again would cost a gateway a sixth of its time.
+    # The existing objects are used until the process ends, and records form no reference cycles. Searching all of them
+    # for cycles repeatedly would cost a gateway a sixth of its time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

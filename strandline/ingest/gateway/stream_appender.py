@@ -1,4 +1,4 @@
-"""A gateway's way into the log for one stream: append records, and count what became of them."""
+"""Appends the records of one stream of a gateway, and counts their outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.log.record_key import Record, key_finder
 
 BUSY_RETRY_S = 0.1
-"""How soon a batch is tried again after the writer had no room for it."""
+"""Seconds until a batch is tried again after the writer was busy."""
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -23,9 +23,10 @@ class StreamAppender:
     """Appends the records of one stream. A changed document needs a new object.
 
     Invariants:
-    - Each record given to `append` or `refuse` counts once as received, and once as confirmed, spooled or refused.
+
+    - Each record passed to `append` or `refuse` counts once as received, and once as confirmed, spooled, or refused.
     - Appends with `in_turn` reach the log in the order of their calls, if each has at most RECORDS_PER_TURN records. An
-      append that is tried again delays those behind it; if it fails, they fail.
+      append that is tried again delays later appends; if it fails, they fail.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class StreamAppender:
         self._turn = asyncio.Lock()
         """Held by the append in turn that is handing its records to the writer."""
         self._failures = 0
-        """Of appends in turn."""
+        """Number of appends in turn that failed."""
 
     async def append(
         self,
@@ -62,12 +63,17 @@ class StreamAppender:
         patience_s: float = 0.0,
         in_turn: bool = False,
     ) -> None:
-        """Return when every record is in the log, or in the spool if the stream may use it. Where each record has a source
-        of its own, `headers_each` holds it. Each record gets the `headers`. Without a `content_type` it has that of the stream's
-        format.
+        """Return when every record is in the log, or in the spool if the stream may use it.
 
-        While the writer is busy and has sent nothing, try again for `patience_s`; with `in_turn` also while Kafka is away.
-        Raises LogBusy (nothing was sent), LogUnavailable and RecordTooLarge (unknown: all, some or none may be in the log).
+        While the writer is busy and has sent nothing, the append is tried again.
+
+        Args:
+        - headers: Added to each record.
+        - headers_each: Headers of each single record, with its source if the records have different sources.
+        - content_type: None for the content type of the stream's format.
+        - patience_s: Seconds for which the append is tried again. With `in_turn`, also while Kafka is away.
+
+        Raises LogBusy (nothing was sent), and LogUnavailable or RecordTooLarge (all, some, or none may be in the log).
         """
         count, metrics = len(records), self.metrics
         started_s = time.perf_counter()
@@ -105,7 +111,7 @@ class StreamAppender:
     async def _append_patiently(
         self, append: Callable[[], Coroutine[None, None, Accepted]], patience_s: float
     ) -> Accepted:
-        """Raises what `append` raises."""
+        """Append, and try again while the writer is busy. Raises the errors of `append`."""
         started_s = time.perf_counter()
         while True:
             try:
@@ -120,7 +126,7 @@ class StreamAppender:
     async def _append_in_turn(
         self, append: Callable[[], Coroutine[None, None, Accepted]], patience_s: float
     ) -> Accepted:
-        """Raises what `append` raises, and LogBusy when an append before this one failed."""
+        """Append after earlier appends. Raises the errors of `append`, and LogBusy if an earlier append failed."""
         failures_before = self._failures
         started_s = time.perf_counter()
         try:
@@ -140,6 +146,6 @@ class StreamAppender:
             raise
 
     def refuse(self, reason: str, records: int = 1) -> None:
-        """Count records that arrived and are not appended: too large, empty, or left when the connection ended."""
+        """Count records that arrived and are not appended: too large, empty, or incomplete when the connection ended."""
         self.metrics.received.inc(records)
         self.metrics.refuse(reason, records)

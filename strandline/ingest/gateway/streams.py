@@ -1,4 +1,4 @@
-"""What a gateway knows of the streams: the ledger's documents, read every few seconds, off the event loop."""
+"""Streams known to a gateway: the ledger's documents, read every few seconds, outside of the event loop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ T = TypeVar("T")
 
 
 class Streams:
-    """All streams, for one event loop: `follow` keeps them up to date, `find` gives one by its name.
+    """All streams, for one event loop: `follow` keeps them up to date, `find` returns one by its name.
 
-    - While the ledger is away or slow the streams stay as they were last seen: records don't wait for the ledger.
-    - A stream that was registered a moment ago is found at once: `find` asks the ledger for a name that it does not know.
-    - What the ledger does not know is not asked for again before `follow` has looked, nor are more than UNKNOWN_MAX names:
-      senders of wrong names cost the ledger nothing. So a stream that is made after it was asked for is found after two looks.
+    - While the ledger is unavailable or slow, the known streams are used: records don't wait for the ledger.
+    - A stream that was registered a moment ago is found immediately: `find` queries the ledger for unknown names.
+    - A name that the ledger doesn't know is not queried again before the next read of `follow`. At most UNKNOWN_MAX
+      names are remembered: senders of wrong names cost the ledger nothing. So a stream that is created after such a
+      query is found after two reads.
 
     `read_all` and `read_one` block, and are called in threads.
     """
@@ -46,14 +47,14 @@ class Streams:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ledger")
         self._known: dict[str, StreamSpec] = {}
         self._looking: dict[str, asyncio.Task[StreamSpec]] = {}
-        """The lookups under way, by name: senders that ask for the same stream share one."""
+        """The running look-ups by name: senders that look up the same stream share one."""
         self._unknown: set[str] = set()
-        """Names that the ledger did not know, since `follow` last looked."""
+        """Names that the ledger didn't know, since the last read of `follow`."""
         self._is_reached = True
 
     @classmethod
     def of(cls, ledger: StreamReader, *, every_s: float) -> Streams:
-        """The streams of this ledger."""
+        """Return the streams of this ledger."""
         return cls(
             _reader_of_all(ledger),
             lambda name: StreamSpec.from_document(ledger.stream(name).document),
@@ -61,10 +62,11 @@ class Streams:
         )
 
     async def follow(self, on_read: Callable[[list[StreamSpec]], None] = lambda _: None) -> None:
-        """Read all streams now and every few seconds, and hand them to `on_read` each time, until cancelled.
+        """Read all streams now and every few seconds, and pass them to `on_read` each time, until cancelled.
 
-        `on_read` must cost little when nothing has changed. It may use each call to try again what failed, as opening a
-        port that is taken. While the ledger is away it is not called. An exception that it raises ends the following.
+        `on_read` must cost little if nothing has changed. It may use each call to retry failed work, for example
+        opening a port that is in use. It isn't called while the ledger is unavailable. An exception that it raises ends
+        the following.
         """
         while True:
             self._unknown.clear()
@@ -81,7 +83,7 @@ class Streams:
             await asyncio.sleep(self._every_s)
 
     async def find(self, name: str) -> StreamSpec:
-        """Raises NotFound, and LedgerUnavailable when the ledger does not answer and the stream was never seen."""
+        """Raises NotFound, and LedgerUnavailable if the ledger doesn't answer and the stream isn't known yet."""
         known = self._known.get(name)
         if known is not None:
             return known
@@ -96,7 +98,7 @@ class Streams:
                 )
             looking = self._looking[name] = asyncio.create_task(self._look_up(name))
             looking.add_done_callback(lambda _: self._looking.pop(name))
-        return await asyncio.shield(looking)  # a sender that leaves does not take the answer from the others
+        return await asyncio.shield(looking)  # a sender that disconnects doesn't cancel the look-up of the others
 
     async def _look_up(self, name: str) -> StreamSpec:
         try:
@@ -110,13 +112,15 @@ class Streams:
         return await asyncio.get_running_loop().run_in_executor(self._threads, read)
 
     def close(self) -> None:
-        """Ask the ledger nothing more."""
+        """Stop querying the ledger."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _reader_of_all(ledger: StreamReader) -> Callable[[], list[StreamSpec]]:
-    """Return a function that reads every stream whose document this version understands. A document that has not changed
-    gives the same object again."""
+    """Return a function that reads every stream whose document this version understands.
+
+    For an unchanged document it returns the same object again.
+    """
     parsed: dict[str, tuple[dict[str, Any], StreamSpec]] = {}
 
     def read_all() -> list[StreamSpec]:

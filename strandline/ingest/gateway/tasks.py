@@ -1,4 +1,4 @@
-"""Tasks that run beside the event loop's callbacks, kept until they are done."""
+"""Tasks that run in parallel to the event loop's callbacks, kept until they are done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """Holds its tasks: asyncio itself has weak references only, and a task could be collected before it is done."""
+    """Holds its tasks: asyncio itself has weak references only, so a task could be collected before it is done."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -20,7 +20,7 @@ class Tasks:
         return task
 
     async def settle(self, timeout_s: float | None = None) -> set[asyncio.Task[None]]:
-        """Wait until all are done; return those that are not when the time is up."""
+        """Wait until all are done. Return the tasks that aren't done at the timeout."""
         if not self._tasks:
             return set()
         _, late = await asyncio.wait(self._tasks, timeout=timeout_s)

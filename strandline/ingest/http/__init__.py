@@ -1,1 +1,1 @@
-"""The HTTP gateway: takes the records of a request's body."""
+"""The HTTP gateway: accepts records in the bodies of requests."""

@@ -16,7 +16,7 @@ from strandline.ingest.http.request_headers import EventHead
 
 
 class BodyForm(NamedTuple):
-    """How the records are arranged in a request body."""
+    """Arrangement of the records in a request body."""
 
     form: Form
     event: EventHead | None = None
@@ -29,7 +29,7 @@ class Dialect(ABC):
     """One dialect of HTTP. Without state; one instance serves all requests."""
 
     dropped_after: ClassVar[tuple[int, ...]] = ()
-    """Temporary statuses after which these clients drop what they sent. They get 503 instead."""
+    """Temporary statuses after which these clients drop their records. They get 503 instead."""
 
     methods: ClassVar[tuple[bytes, ...]] = (b"POST",)
     """Methods of requests that append records."""
@@ -51,7 +51,7 @@ class Dialect(ABC):
         """Return the response after all records that aren't in `framed.refused` were confirmed."""
 
     def refused(self, request: Request, refusal: Refusal) -> Answer:
-        """Return the response to a refused request. Its status makes the clients resend whatever a retry can help."""
+        """Return the response to a refused request. Its status makes the clients resend if a retry can help."""
         if refusal.status in self.dropped_after:
             refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
         return self.refusal_answer(request, refusal)
@@ -62,7 +62,7 @@ class Dialect(ABC):
 
 
 class Target(NamedTuple):
-    """Where a request appends records, and in which dialect."""
+    """Stream and dialect of a request that appends records."""
 
     stream: str
     dialect: Dialect

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HttpEntry(Gateway):
-    """Takes records in the bodies of requests. Its pages are on the same port."""
+    """Accepts records in the bodies of requests. Its health endpoints are on the same port."""
 
     name = "http"
     title = "the HTTP gateway"

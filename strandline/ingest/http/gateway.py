@@ -2,17 +2,20 @@
 
 `python -m strandline.ingest.http.gateway` runs one.
 
-What a sender may rely on:
-- 200 `{"accepted": n}`: all n records are in the log, with the sender's bytes. `"refused"` names the records of a batch
-  that are too large; they are not in the log, and sending them again can't help.
-- Source and id of a CloudEvent become its record's message id, else the `Idempotency-Key` does; in a batch, `KEY/0`, `KEY/1`
-  and so on by the record's place. The log keeps it for its readers. A request that is sent again is appended again.
-- 401: it sent no valid token; 403: its token may not write to the stream.
-- 503 with the code `log_unavailable`, 500, a connection that broke: unknown. Some, none or all of it may be in the log.
-- Anything else: nothing of the request is in the log.
+Contract with senders:
 
-To accept another arrangement of records, add its content type (`framing.FORM_OF_CONTENT_TYPE`). To accept another family of
-clients, with its own paths and responses, add a dialect (`dialect`).
+- 200 `{"accepted": n}`: all n records are in the log, with the sender's bytes. `"refused"` lists the records of a batch
+  that are too large. They are not in the log, and would be refused again.
+- The source and id of a CloudEvent become its record's message id, otherwise the `Idempotency-Key`. In a batch the ids
+  are `KEY/0`, `KEY/1`, and so on, by the record's index. The log keeps the id for its readers. A request that is resent
+  is appended again.
+- 401: it sent no valid token; 403: its token may not write to the stream.
+- 503 with the code `log_unavailable`, 500, or a broken connection: unknown. All, some, or none of its records may be in
+  the log.
+- Any other status: no record of the request is in the log.
+
+To accept another arrangement of records, add its content type (`framing.FORM_OF_CONTENT_TYPE`). To accept another
+family of clients, with its own paths and responses, add a dialect (`dialect`).
 """
 
 from __future__ import annotations
@@ -63,11 +66,12 @@ from strandline.ingest.http.targets import target_of
 logger = structlog.get_logger()
 
 BODY_BYTES_HELD_MAX = 64 * 1024 * 1024
-"""Of all bodies that are arriving or being split into records; over it a request is refused with 429."""
+"""Maximum size in bytes of all bodies that are arriving or being split into records. Further requests are refused with
+429."""
 BODY_BYTES_IN_LOOP_MAX = 256 * 1024
 """A larger body is decompressed and split into records in a thread, so that other requests don't wait for it."""
 BODY_THREADS = 2
-"""So many large bodies at a time; the others wait in the order of their arrival."""
+"""Number of large bodies that are processed in parallel. The others wait in the order of their arrival."""
 STOP_TIMEOUT_BEYOND_CONFIRM_S = 2.0
 _STATUS_OF_ERROR: tuple[tuple[type[StrandlineError], int], ...] = (
     (Unframable, 400),
@@ -84,13 +88,14 @@ _STATUS_OF_ERROR: tuple[tuple[type[StrandlineError], int], ...] = (
     (TokensUnavailable, 503),
     (FunctionUnusable, 503),
 )
-"""The first class that fits counts: LogAway and SpoolFull are kinds of LogBusy, which is a kind of LogUnavailable."""
+"""The first class that matches is used: LogAway and SpoolFull are kinds of LogBusy, which is a kind of LogUnavailable.
+"""
 _BEFORE_ALL = (LedgerUnavailable, TokensUnavailable, FunctionUnusable, Unauthenticated, Forbidden)
-"""What is raised before anything of a request is persisted."""
+"""Errors that are raised before any record of a request is persisted."""
 
 
 class HttpGateway:
-    """The application behind the server's connections, for one event loop."""
+    """The application of the HTTP server, for one event loop."""
 
     def __init__(self, resources: GatewayResources, *, body_bytes_max: int) -> None:
         self._resources = resources
@@ -108,7 +113,7 @@ class HttpGateway:
         self._metrics = _Metrics(resources, self.room)
 
     def admit(self, request: Request) -> None:
-        """Refuse what can be refused before a byte of the body is read. Raises Refusal."""
+        """Refuse a request that can be refused before its body is read. Raises Refusal."""
         target = target_of(request.url)
         if target is None:
             self._pages.admit(request)
@@ -119,7 +124,7 @@ class HttpGateway:
             request.head = read_record_head(request, target.dialect, self.room.body_bytes_max)
 
     async def answer(self, request: Request) -> Answer:
-        """The answer to a request that is whole, or was refused before that."""
+        """Return the answer to a request that is complete, or was refused before that."""
         target = target_of(request.url)
         if target is None:
             return await self._pages.answer(request)
@@ -127,7 +132,7 @@ class HttpGateway:
             framed, spec = await self._append(target, request)
         except Refusal as error:
             refusal = error
-        except Exception as error:  # the edge: one request must not take the others with it
+        except Exception as error:  # the edge: one request must not affect the others
             refusal = _refusal_of(error)
             if refusal.status == 500:
                 logger.error(
@@ -145,19 +150,20 @@ class HttpGateway:
         return answer
 
     def note_disconnected(self, request: Request) -> None:
-        """The sender left before its request was whole: nothing of it is in the log."""
+        """The sender disconnected before its request was complete: nothing of it is in the log."""
         if target_of(request.url) is not None:
             self._metrics.requests.labels("disconnected").inc()
 
     async def _append(self, target: Target, request: Request) -> tuple[Framed, StreamSpec]:
-        """Append the records of one request, and return them with their stream. Those that the result has as accepted are all
+        """Append the records of one request. Return them with their stream. All accepted records of the result are
         confirmed.
 
-        1. Stop if the head, or a bound on the body, has refused the request already, or if its sender may not write to the
-           stream.
+        1. Stop if the head or a limit of the body has refused the request already, or if its sender may not write to
+           the stream.
         2. Find the stream.
-        3. Decompress the body and split it into records, which keep the sender's bytes; leave out those that are too large.
-        4. Append them and wait for Kafka's confirmation. A sender that leaves meanwhile changes nothing.
+        3. Decompress the body and split it into records, which keep the sender's bytes. Leave out records that are too
+           large.
+        4. Append them and wait for Kafka's confirmation. A sender that disconnects in the meantime changes nothing.
 
         Raises Refusal, and the errors in `_STATUS_OF_ERROR`.
         """
@@ -194,10 +200,13 @@ class HttpGateway:
         return framed, appender.spec
 
     async def _frame(self, body: bytes, head: RecordHead, spec: StreamSpec) -> Framed:
-        """Decompress and split small bodies on the event loop, large ones in a thread. Raises Refusal, Unframable, TooLarge."""
+        """Decompress and split small bodies on the event loop, large bodies in a thread.
+
+        Raises Refusal, Unframable, and TooLarge.
+        """
         coding, body_bytes_max = head.coding, self.room.body_bytes_max
         if coding is not None and len(body) <= BODY_BYTES_IN_LOOP_MAX:
-            with contextlib.suppress(TooLarge):  # then it is large once it is decompressed
+            with contextlib.suppress(TooLarge):  # then it is large after decompression
                 body, coding = decompress(body, coding, min(body_bytes_max, BODY_BYTES_IN_LOOP_MAX)), None
         is_small = coding is None and len(body) <= BODY_BYTES_IN_LOOP_MAX
 
@@ -219,7 +228,10 @@ class HttpGateway:
 
 
 def _message_ids(head: RecordHead, framed: Framed) -> tuple[bytes | None, Sequence[Headers] | None]:
-    """The message id of all records, or headers with that of each: what a CloudEvent says of itself goes before the key."""
+    """Return the message id of all records, or headers with the id of each.
+
+    A CloudEvent's own id takes precedence over the key.
+    """
     if head.event is not None and head.event.identity is not None:
         return head.event.identity, None
     if framed.identities is None and (head.message_id is None or not framed.is_batch):
@@ -242,7 +254,7 @@ def _refusal_of(error: Exception) -> Refusal:
 
 
 class _Metrics:
-    """What only the HTTP gateway counts."""
+    """Metrics that only the HTTP gateway has."""
 
     def __init__(self, resources: GatewayResources, room: BodyRoom) -> None:
         registry = resources.metrics.registry
@@ -284,9 +296,9 @@ def _show_connections(resources: GatewayResources, server: HttpServer) -> None:
 
 
 async def serve(settings: Settings) -> None:
-    """Run a gateway until SIGTERM or SIGINT: then stop accepting, answer the requests that have begun, return.
+    """Run a gateway until SIGTERM or SIGINT. Then stop accepting, answer the running requests, and return.
 
-    Raises StackError when the port is taken, and what opening the ledger raises. Kafka may come later.
+    Raises StackError if the port is in use, and the errors of opening the ledger. Kafka may start later.
     """
     host, port = settings.http_host, settings.http_port
     tls = server_tls(

@@ -1,8 +1,9 @@
-"""InfluxDB's write requests: `POST /api/v2/write?bucket=STREAM` and, of InfluxDB 1, `POST /write?db=STREAM`.
+"""InfluxDB's write requests: `POST /api/v2/write?bucket=STREAM`, and `POST /write?db=STREAM` of InfluxDB 1.
 
-Telegraf's outputs.influxdb_v2 and other clients of InfluxDB work with it unchanged. A line is a record, and keeps its bytes; the
-query, which may say the `precision` of its timestamps, goes to the log with it. 204 means what 200 means elsewhere: all is in the
-log. The forms of the answers are those of InfluxDB's API, version 2, with `error` for clients of version 1.
+Telegraf's outputs.influxdb_v2 and other clients of InfluxDB work unchanged. A line is a record, and keeps its bytes.
+The query, which may contain the `precision` of the timestamps, is stored in the log with it. The status 204 has the
+meaning of 200 elsewhere: all records are in the log. The answers have the form of InfluxDB's API, version 2, with
+`error` for clients of version 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the head of a request says about the records in its body: their form, how the body is compressed, the message id."""
+"""The head of a request with records: their form, the compression of the body, and the message id."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from strandline.ingest.http.request_headers import EventHead, hold_others
 
 MESSAGE_ID_BYTES_MAX = 255
 QUERY_BYTES_MAX = 2_000
-"""It goes to each record's headers."""
+"""Maximum size in bytes of a URL's query, which is added to the headers of each record."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordHead:
     form: Form
     coding: ContentCoding | None
-    """How the body is compressed; None: not at all."""
+    """Compression of the body. None if it isn't compressed."""
     message_id: bytes | None
-    """The `Idempotency-Key`."""
+    """Value of `Idempotency-Key`. None if it is missing."""
     query: bytes
-    """What stands behind the path of the URL, with its mark; empty if nothing does. It may hold fields of the records."""
+    """Query of the URL with its question mark, or empty. It may contain fields of the records."""
     event: EventHead | None = None
-    """Of a CloudEvent in binary mode."""
+    """Attributes of a CloudEvent in binary mode. None for other requests."""
 
 
 def read_record_head(request: Request, dialect: Dialect, body_bytes_max: int) -> RecordHead:
-    """Raises Refusal for what can be refused before the body is read."""
+    """Return the head. Raises Refusal for a request that can be refused before its body is read."""
     if request.method not in dialect.methods:
         raise method_not_allowed(request, "POST")
     headers = request.headers
@@ -57,12 +57,12 @@ def _coding_of(content_encoding: bytes) -> ContentCoding | None:
         return ContentCoding(name.removeprefix("x-"))
     except ValueError as error:
         known = ", ".join(coding.value for coding in ContentCoding)
-        detail = f"a body with content-encoding {name} can't be read; send it plain or as one of {known}"
+        detail = f"a body with content-encoding {name} can't be read; send it uncompressed, or compressed as {known}"
         raise Refusal(415, "unsupported_media_type", detail, ((b"accept-encoding", known.encode()),)) from error
 
 
 def _message_id_of(idempotency_key: bytes) -> bytes:
-    """The key without the quotes that draft-ietf-httpapi-idempotency-key-header puts around it."""
+    """Return the key without the quotes that draft-ietf-httpapi-idempotency-key-header requires around it."""
     key = idempotency_key.strip()
     if len(key) > 1 and key[:1] == key[-1:] == b'"':
         key = key[1:-1]

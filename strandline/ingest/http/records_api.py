@@ -1,4 +1,7 @@
-"""Strandline's own dialect: `POST /v1/streams/STREAM/records` with a content type that says how the records are arranged."""
+"""Strandline's own dialect:
+
+`POST /v1/streams/STREAM/records`, with a content type that selects the arrangement of the records.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ def target_of(url: bytes) -> Target | None:
 
 
 def stream_between(path: str, ending: str) -> str | None:
-    """Return STREAM if the path is `/v1/streams/STREAM` and this ending, else None."""
+    """Return STREAM if the path is `/v1/streams/STREAM` with this ending, else None."""
     stream = path[len(PATH_BEFORE) : -len(ending)]
     is_stream = path.startswith(PATH_BEFORE) and path.endswith(ending) and stream and "/" not in stream
     return stream if is_stream else None
@@ -61,16 +64,16 @@ def _body_form_of(content_type: bytes) -> BodyForm:
             415,
             "unsupported_media_type",
             f"content-type {media_type} can't be accepted here; send application/json (an object or an array), "
-            "application/x-ndjson (one record a line), application/octet-stream (one record), or another type of the table in "
+            "application/x-ndjson (one record per line), application/octet-stream (one record), or another type of the table in "
             "docs/http-ingest.md",
         )
     charset = parameters.lower().partition("charset=")[2].partition(";")[0].strip(' "')
     if charset not in ("", "utf-8", "utf8", "us-ascii"):
-        raise Refusal(415, "unsupported_media_type", f"text in {charset} can't be taken here; send it in UTF-8")
+        raise Refusal(415, "unsupported_media_type", f"text in {charset} can't be accepted here; send it in UTF-8")
     return BodyForm(form)
 
 
 def _form_of_package(media_type: str) -> Form | None:
-    """Return how a body with the content type of the format of a package contains records. None if no package has it."""
+    """Return the form of bodies with the content type of a package's format. None if no package has it."""
     form = next((one for one in all_forms() if one.content_type.decode() == media_type), None)
     return None if form is None else Form(form.untyped_body)

@@ -1,6 +1,5 @@
-"""HTTP headers that go to a request's records: attributes of a CloudEvent in binary mode, and what the stream's document
-names.
-"""
+"""HTTP headers that are added to a request's records: attributes of a CloudEvent in binary mode, and headers that the
+stream's document lists."""
 
 from __future__ import annotations
 
@@ -18,31 +17,31 @@ from strandline.ingest.gateway.serving.http_request import Refusal, Request
 
 HEADERS_MAX = 64
 HEADERS_BYTES_MAX = 2_000
-"""Of names and values together: they go to each record of the request."""
+"""Maximum size in bytes of names and values together, because they are added to each record of the request."""
 HEADER_COST_BYTES = 100
-"""What one takes in memory beside its bytes."""
+"""Memory in bytes that a header uses in addition to its bytes."""
 
 
 class EventHead:
-    """What the head says of a CloudEvent in binary mode."""
+    """Attributes of a CloudEvent in binary mode, from the head of a request."""
 
     __slots__ = ("attributes", "content_type", "identity")
 
     def __init__(self, request: Request) -> None:
-        """Raises Refusal when the attributes are too many, one stands there twice or is no text in UTF-8."""
+        """Raises Refusal if there are too many attributes, or if one is repeated or isn't UTF-8."""
         given = [header for header in request.others if header[0].startswith(ATTRIBUTE_MARK)]
         _require_sound(given, "attributes of a CloudEvent")
         self.attributes = tuple(attributes_of(given).items())
         for name, value in self.attributes:
             _require_text(name, value)
-        """As Kafka headers."""
+        """The attributes as Kafka headers."""
         self.identity = identity_of_attributes(dict(self.attributes))
         self.content_type = request.headers.get(b"content-type") or None
-        """Of the event's data."""
+        """Content type of the event's data. None if it is missing."""
 
 
 def is_event(request: Request) -> bool:
-    """Whether the request is a CloudEvent in binary mode: it has an attribute in a header, and its body is no event."""
+    """Return True for a CloudEvent in binary mode: an attribute is in a header, and the body isn't an event itself."""
     if request.headers.get(b"content-type", b"").lower().startswith(EVENT_CONTENT_TYPES):
         return False
     return any(name.startswith(ATTRIBUTE_MARK) for name, _ in request.others)
@@ -54,7 +53,7 @@ def hold_others(request: Request) -> None:
 
 
 def headers_named_by(http: HttpSpec, request: Request) -> tuple[tuple[str, bytes], ...]:
-    """The headers of the request that the stream's document names, as its records get them. Raises Refusal."""
+    """Return the headers of the request that the stream's document lists, as headers of its records. Raises Refusal."""
     wanted = {name.lower().encode() for name in http.headers.values()}
     given = [header for header in request.others if header[0] in wanted and not header[0].startswith(ATTRIBUTE_MARK)]
     _require_sound(given, "headers that become fields")
@@ -62,7 +61,7 @@ def headers_named_by(http: HttpSpec, request: Request) -> tuple[tuple[str, bytes
 
 
 def with_key_of(spec: StreamSpec, headers: tuple[tuple[str, bytes], ...], framed: Framed) -> Framed:
-    """Give records that lack the stream's key the value of the header that the document names for it."""
+    """Set the key of records without one to the value of the header that the document names for it."""
     if spec.key is None or spec.http is None:
         return framed
     key = dict(headers).get(spec.http.record_headers.get(spec.key, ""))
@@ -75,7 +74,7 @@ def _require_text(name: str, value: bytes) -> None:
     try:
         value.decode()
     except UnicodeDecodeError as error:
-        detail = f"the attribute {name} of the CloudEvent is not UTF-8 behind its percent-encoding"
+        detail = f"the attribute {name} of the CloudEvent is not UTF-8 after percent-decoding"
         raise Refusal(400, "bad_request", f"{detail}; nothing of the request was persisted: encode it again") from error
 
 

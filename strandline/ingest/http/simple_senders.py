@@ -1,7 +1,7 @@
 """Requests of devices that can't be configured: forms, queries, and bodies without a content type.
 
-A stream's document accepts each of them by name (`http: {accept: [form, query, untyped]}`). A form or a query becomes one record,
-a JSON object with its parameters as strings, because its bytes alone are no record of any format.
+A stream's document accepts each of them by name (`http: {accept: [form, query, untyped]}`). A form or a query becomes
+one record, a JSON object with its parameters as strings, because its bytes alone are no record of any format.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _ACCEPTED_AS = {Form.FORM: "form", Form.QUERY: "query", Form.UNTYPED: "untyped"}
 
 
 def plain_form(head: RecordHead, body: bytes, spec: StreamSpec) -> tuple[bytes, Form]:
-    """Return the body and its form as other requests have them: a form or a query as a JSON object. Raises Refusal if the stream
-    doesn't accept such a request, and Unframable if nothing is in it."""
+    """Return the body and its form as other requests have them: a form or a query becomes a JSON object.
+
+    Raises Refusal if the stream doesn't accept such a request, and Unframable if it contains nothing.
+    """
     if head.form not in _ACCEPTED_AS:
         return body, head.form
     query = head.query.removeprefix(b"?")
@@ -39,13 +41,15 @@ def plain_form(head: RecordHead, body: bytes, spec: StreamSpec) -> tuple[bytes, 
 
 
 def has_query_as_record(head: RecordHead, body: bytes) -> bool:
-    """Return True if the record is made of the query, which isn't stored with it again."""
+    """Return True if the record is made from the query, which then isn't stored with it again."""
     return head.form is Form.QUERY or (head.form in _ACCEPTED_AS and not body.strip(_BLANKS))
 
 
 def json_of_parameters(text: bytes) -> bytes:
-    """Return a JSON object of the parameters of a form or a query. Values are strings; a parameter that occurs several times is
-    an array of them. Raises Unframable."""
+    """Return a JSON object of the parameters of a form or a query. Raises Unframable.
+
+    Values are strings. A parameter that occurs several times becomes an array of strings.
+    """
     try:
         pairs = parse_qsl(
             text.strip(_BLANKS).decode("latin-1"),

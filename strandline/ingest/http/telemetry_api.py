@@ -1,8 +1,8 @@
-"""Requests with metrics, as OpenTelemetry's exporters and Prometheus send them: each is one record, whole.
+"""Requests with metrics of OpenTelemetry exporters and Prometheus: each request is one record.
 
-`POST /v1/streams/STREAM/otlp/v1/metrics` for a stream with `format: otlp` (an exporter's endpoint is what stands before
-`/v1/metrics` at the end), and `POST /v1/streams/STREAM/prometheus/write` for one with `format: prometheus`. A job makes a row of
-each data point. The answers are what these senders expect.
+`POST /v1/streams/STREAM/otlp/v1/metrics` is for streams with `format: otlp`; the endpoint of an exporter is this URL
+without `/v1/metrics`. `POST /v1/streams/STREAM/prometheus/write` is for streams with `format: prometheus`. A job makes
+a row of each data point. The answers are those that these senders expect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strandline.ingest.http.records_api import stream_between
 _PROTOBUF, _JSON = b"application/x-protobuf", b"application/json"
 _REMOTE_WRITE_2 = b"io.prometheus.write.v2"
 _STATUS_CODES = {400: 3, 404: 5, 413: 8, 415: 3, 429: 8, 503: 14}
-"""HTTP's status -> gRPC's, for the body of an answer to an exporter; others are 2, unknown."""
+"""HTTP status -> gRPC status, for the body of an answer to an exporter. Other statuses become 2, unknown."""
 
 
 class _TelemetryDialect(Dialect):

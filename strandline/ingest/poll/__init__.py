@@ -1,1 +1,1 @@
-"""The polling gateway: asks devices that only answer."""
+"""The polling gateway: requests records from devices that don't send by themselves."""

@@ -1,8 +1,8 @@
-"""Which hosts the polling gateway may ask. Who may register a stream chooses a URL; who runs the gateway says where it may
-lead.
+"""The hosts that the polling gateway may request.
 
-Nothing is asked that `STRANDLINE_POLL_HOSTS` doesn't allow, and the address that was checked is the one that is connected to: a
-name that resolves to something else a moment later changes nothing. Redirects are not followed.
+A user who registers a stream chooses a URL; the operator of the gateway limits where URLs may lead. The gateway
+requests only hosts that `STRANDLINE_POLL_HOSTS` allows, and connects to the address that it has checked: a name that
+resolves to another address a moment later changes nothing. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ _SPECIAL = tuple(
         "198.18.0.0/15",  # benchmarks
         "224.0.0.0/3",  # groups, reserved, broadcast
         "2001::/23",  # protocols, Teredo, ORCHID
-        "2002::/16",  # 6to4: each holds an IPv4 address
+        "2002::/16",  # 6to4: each contains an IPv4 address
     )
 )
 _PUBLIC_IPV6 = ipaddress.ip_network("2000::/3")
-"""Global unicast (RFC 4291). Outside it: this machine, link-local, unique local (metadata of AWS and Google Cloud), groups, and
-NAT64, which holds an IPv4 address."""
+"""Global unicast (RFC 4291). Outside of it: this machine, link-local, unique local (metadata of AWS and Google Cloud),
+groups, and NAT64, which contains an IPv4 address."""
 
 
 class NotAllowed(PermanentError):
-    """The gateway may not ask this host."""
+    """The gateway may not request this host."""
 
     code = "host_not_allowed"
 
 
 class Unresolved(TransientError):
-    """The name has no address at present."""
+    """The name has no address at the moment."""
 
     code = "unreachable"
 
 
 class AllowedHosts:
-    """What an entry allows:
+    """The hosts that a list of entries allows:
 
-    - a network or an address (`10.1.0.0/16`, `127.0.0.1`): every host with an address in it;
-    - a name (`meter.example`) or a name's children (`*.plant.example`): these, if they lead to a public address, or to a private
-      one of IPv4 (RFC 1918). Other addresses are special: services without a login listen there. `localhost` may lead to this
-      machine.
+    - A network or an address (`10.1.0.0/16`, `127.0.0.1`): every host with an address in it.
+    - A name (`meter.example`) or the subdomains of a name (`*.plant.example`): these, if they resolve to a public
+      address or to a private IPv4 address (RFC 1918). Other addresses are special: services without a login listen
+      there. `localhost` may resolve to this machine.
     """
 
     def __init__(self, entries: Sequence[str], setting: str = "STRANDLINE_POLL_HOSTS") -> None:
-        """`setting`: name of the setting with the entries, for errors. Raises ValueError for an entry that is neither."""
+        """`setting`: name of the setting with the entries, for errors. Raises ValueError for an invalid entry."""
         self._setting = setting
         self._networks: list[Network] = []
         self._names: set[str] = set()
@@ -70,11 +70,11 @@ class AllowedHosts:
             except ValueError:
                 name = entry.strip().lower().rstrip(".")
                 if not name.removeprefix("*.") or any(part in name.removeprefix("*.") for part in "/*:@ "):
-                    raise ValueError(f"{entry!r} is no address, network or name of a host") from None
+                    raise ValueError(f"{entry!r} is not an address, a network, or a host name") from None
                 self._names.add(name)
 
     def address_for(self, host: str, addresses: Sequence[str]) -> str:
-        """The first of the host's addresses that may be connected to. Raises NotAllowed."""
+        """Return the first of the host's addresses that may be connected to. Raises NotAllowed."""
         for text in addresses:
             address = ipaddress.ip_address(text.partition("%")[0])
             if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
@@ -87,11 +87,13 @@ class AllowedHosts:
                 return text
         shown = ", ".join(addresses)
         where = host if shown == host else f"{host} ({shown})"
-        raise NotAllowed(f"{where} may not be asked; add the host, or its address, to {self._setting}")
+        raise NotAllowed(f"{where} may not be requested; add the host, or its address, to {self._setting}")
 
     def names(self, host: str) -> bool:
-        """Return True if an entry is this host's name, or contains the address that stands for its name in a URL. Nothing is
-        resolved: who answers for a name must not decide."""
+        """Return True if an entry is this host's name, or contains the address that a URL has instead of a name.
+
+        Names aren't resolved, because a name server must not decide this.
+        """
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
@@ -113,7 +115,7 @@ def _is_special(address: Address) -> bool:
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host. Raises Unresolved."""
+    """Return the addresses of a host. Raises Unresolved."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -1,8 +1,8 @@
-"""One request: sent, answered within bounds of time and size, or one of these errors.
+"""One HTTP request with limits of time and size. It returns the answer, or raises one of these errors:
 
-* AskFailed            the device did not answer as it should; asking again later may help
-  - TooLarge (framing) the answer is larger than a bound
-* NotAllowed           the gateway may not ask this host
+* AskFailed            the device did not answer correctly; a later request may succeed
+  - TooLarge (framing) the answer exceeds a limit
+* NotAllowed           the gateway may not request this host
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strandline.ingest.gateway.framing import TooLarge
 from strandline.ingest.poll.addresses import AllowedHosts, Unresolved, resolve
 
 HEAD_BYTES_MAX = 32 * 1024
-"""Maximum number of bytes of a head, of trailers, and of the extensions of a chunk. What is read at once counts only then."""
+"""Maximum number of bytes of a head, of trailers, and of the extensions of a chunk, counted after each read."""
 HEADERS_MAX = 200
 _READ_BYTES = 64 * 1024
 _SWITCHING_PROTOCOLS = 101
@@ -28,7 +28,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class AskFailed(TransientError):
-    """The device did not answer, or not as HTTP has it."""
+    """The device didn't answer, or its answer isn't valid HTTP."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -37,25 +37,27 @@ class AskFailed(TransientError):
 
 @dataclass
 class Reply:
-    """What came back."""
+    """The answer of a device."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    """By lower-case name; of several the first."""
+    """By lower-case name. If a name is repeated, the first value."""
     body: bytes = b""
 
 
 class BytesRoom:
-    """How much of all answers that are arriving may be held at a time."""
+    """Budget of bytes for all answers that are arriving."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.held = 0
 
     def take(self, count: int) -> None:
-        """Raises AskFailed when there is no room."""
+        """Raises AskFailed if the budget is used up."""
         if self.held + count > self._bytes_max:
-            raise AskFailed("too_busy", f"answers with {self.held} bytes are arriving already; it is asked again later")
+            raise AskFailed(
+                "too_busy", f"answers with {self.held} bytes are arriving already; the request is repeated later"
+            )
         self.held += count
 
     def give_back(self, count: int) -> None:
@@ -68,11 +70,11 @@ class _Reading:
     def __init__(self, room: BytesRoom, body_bytes_max: int) -> None:
         self.reply = Reply()
         self.body = bytearray()
-        """One object, whatever the sizes of the chunks: it takes what is counted in the room."""
+        """One object, whatever the sizes of the chunks: its size is the one that the budget counts."""
         self.is_whole = False
         self.is_in_head = True
         self.parser: httptools.HttpResponseParser | None = None
-        """Set while it reads."""
+        """Set while the answer is read."""
         self._room = room
         self._body_bytes_max = body_bytes_max
         self.failure: Exception | None = None
@@ -99,14 +101,14 @@ class _Reading:
                 raise TooLarge(f"the answer has more than {self._body_bytes_max} bytes")
             self._room.take(len(chunk))
         except (AskFailed, TooLarge) as error:
-            self.failure = error  # the parser would hide it in an error of its own
+            self.failure = error  # the parser would hide it in its own error
             return
         self.body += chunk
 
     def on_message_complete(self) -> None:
         assert self.parser is not None
         if 100 <= self.parser.get_status_code() < 200 and self.parser.get_status_code() != _SWITCHING_PROTOCOLS:
-            self.reply.headers.clear()  # an interim answer: the one that counts follows
+            self.reply.headers.clear()  # an interim answer: the final one follows
             self.is_in_head = True
         else:
             self.is_whole = True
@@ -114,7 +116,7 @@ class _Reading:
 
 @dataclass
 class Asker:
-    """Asks any URL that is allowed. Follows no redirect, keeps no connection and no cookie, uses no proxy."""
+    """Requests any URL that is allowed. Follows no redirect, keeps no connection and no cookie, and uses no proxy."""
 
     allowed: AllowedHosts
     room: BytesRoom
@@ -124,18 +126,19 @@ class Asker:
     async def ask(
         self, url: str, headers: Sequence[tuple[str, str]], timeout_s: float, body: bytes | None = None
     ) -> Reply:
-        """The whole answer, whatever its status. `body`: sent with POST; None for a GET request. Raises AskFailed, NotAllowed and
-        TooLarge.
+        """Return the complete answer, whatever its status.
 
         1. Resolve the name, and check the address.
-        2. Connect to that address; TLS checks the name.
-        3. Send the request, and read the answer until it is whole, within all bounds.
+        2. Connect to that address. TLS checks the name.
+        3. Send the request, and read the answer until it is complete, within all limits.
+
+        Args: body: Sent with POST. None for a GET request. Raises AskFailed, NotAllowed, and TooLarge.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._ask(url, headers, body)
         except TimeoutError as error:
-            raise AskFailed("timeout", f"no whole answer within {timeout_s:g} s") from error
+            raise AskFailed("timeout", f"no complete answer within {timeout_s:g} s") from error
         except Unresolved as error:
             raise AskFailed(error.code, str(error)) from error
         except ssl.SSLError as error:
@@ -186,12 +189,12 @@ class Asker:
         except httptools.HttpParserError as error:
             raise AskFailed("not_http", f"the answer is not HTTP: {error}") from error
         finally:
-            reading.parser = None  # each holds the other, and with it the body
+            reading.parser = None  # each references the other, and with it the body
         reply = reading.reply
         if not reading.is_whole:
             has_length = "content-length" in reply.headers or "transfer-encoding" in reply.headers
             if reading.is_in_head or has_length:
-                raise AskFailed("cut_short", "the connection ended before the answer was whole")
+                raise AskFailed("cut_short", "the connection ended before the answer was complete")
         reply.status = parser.get_status_code()
         reply.body = bytes(reading.body)
         return reply

@@ -1,10 +1,10 @@
-"""The polling gateway: asks the URLs that the streams' documents name, and persists each answer as any gateway does.
+"""The polling gateway: requests the URLs in the streams' documents, and persists each answer like every gateway.
 
-`python -m strandline.ingest.poll.gateway` runs one. The streams' documents say what to ask:
-`poll: {url: "http://10.0.0.5/status", every: 30s}`.
+`python -m strandline.ingest.poll.gateway` runs one. The streams' documents contain the URLs: `poll: {url:
+"http://10.0.0.5/status", every: 30s}`.
 
-A device that only answers can't be asked again for what it said, so an answer that Kafka can't confirm goes to the spool. A
-device that knows ETags or times of change sends each state once; of another one, each answer is a record.
+A device can't be requested to repeat an earlier answer, so an answer that Kafka can't confirm goes to the spool. If a
+device supports ETags or times of change, each state is stored once; otherwise each answer is a record.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from strandline.ingest.poll.validators import Validators, name_of
 logger = structlog.get_logger()
 
 BYTES_HELD_MAX = 64 * 1024 * 1024
-"""Of all answers that are arriving."""
+"""Maximum size in bytes of all answers that are arriving."""
 SAVE_EVERY_S = 1.0
 VALIDATORS_FILE = "validators.json"
 
 
 class Secrets(NamedSecrets):
-    """The values that requests need and documents don't contain."""
+    """Values that requests need and that documents don't contain."""
 
     def __init__(self, settings: PollSettings) -> None:
         super().__init__(
@@ -45,7 +45,7 @@ class Secrets(NamedSecrets):
 
 
 class PollGateway:
-    """All URLs that the process asks."""
+    """All URLs that the process polls."""
 
     def __init__(self, settings: PollSettings, resources: GatewayResources) -> None:
         self._resources = resources
@@ -53,7 +53,7 @@ class PollGateway:
         registry = resources.metrics.registry
         self._requests = Counter(
             "strandline_poll_requests",
-            "Requests to polled URLs, by what came of them",
+            "Requests to polled URLs, by outcome",
             ["stream", "outcome"],
             registry=registry,
         )
@@ -74,11 +74,11 @@ class PollGateway:
         """By stream."""
         self._ending: set[asyncio.Task[None]] = set()
         self._unsaved_reason = ""
-        """Why the last validators could not be saved, as it was logged."""
+        """Logged reason why the last validators could not be saved. Empty if they were saved."""
         resources.metrics.refresh_by(self._show_failing)
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
-        """Begin and end to ask as the streams' documents say."""
+        """Begin and end polling as the streams' documents require."""
         wanted = {spec.stream: spec for spec in streams if spec.poll}
         for name in [name for name, spec in self._specs.items() if wanted.get(name) != spec]:
             self._end(name)
@@ -88,13 +88,13 @@ class PollGateway:
         self._validators.keep_only([name_of(name, poll) for name, spec in wanted.items() for poll in spec.poll or ()])
 
     async def save_validators(self) -> None:
-        """Write what has changed, again and again. Until cancelled."""
+        """Write changed validators repeatedly, until cancelled."""
         while True:
             await asyncio.sleep(SAVE_EVERY_S)
             await self._save()
 
     async def close(self) -> None:
-        """Ask no more; return when all that was answered is confirmed or refused."""
+        """Stop polling, and return when all answers are confirmed or refused."""
         for name in list(self._specs):
             self._end(name)
         if self._ending:
@@ -103,14 +103,14 @@ class PollGateway:
         self._validators.close()
 
     async def _save(self) -> None:
-        """What can't be saved is tried again at the next call; a reason is logged once."""
+        """Save the validators. If that fails, the next call tries again; a reason is logged once."""
         try:
             await self._validators.save()
-        except Exception as error:  # the edge of the saving task: nobody would see that it has ended
+        except Exception as error:  # the edge of the saving task: otherwise its end would not be noticed
             if repr(error) != self._unsaved_reason:
                 self._unsaved_reason = repr(error)
                 logger.exception(
-                    "the ETags of polled URLs can't be kept", action="validators_not_kept", reason=repr(error)
+                    "the ETags of polled URLs can't be saved", action="validators_not_kept", reason=repr(error)
                 )
         else:
             self._unsaved_reason = ""
@@ -140,9 +140,10 @@ class PollGateway:
 
 
 async def serve(settings: PollSettings) -> None:
-    """Run a gateway until SIGTERM or SIGINT: then ask no more, confirm what was answered, return.
+    """Run a gateway until SIGTERM or SIGINT. Then stop polling, confirm the received answers, and return.
 
-    Raises StackError when the port of the health pages is taken, and what opening the ledger raises. Kafka may come later.
+    Raises StackError if the port of the health endpoints is in use, and the errors of opening the ledger. Kafka may
+    start later.
     """
     opening = open_resources(settings, GATEWAY, settings.poll_confirm_timeout_s)
     async with opening as resources, serve_health_pages(settings, GATEWAY, resources):

@@ -1,4 +1,4 @@
-"""One URL that is asked again and again, and the stream that its answers go to."""
+"""One URL that is polled periodically, and the stream that receives its answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ETAG_SHOWN_MAX = 200
 
 @dataclass(frozen=True)
 class PollingTools:
-    """What all URLs share."""
+    """Objects that all URLs share."""
 
     asker: Asker
     validators: Validators
@@ -49,26 +49,26 @@ class PollingTools:
 
 
 class PolledUrl:
-    """Asks until it is stopped. Nothing that was answered is given up: `stop` waits for what is being appended."""
+    """Polls until it is stopped. No answer is given up: `stop` waits for the running append."""
 
     def __init__(self, poll: PollSpec, appender: StreamAppender, tools: PollingTools) -> None:
         self.poll = poll
         self.appender = appender
         self.failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self._tools = tools
         self._name = name_of(appender.spec.stream, poll)
-        """By which its validators are known."""
+        """Name under which its validators are stored."""
         self._every_s = poll.every / 1000
         self._phase_s = phase_s(poll.url, self._every_s)
         self._is_appending = False
         self._is_stopping = False
         self._reported = ""
-        """The code of the failure that was logged last, while it lasts."""
+        """Code of the last logged failure. Empty after a success."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Ask no more, and return when what was answered is confirmed or refused."""
+        """Stop polling, and return when the received answers are confirmed or refused."""
         self._is_stopping = True
         if not self._is_appending:
             self._task.cancel()
@@ -86,12 +86,12 @@ class PolledUrl:
                 wait = wait_s(self._tools.clock_s(), self._every_s, self._phase_s)
 
     async def ask_once(self) -> float | None:
-        """One request and what becomes of its answer; returns how long the device asked to be left alone.
+        """Poll once. Return the seconds that the device requests as a pause, or None.
 
-        1. Ask, for what is new if the device can tell.
-        2. Nothing new, nothing at all, or no good answer: count it, and log the first of several failures.
-        3. Append the records of the answer, from the spool while Kafka is away, and wait for the confirmation.
-        4. Only then note the answer's ETag, so that what was not persisted is sent again.
+        1. Send the request, conditionally if the device supports it.
+        2. If the answer is unchanged, empty, missing, or an error, count it. Log the first of several failures.
+        3. Append the records of the answer, by the spool while Kafka is away, and wait for the confirmation.
+        4. Only then store the answer's ETag, so that an answer that was not persisted is sent again.
         """
         retry_after_s = None
         try:
@@ -105,7 +105,7 @@ class PolledUrl:
         except NOT_CONFIRMED as error:  # the appender has counted it
             self._note_failure("not_persisted", str(error))
             return retry_after_s
-        except Exception as error:  # the edge: one URL must not take the others with it
+        except Exception as error:  # the edge: one URL must not affect the others
             logger.error("polling failed", action="poll_error", stream=self.appender.spec.stream, exc_info=error)
             self._note_failure("internal", repr(error))
             return retry_after_s
@@ -116,7 +116,7 @@ class PolledUrl:
         return None
 
     async def _take(self, reply: Reply) -> str:
-        """Persist an answer; return what kind it was. Raises AskFailed, TooLarge and NOT_CONFIRMED."""
+        """Persist an answer. Return its kind. Raises AskFailed, TooLarge, and NOT_CONFIRMED."""
         if reply.status == 304:
             return "not_modified"
         if not 200 <= reply.status < 300:
@@ -155,7 +155,10 @@ class PolledUrl:
             self._is_appending = False
 
     def _framed(self, body: bytes) -> Framed:
-        """Raises TooLarge. What can't be split is one record: the device won't answer so again, and the bytes are kept."""
+        """Split an answer. Raises TooLarge.
+
+        An answer that can't be split is one record: the device won't repeat it, and its bytes are kept.
+        """
         spec, record_bytes_max = self.appender.spec, self.appender.record_bytes_max
         try:
             return frame(body, _FORMS[self.poll.framing], spec.key, record_bytes_max, spec.framing)
@@ -163,7 +166,10 @@ class PolledUrl:
             return frame(body, Form.WHOLE, spec.key, record_bytes_max)
 
     def _message_ids(self, reply: Reply, framed: Framed) -> list[tuple[tuple[str, bytes], ...]] | None:
-        """What was answered with an ETag is known by it, so that a reader can tell when it is there twice."""
+        """Return message ids with the answer's ETag, so that a reader can recognize duplicates.
+
+        None if it has no ETag.
+        """
         etag = reply.headers.get("etag", "")[:_ETAG_SHOWN_MAX].encode("latin-1", "replace")
         if not etag:
             return None
@@ -175,12 +181,15 @@ class PolledUrl:
 
     @property
     def source(self) -> bytes:
-        """The URL without its query, which may hold a secret."""
+        """The URL without its query, which may contain a secret."""
         parts = urlsplit(self.poll.url)
         return f"poll:{parts.scheme}://{parts.netloc}{parts.path}".encode()
 
     def _headers(self) -> list[tuple[str, str]]:
-        """Raises InvalidSettings if a secret is missing, or must not be sent to the URL."""
+        """Return the headers of a request.
+
+        Raises InvalidSettings if a secret is missing, or must not be sent to the URL.
+        """
         own = {"Accept": "*/*", "User-Agent": "strandline"}
         given = {
             name: self._tools.secret(value.secret, self.poll.url) if isinstance(value, SecretSpec) else value
@@ -196,14 +205,14 @@ class PolledUrl:
         self._tools.count(self.appender.spec.stream, code)
         if self._reported != code:
             self._reported = code
-            logger.warning("a polled URL gave no records", action="poll_failed", reason=message, **self._named())
+            logger.warning("a polled URL returned no records", action="poll_failed", reason=message, **self._named())
 
     def _named(self) -> dict[str, str]:
         return {"stream": self.appender.spec.stream, "url": self.source.decode().removeprefix("poll:")}
 
 
 def _plain(reply: Reply, bytes_max: int) -> bytes:
-    """The body without its content coding. Raises AskFailed and TooLarge."""
+    """Return the decompressed body. Raises AskFailed and TooLarge."""
     name = reply.headers.get("content-encoding", "").lower().removeprefix("x-")
     if name in ("", "identity"):
         return reply.body
@@ -211,15 +220,17 @@ def _plain(reply: Reply, bytes_max: int) -> bytes:
         return decompress(reply.body, ContentCoding(name), bytes_max)
     except ValueError as error:
         raise AskFailed(
-            "not_http", f"the answer has the content-encoding {name[:40]!r}, which was not asked for"
+            "not_http", f"the answer has the content-encoding {name[:40]!r}, which was not requested"
         ) from error
     except Unframable as error:
         raise AskFailed("not_http", str(error)) from error
 
 
 def _retry_after_s(reply: Reply, now_s: float) -> float | None:
-    """How long the device asks to be left alone, in seconds or until a date. The date is compared with that of the answer, if it
-    has one: the clock of a device may be wrong."""
+    """Return the pause in seconds that the device requests, or None.
+
+    A date is compared with the date of the answer, if it has one, because the clock of a device may be wrong.
+    """
     text = reply.headers.get("retry-after", "")
     if text.isascii() and text.isdigit() and len(text) < 10:
         return float(text)
@@ -228,7 +239,7 @@ def _retry_after_s(reply: Reply, now_s: float) -> float | None:
 
 
 def _seconds_of(date: str) -> float | None:
-    """A date of HTTP as seconds since 1970; None for what is none."""
+    """Return an HTTP date as seconds since 1970. None if it isn't a date."""
     try:
         found = parsedate_to_datetime(date)
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()

@@ -25,29 +25,38 @@ class NamedSecrets:
         hosts: Mapping[str, Sequence[str]],
         settings_prefix: str,
     ) -> None:
-        """`directory`: contains a file for each secret that isn't in `values`. `hosts`: name of a secret -> hosts that it may be
-        sent to. `settings_prefix`: prefix of the settings that errors name, as `STRANDLINE_POLL`."""
+        """Args:
+        - directory: Contains a file for each secret that isn't in `values`.
+        - hosts: Name of a secret -> hosts that it may be sent to.
+        - settings_prefix: Prefix of the settings in errors, for example `STRANDLINE_POLL`.
+        """
         self._directory = directory
         self._values = values
         self._hosts = {name: AllowedHosts(entries) for name, entries in hosts.items()}
         self._prefix = settings_prefix
 
     def value_for(self, name: str, url: str) -> str:
-        """Return the secret for a request to this URL. Raises InvalidSettings, which doesn't contain the secret, if it must not
-        be sent there: each secret is bound to its hosts, and isn't sent by plain HTTP, except to this machine."""
+        """Return the secret for a request to this URL. Raises InvalidSettings if it must not be sent there.
+
+        Each secret is bound to its hosts, and isn't sent by plain HTTP, except to this machine. The error doesn't
+        contain the secret.
+        """
         host = urlsplit(url).hostname or ""
         if not takes_secrets(url):
-            raise InvalidSettings(f"secret {name}: the URL of {host} is of http; change it to https in the document")
+            raise InvalidSettings(f"secret {name}: the URL of {host} uses http; change it to https in the document")
         hosts = self._hosts.get(name)
         if hosts is None or not hosts.names(host):
             raise InvalidSettings(
                 f"secret {name}: it must not be sent to {host}; to allow that, add the host to "
-                f'{self._prefix}_SECRET_HOSTS, as {{"{name}": ["{host}"]}}'
+                f'{self._prefix}_SECRET_HOSTS, for example {{"{name}": ["{host}"]}}'
             )
         return self.value(name)
 
     def value(self, name: str) -> str:
-        """Return the secret. Raises InvalidSettings, which doesn't show the value, if there is none or it can't be a header."""
+        """Return the secret.
+
+        Raises InvalidSettings, which doesn't show the value, if it doesn't exist or can't be a header.
+        """
         if name in self._values:
             value = self._values[name].get_secret_value()
         elif self._directory is not None:
@@ -63,5 +72,7 @@ class NamedSecrets:
                 f"there is no secret {name}; put it into a file of that name in {self._prefix}_SECRETS_DIR"
             )
         if not value or not value.isascii() or not value.isprintable():
-            raise InvalidSettings(f"the secret {name} is empty, or holds what no header can; write it again")
+            raise InvalidSettings(
+                f"the secret {name} is empty, or contains characters that a header can't; write it again"
+            )
         return value

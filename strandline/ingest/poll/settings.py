@@ -11,7 +11,7 @@ from strandline.ingest.poll.addresses import AllowedHosts
 
 
 class PollSettings(Settings):
-    """The settings, and what only the polling gateway needs to know."""
+    """The common settings, and those of the polling gateway."""
 
     poll_hosts: tuple[str, ...] = ()
     """JSON list of hosts that the polling gateway can request: networks, addresses, names, `*.NAME`. No other host is

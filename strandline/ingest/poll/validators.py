@@ -1,8 +1,8 @@
-"""What is known of each polled URL's last answer that is in the log: so that a device that knows ETags or times of change sends
-only what is new, also after a restart.
+"""Validators (ETag, time of change) of each polled URL's last answer in the log.
 
-Noted only after the answer is confirmed. The file is written at most once a second and at the end; a gateway that is killed in
-between has the last answers of that second sent again, and appends them again, with the same message id.
+With them a device that supports them sends only new states, also after a restart. A validator is stored only after the
+answer is confirmed. The file is written at most once a second and at the end. If a gateway is killed in between, the
+answers of that second are sent and appended again, with the same message ids.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from strandline.core.streams.entrances import PollSpec
 from strandline.ingest.append.worker_thread import WorkerThread
 
 VALUE_BYTES_MAX = 1_000
-"""A longer validator is not kept: it goes into a header of each request."""
+"""Maximum length of a stored validator in bytes: it is added to a header of each request."""
 
 
 def name_of(stream: str, poll: PollSpec) -> str:
-    """By which a stream's polled URL is known here. Of two streams that ask the same URL each is sent every state, and so is one
-    that asks with other headers than before (secrets count by their names).
+    """Return the name under which the validators of a stream's polled URL are stored.
 
-    Hashed: a URL may hold what is no one's business.
+    Two streams with the same URL, or a URL with changed headers, have different names, so each receives every state.
+    Secrets count by their names. The name is a hash, because a URL may contain private data.
     """
     asked = [stream, poll.model_dump(mode="json", include={"url", "headers"})]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 class Validators:
-    """Kept in a file of this process, by `name_of`; for one event loop. `close` it. A file that can't be read is begun anew: it
-    only saves requests."""
+    """Validators by `name_of`, stored in a file of this process, for one event loop. `close` it.
+
+    A file that can't be read is replaced: the validators only save requests.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +53,7 @@ class Validators:
             self._known = {}
 
     def request_headers(self, name: str) -> list[tuple[str, str]]:
-        """The headers that ask for nothing but what is new."""
+        """Return the headers that request only new states."""
         known = self._known.get(name, {})
         return [
             (asking, known[header])
@@ -60,7 +62,7 @@ class Validators:
         ]
 
     def note(self, name: str, headers: dict[str, str]) -> None:
-        """The answer with these headers is in the log."""
+        """Store the validators of an answer that is in the log."""
         found = {
             str(header): headers[header]
             for header in ("etag", "last-modified")
@@ -71,13 +73,13 @@ class Validators:
             self._is_changed = True
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Forget what is asked no longer."""
+        """Delete the validators of URLs that are no longer polled."""
         if gone := self._known.keys() - set(names):
             self._known = {name: known for name, known in self._known.items() if name not in gone}
             self._is_changed = True
 
     async def save(self) -> None:
-        """Write what has changed, replacing the file whole. Raises OSError when it can't; the next call tries again."""
+        """Replace the file if validators have changed. Raises OSError if that fails; the next call tries again."""
         async with self._saving:
             if not self._is_changed:
                 return

@@ -1,21 +1,26 @@
-"""One HTTP/1.1 connection of a gateway: what arrives is parsed within limits, and answered in the order of the requests.
+"""One HTTP/1.1 connection of a gateway: it parses requests within limits, and answers them in order.
 
-httptools (llhttp) parses. There is no framework above it, for two reasons: a framework would cost more than all else that
-is done for a single record, and none limits how slowly a request may arrive.
+httptools (llhttp) parses. There is no framework above it, for two reasons. A framework would cost more than all other
+work for a single record. And no framework limits how slowly a request may arrive.
 
-    waiting: no request is complete                   under way: requests are being answered
-      between two requests     idle, KEEP_ALIVE_S       reading pauses while more than one is here
-      in a request's head      HEAD_TIMEOUT_S           a sender that leaves changes nothing
-      in its body              BODY_TIMEOUT_S           a sender that does not read its answers: WRITE_TIMEOUT_S
-           |                                               |
-           +--- complete, or refused before that --------->+
-           +<-- all answered ------------------------------+
-                                                           +--> lingering: refused in its body, LINGER_S; then closed
+States:
+
+- *waiting*: no request is complete. A deadline applies: KEEP_ALIVE_S between two requests, HEAD_TIMEOUT_S in a head, and
+  BODY_TIMEOUT_S in a body.
+- *under way*: requests are being answered. Reading pauses while more than one request is here. A sender that disconnects
+  changes nothing. A sender that doesn't read its answers is cut after WRITE_TIMEOUT_S.
+- *lingering*: a request was refused before its body was complete. The connection is closed after LINGER_S.
+
+A complete or refused request moves a waiting connection to under way. When all requests are answered, it waits again or
+lingers.
 
 Invariants:
-- A connection is in `waiting` or in `under_way` of its server, never in both. `waiting` is ordered by the time of entering it.
-- A request gives its room back once: when it was split into records, when it was refused, or when its sender left.
-- What the parser keeps of an unfinished head or trailer is bounded, and the room counts it.
+
+- A connection is in `waiting` or in `under_way` of its server, never in both. `waiting` is ordered by the time of
+  entering it.
+- A request releases its bytes once: when it was split into records, when it was refused, or when its sender
+  disconnected.
+- The bytes of an unfinished head or trailer that the parser keeps are bounded, and count in the budget.
 """
 
 from __future__ import annotations
@@ -41,28 +46,29 @@ from strandline.ingest.gateway.serving.http_request import (
 logger = structlog.get_logger()
 
 HEAD_TIMEOUT_S = 10.0
-"""A head that is not complete by then is refused with 408."""
+"""Seconds after which an incomplete head is refused with 408."""
 BODY_TIMEOUT_S = 30.0
-"""A body that is not complete by then is refused with 408."""
+"""Seconds after which an incomplete body is refused with 408."""
 KEEP_ALIVE_S = 75.0
-"""How long an idle connection stays open."""
+"""Seconds that an idle connection stays open."""
 WRITE_TIMEOUT_S = 30.0
-"""How long a sender may leave its answers unread once the socket's buffer is full."""
+"""Seconds that a sender may leave its answers unread once the socket's buffer is full."""
 LINGER_S = 5.0
-"""How long the rest of a refused body is read and dropped, so that its sender gets to read the answer."""
+"""Seconds for which the remaining refused body is read and dropped, so that its sender can read the answer."""
 HEAD_BYTES_MAX = 32 * 1024
-"""Of a head, of trailers, and of what stands between two chunks; one slice more may arrive before it is noticed."""
+"""Maximum size in bytes of a head, of trailers, and of the bytes between two chunks. Up to _SLICE_BYTES more may arrive
+before the limit is checked."""
 TARGET_BYTES_MAX = 4 * 1024
 PIPELINED_MAX = 32
-"""So many requests of a connection may wait for their answers."""
+"""Maximum number of requests of a connection that may wait for their answers."""
 _SLICE_BYTES = 16 * 1024
-"""Parsed at once: the most that the parser may keep before it is counted."""
+"""Bytes that are parsed at a time: the most that the parser may keep before it is counted."""
 _NEVER_S = float("inf")
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
 class Application(Protocol):
-    """What answers the requests."""
+    """Application that answers the requests."""
 
     room: BodyRoom
 
@@ -70,14 +76,14 @@ class Application(Protocol):
         """Called when the head is complete. Raises Refusal to answer without reading the body."""
 
     async def answer(self, request: Request) -> Answer:
-        """Called when the request is complete or refused. Never raises; gives the body's room back."""
+        """Called when the request is complete or refused. Never raises, and releases the bytes of the body."""
 
     def note_disconnected(self, request: Request) -> None:
-        """Called when the sender left before its request was complete."""
+        """Called when the sender disconnected before its request was complete."""
 
 
 class Server(Protocol):
-    """What a connection knows of its server."""
+    """Interface of the server that a connection uses."""
 
     application: Application
     loop: asyncio.AbstractEventLoop
@@ -91,11 +97,11 @@ class Server(Protocol):
         """Add a new connection."""
 
     def leave(self, connection: HttpConnection) -> None:
-        """Forget one that was closed."""
+        """Remove a connection that was closed."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection; see the drawing above."""
+    """One connection. See the states above."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -104,23 +110,23 @@ class HttpConnection(asyncio.Protocol):
         self._request: Request | None = None
         """The request that is arriving."""
         self._queue: deque[Request] = deque()
-        """The requests that wait behind the one that is being answered."""
+        """Requests that wait for the one that is being answered."""
         self._answering: asyncio.Task[None] | None = None
         self._framing_bytes = 0
-        """Bytes that came since a head, a piece of a body or a request last ended."""
+        """Bytes received since a head, a piece of a body, or a request last ended."""
         self._is_in_head = False
         self._body_head: bytes | None = None
-        """What a head with `Upgrade` says about the body; see `_ignore_upgrade`."""
+        """A head without `Upgrade` that describes the body. None if no upgrade was requested. See `_ignore_upgrade`."""
         self._is_last = False
-        """The present request is the last one that is answered."""
+        """True if the current request is the last one that is answered."""
         self._is_lingering = False
         self._is_deaf = False
-        """What still arrives is dropped, and not parsed."""
+        """True if received bytes are dropped and not parsed."""
         self._can_write: asyncio.Event | None = None
-        """Cleared while the socket's buffer is full; None until it was full once."""
+        """Cleared while the socket's buffer is full. None until it was full once."""
         self.deadline_s = server.now_s + HEAD_TIMEOUT_S
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -131,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
         self._server.enter(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Requests that wait in the queue are dropped; the one that is being answered goes on."""
+        """Drop the requests in the queue. The request that is being answered continues."""
         self._server.leave(self)
         if self._can_write is not None:
             self._can_write.set()
@@ -160,7 +166,7 @@ class HttpConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._body_head is None:
-                self._is_last = True  # CONNECT: answer it; what follows may be another protocol
+                self._is_last = True  # CONNECT: answer it; the following bytes may be another protocol
             else:
                 self._ignore_upgrade(self._body_head, data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError:
@@ -173,9 +179,9 @@ class HttpConnection(asyncio.Protocol):
             self._bound_framing(len(data))
 
     def _bound_framing(self, bytes_new: int) -> None:
-        """Count what the parser keeps of an unfinished head or trailer, and refuse too much of it."""
+        """Count the bytes of an unfinished head or trailer that the parser keeps, and refuse too many."""
         if self._framing_bytes > HEAD_BYTES_MAX:
-            detail = f"the head or the trailers have more than {HEAD_BYTES_MAX} bytes; send less in them"
+            detail = f"the head or the trailers have more than {HEAD_BYTES_MAX} bytes; send fewer or shorter headers"
             self._refuse(Refusal(431, "too_large", detail), is_deaf=True)
         elif self.arriving is not None:
             try:
@@ -184,9 +190,10 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(refusal, is_deaf=True)
 
     def _ignore_upgrade(self, body_head: bytes, rest: bytes | memoryview) -> None:
-        """Go on with HTTP/1.1, as a server may when it is asked for another protocol: Java's HttpClient asks for h2c first.
+        """Continue with HTTP/1.1, as a server may if a client requests another protocol: Java's HttpClient requests h2c
+        first.
 
-        llhttp reads no body behind such a head, so a new parser reads it behind a head that asks for nothing.
+        llhttp reads no body after such a head, so a new parser reads it after a head without `Upgrade`.
         """
         self._parser = httptools.HttpRequestParser(self)
         self._body_head = None
@@ -201,7 +208,7 @@ class HttpConnection(asyncio.Protocol):
         if self._can_write is not None:
             self._can_write.set()
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         if self._request is None and not self._is_deaf:  # else it is the head that `_ignore_upgrade` made
@@ -214,11 +221,11 @@ class HttpConnection(asyncio.Protocol):
             self._request.url += url
             if len(self._request.url) > TARGET_BYTES_MAX:
                 self._request.url = b"/"
-                detail = f"the target has more than {TARGET_BYTES_MAX} bytes; send less in it"
+                detail = f"the target has more than {TARGET_BYTES_MAX} bytes; send a shorter URL"
                 self._refuse(Refusal(414, "too_large", detail), is_deaf=True)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Trailers come here, too; they are ignored."""
+        """Store a header that is needed. Trailers are ignored."""
         request = self._request
         if request is None or not self._is_in_head:
             return
@@ -292,7 +299,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def arriving(self) -> Request | None:
-        """The request that is not whole yet and was not refused."""
+        """The request that is neither complete nor refused. None if there is none."""
         return None if self._request is None or self._request.is_enough else self._request
 
     @property
@@ -300,13 +307,13 @@ class HttpConnection(asyncio.Protocol):
         return 0 if self.arriving is None else self.arriving.bytes_held
 
     def refuse_slow(self) -> None:
-        """Refuse the arriving request, because its room is needed, and others arrive faster."""
+        """Refuse the arriving request, because its bytes are needed, and others arrive faster."""
         assert self.arriving is not None
         self.arriving.let_go()
-        self._refuse(RoomFull("the gateway holds as much as it may, and other requests arrive faster"), is_deaf=True)
+        self._refuse(RoomFull("the gateway buffers as much as it may, and other requests arrive faster"), is_deaf=True)
 
     def _refuse(self, refusal: Refusal, is_deaf: bool = False) -> None:
-        """Answer the arriving request without waiting for the rest of it, which is parsed if it is not `is_deaf`."""
+        """Answer the arriving request without waiting for the remaining bytes. If `is_deaf`, they aren't parsed."""
         self._is_deaf = self._is_deaf or is_deaf
         if self._is_lingering or self._transport.is_closing():
             return
@@ -332,12 +339,12 @@ class HttpConnection(asyncio.Protocol):
         self._transport.pause_reading()
 
     async def _answer(self, request: Request) -> None:
-        """Answer a request and those in the queue behind it.
+        """Answer a request, then the requests in the queue.
 
         1. Get the answer from the application, however long that takes.
         2. Send it, and wait while the socket's buffer is full.
-        3. Go on with the next request. If there is none, wait for one; close if this was the last; if the rest of a refused
-           body is still to come, read it for a while and drop it.
+        3. Continue with the next request. If there is none, wait for one. If this was the last request, close. If a
+           refused body is still arriving, read and drop it for LINGER_S.
         """
         while True:
             self.deadline_s = _NEVER_S
@@ -362,7 +369,7 @@ class HttpConnection(asyncio.Protocol):
         self._server.waiting[self] = None
         self._transport.resume_reading()
         if not request.is_whole:
-            # Closing at once would reset the connection, and the sender would not see the answer.
+            # Closing immediately would reset the connection, and the sender would not see the answer.
             self._is_lingering = True
             self.deadline_s = self._server.now_s + LINGER_S
         elif self._request is None:
@@ -372,7 +379,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _encode(self, answer: Answer, is_last: bool, is_head: bool) -> bytes:
         own = b"".join(b"%s: %s\r\n" % header for header in answer.headers) if answer.headers else b""
-        if answer.status != HTTPStatus.NO_CONTENT:  # RFC 9110 allows it no length
+        if answer.status != HTTPStatus.NO_CONTENT:  # RFC 9110 allows no length here
             own = b"content-type: %s\r\ncontent-length: %d\r\n%s" % (answer.content_type, len(answer.body), own)
         return b"%s%s%s%s\r\n%s" % (
             _STATUS_LINES[answer.status],
@@ -385,7 +392,10 @@ class HttpConnection(asyncio.Protocol):
     # Ending a connection
 
     def end_wait(self) -> None:
-        """The deadline has passed. It may belong to a request that arrives while another one is being answered."""
+        """End a wait whose deadline has passed.
+
+        It may belong to a request that arrives while another one is being answered.
+        """
         is_being_answered = self._answering is not None and (self._can_write is None or self._can_write.is_set())
         if is_being_answered:
             return
@@ -402,5 +412,5 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def cut(self) -> None:
-        """Abort the connection; the request that is being answered goes on."""
+        """Abort the connection. The request that is being answered continues."""
         self._transport.abort()

@@ -1,4 +1,4 @@
-"""One HTTP request to a gateway and its answer: the body within its limits, and refusals as problem documents."""
+"""One HTTP request to a gateway, its body within limits, its answer, and refusals as problem documents."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from strandline.core.problem import PROBLEM_MEDIA_TYPE, problem_document
 
 RETRY_AFTER_S = (1, 2, 3)
-"""One of them at random, so that senders that were refused together don't come again together."""
+"""Values of `Retry-After`. One is chosen at random, so that senders refused together don't return together."""
 SMALL_REQUEST_BYTES = 256 * 1024
-"""What a request may hold before it counts as large."""
+"""Maximum number of buffered bytes of a small request."""
 _JSON = b"application/json"
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -33,7 +33,7 @@ class Refusal(Exception):
 
 
 class Answer(NamedTuple):
-    """What is sent back; the connection adds its own headers."""
+    """Response to a request. The connection adds its own headers."""
 
     status: int
     body: bytes
@@ -42,16 +42,16 @@ class Answer(NamedTuple):
 
 
 class RoomFull(Refusal):
-    """So much is arriving that no more can be held."""
+    """The budget for arriving bytes is used up."""
 
     def __init__(self, why: str) -> None:
         super().__init__(429, "too_busy", f"{why}; nothing of this request was persisted: send it again a little later")
 
 
 class BodyRoom:
-    """Limits one body, and the sum of what is held of all requests that are arriving or being split into records.
+    """Limits one body, and the sum of the buffered bytes of all requests that are arriving or being split into records.
 
-    A part of the room is for small requests only, so that large bodies that wait for a thread never keep them out.
+    A part of the budget is for small requests only, so that large bodies that wait for a thread never block them.
     """
 
     def __init__(self, *, body_bytes_max: int, bytes_held_max: int) -> None:
@@ -62,10 +62,10 @@ class BodyRoom:
         )  # while no other is held, any body fits
         self.bytes_held = 0
         self.make_room: Callable[[], None] = lambda: None
-        """Called when the room is full; gives back what the slowest requests hold. The server sets it."""
+        """Called when the budget is used up. Releases the bytes of the slowest requests. The server sets it."""
 
     def take(self, request: Request, count: int) -> None:
-        """Raises RoomFull when there is no room."""
+        """Reserve bytes. Raises RoomFull if they don't fit."""
         is_small = request.bytes_held + count <= SMALL_REQUEST_BYTES
         limit = self.bytes_held_max if is_small else self._large_bytes_held_max
         if self.bytes_held + count > limit:
@@ -75,34 +75,34 @@ class BodyRoom:
         self.bytes_held += count
 
     def give_back(self, count: int) -> None:
-        """So many bytes are no longer held."""
+        """Release this many bytes."""
         self.bytes_held -= count
 
 
 class Request:
-    """A request on its way through the gateway; the connection fills it."""
+    """A request on its way through the gateway. The connection fills it."""
 
     method = b""
     url = b""
     is_whole = False
-    """The last byte of the body has arrived."""
+    """True if the last byte of the body has arrived."""
     is_enough = False
-    """It can be answered: it is complete, or was refused before that."""
+    """True if the request can be answered: it is complete, or was refused before that."""
     refusal: Refusal | None = None
     body_bytes = 0
-    """How much of the body has arrived."""
+    """Number of bytes of the body that have arrived."""
     bytes_held = 0
-    """What the room counts: the body, and what arrived of a head, of trailers or between chunks while they were unfinished."""
+    """Bytes that count in the budget: the body, and the received bytes of unfinished heads, trailers, or chunk ends."""
     held_before = held_last = 0
     """`bytes_held` one and two seconds ago, or less."""
     is_admitted = False
-    """Its sender has proven that it may do this."""
+    """True if the sender has proven its right to this request."""
     head: object = None
-    """What the application's `admit` read in the head, for its `answer`."""
+    """Data that the application's `admit` read from the head, for its `answer`."""
 
     def __init__(self, source: bytes, room: BodyRoom) -> None:
         self.source = source
-        """Protocol and peer, as the records' headers hold it."""
+        """Protocol and peer, as in the headers of the records."""
         self.headers: dict[bytes, bytes] = {}
         """The headers in WANTED_HEADERS, by lower-case name."""
         self.others: list[tuple[bytes, bytes]] = []
@@ -116,16 +116,16 @@ class Request:
 
     @property
     def expects_continue(self) -> bool:
-        """The sender waits for `100 Continue` before it sends the body."""
+        """True if the sender waits for `100 Continue` before it sends the body."""
         return self.headers.get(b"expect", b"").lower() == b"100-continue"
 
     @property
     def pace(self) -> int:
-        """How many bytes have come in the last one or two seconds."""
+        """Number of bytes that arrived in the last one or two seconds."""
         return self.bytes_held - self.held_before
 
     def note_pace(self) -> None:
-        """To be called once a second."""
+        """Update `pace`. Call it once a second."""
         self.held_before, self.held_last = self.held_last, self.bytes_held
 
     def add(self, chunk: bytes) -> None:
@@ -138,22 +138,22 @@ class Request:
             self._body = chunk
         elif isinstance(self._body, bytearray):
             self._body += chunk
-        else:  # in one piece: a list of many small ones would cost a multiple of their bytes
+        else:  # one bytearray: a list of many small pieces would use a multiple of their bytes
             self._body = bytearray(self._body) + chunk
 
     def hold(self, count: int) -> None:
-        """Count bytes that have to be kept. Raises RoomFull."""
+        """Count bytes that must be kept. Raises RoomFull."""
         self._room.take(self, count)
         self.bytes_held += count
 
     def body(self) -> bytes:
-        """The body as it was sent."""
+        """Return the body as it was sent."""
         if isinstance(self._body, bytearray):
             self._body = bytes(self._body)
         return self._body
 
     def let_go(self) -> None:
-        """Drop the body, which is needed no longer, and give its room back."""
+        """Drop the body when it is no longer needed, and release its bytes."""
         if self.bytes_held:
             self._room.give_back(self.bytes_held)
             self.bytes_held = self.body_bytes = 0
@@ -169,7 +169,7 @@ WANTED_HEADERS = {
     )
     for spelling in (name, name.title())
 }  # fmt: skip
-"""The headers that a gateway reads, in the two spellings that nearly all senders use -> their lower-case name."""
+"""Headers that a gateway reads, in the two spellings that nearly all senders use -> their lower-case name."""
 PASSED_OVER_HEADERS = frozenset(
     spelling
     for name in (
@@ -178,12 +178,12 @@ PASSED_OVER_HEADERS = frozenset(
     )
     for spelling in (name, name.title())
 )  # fmt: skip
-"""What is never kept: no stream may take it into its records. In the two usual spellings."""
+"""Headers that are never kept, in the two usual spellings: no stream may add them to its records."""
 
 
 @lru_cache(maxsize=1_000)
 def path_of(url: bytes) -> str:
-    """The path of a request's target, decoded; a proxy may send a whole URL."""
+    """Return the decoded path of a request's target. A proxy may send a complete URL."""
     target = url.decode("latin-1")
     if not target.startswith("/"):
         target = "/" + target.partition("://")[2].partition("/")[2]
@@ -191,13 +191,13 @@ def path_of(url: bytes) -> str:
 
 
 def problem(refusal: Refusal, path: str) -> Answer:
-    """The refusal as a problem document."""
+    """Return the refusal as a problem document."""
     document = problem_document(refusal.status, refusal.code, refusal.detail, path)
     return Answer(refusal.status, json.dumps(document).encode(), PROBLEM_MEDIA_TYPE.encode(), headers_of(refusal))
 
 
 def headers_of(refusal: Refusal) -> Headers:
-    """The headers of the refusal's answer, beside those that every answer has."""
+    """Return the headers of the refusal's answer, in addition to the headers of every answer."""
     if refusal.status not in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS):
         return refusal.headers
     return (*refusal.headers, (b"retry-after", b"%d" % random.choice(RETRY_AFTER_S)))  # noqa: S311  # spreads the load, guards nothing
@@ -210,5 +210,5 @@ def body_too_large(body_bytes_max: int) -> Refusal:
 
 def method_not_allowed(request: Request, *allowed: str) -> Refusal:
     method = request.method.decode("latin-1")
-    detail = f"{request.path} takes {' and '.join(allowed)}, not {method}"
+    detail = f"{request.path} accepts {' and '.join(allowed)}, not {method}"
     return Refusal(405, "method_not_allowed", detail, ((b"allow", ", ".join(allowed).encode()),))

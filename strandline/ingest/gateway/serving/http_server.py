@@ -1,4 +1,4 @@
-"""The HTTP/1.1 server of the gateways: its connections (http_connection.py), their number, their time and their memory.
+"""The HTTP/1.1 server of the gateways: it limits the number, time, and memory of its connections (http_connection.py).
 
 The server reads the clock once a second. So a limit may be exceeded by a second, and a request needs no timer.
 """
@@ -20,7 +20,8 @@ logger = structlog.get_logger()
 BACKLOG = 2_048
 _SWEEP_S = 1.0
 _ROOM_PARTS = 16
-"""When the room is full, at least one part of so many is made free at a time: looking for the slowest takes a while."""
+"""When the budget is used up, at least this fraction (one part of _ROOM_PARTS) is released, because finding the slowest
+requests takes time."""
 
 
 class HttpServer:
@@ -45,7 +46,7 @@ class HttpServer:
         )
 
     async def stop(self, timeout_s: float) -> None:
-        """Accept no more connections, and return when the requests that have begun are answered or the time is up."""
+        """Accept no more connections, and return when the running requests are answered or the time is up."""
         self.is_stopping = True
         self._server.close()
         for connection in list(self.waiting):
@@ -64,7 +65,7 @@ class HttpServer:
         return len(self.waiting) + len(self.under_way)
 
     def enter(self, connection: HttpConnection) -> None:
-        """Add a new connection. Over the limit, abort the one that has waited longest."""
+        """Add a new connection. Over the limit, abort the connection that has waited longest."""
         self.waiting[connection] = None
         if self.connections > self._connections_max:
             self.connections_evicted += 1
@@ -93,7 +94,10 @@ class HttpServer:
                 connection.end_wait()
 
     def make_room(self) -> None:
-        """Of the source that holds most, refuse the slowest requests: large ones first. What is whole stays."""
+        """Refuse the slowest requests of the source that buffers the most bytes, large requests first.
+
+        Complete requests stay.
+        """
         arriving: dict[bytes, list[HttpConnection]] = {}
         for connection in (*self.waiting, *self.under_way):
             if connection.bytes_arriving:

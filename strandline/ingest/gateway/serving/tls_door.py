@@ -1,11 +1,11 @@
-"""TLS before a protocol: a handshake has a deadline, only so many are under way at once, and changed certificates are taken.
+"""TLS before a protocol: handshakes have a deadline and a maximum number, and changed certificates are used.
 
-A connection becomes the protocol's when its handshake is over; the protocol's own limits begin then. Of the handshakes that are
-under way the oldest is dropped for a new one over the limit: so silent connections keep nobody out.
+A connection is passed to the protocol when its handshake is complete; the protocol's own limits begin then. Over the
+maximum, a new handshake replaces the oldest one: so silent connections can't block other clients.
 
-A session is resumed only under the certificate that it began with, and never at a listener that requests client certificates:
-there each connection has its certificate checked. An open connection ends within CHECK_S after its client's certificate expires,
-or after a CA was removed from the file of CAs.
+A session is resumed only under the certificate that it began with, and never at a listener that requests client
+certificates: there each connection has its certificate checked. An open connection ends within CHECK_S after its
+client's certificate expires, or after a CA was removed from the file of CAs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from strandline.core.settings import stamp_of
 logger = structlog.get_logger()
 
 HANDSHAKE_TIMEOUT_S = 10.0
-"""From the connection to the end of its handshake."""
+"""Seconds from the connection to the end of its handshake."""
 HANDSHAKES_MAX = 500
-"""Under way at once, at one door."""
+"""Maximum number of concurrent handshakes of one listener."""
 
 RETRY_S = 1.0
-"""How soon new files that could not be used are tried again while they stay as they were."""
+"""Seconds until new files that couldn't be used are tried again, if they don't change before."""
 
 CHECK_S = 1.0
 """Seconds between two checks of the clients that are connected with a certificate."""
@@ -60,17 +60,20 @@ class ServerTls:
         setting: str,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`client_ca`: with it only clients pass whose certificate it vouches for. `setting`: what its settings' names
-        begin with, as STRANDLINE_HTTP_TLS. Raises InvalidSettings for files that can't be used."""
+        """Load the certificate. Raises InvalidSettings if a file can't be used.
+
+        Args: client_ca: If set, only clients with a certificate that it signed are accepted. setting: Prefix of the
+        settings' names, for example STRANDLINE_HTTP_TLS.
+        """
         self._files = [path for path in (certificate, key, client_ca) if path is not None]
         self._certificate, self._key, self._client_ca, self._setting = certificate, key, client_ca, setting
         self._clock_s = clock_s
         self._stamps = self._stamps_now()
         self._stamps_refused: Stamps = []
         self._retry_s = 0.0
-        """When files of the refused stamps are tried again."""
+        """Time at which refused files are tried again."""
         self._reason = ""
-        """Why the new files can't be used, as it was logged."""
+        """Logged reason why the new files can't be used."""
         self.client_cas: WeakKeyDictionary[ssl.SSLContext, frozenset[bytes]] = WeakKeyDictionary()
         """Context -> client CAs that it trusts, in PEM."""
         self._context = self._load()
@@ -83,9 +86,12 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """Context to begin a handshake with. OpenSSL keeps ticket keys and sessions in this context, so it is replaced together
-        with the certificate. If clients have certificates, it is replaced for each handshake, so no session outlives its
-        connection: Python can't turn off the cache of session ids."""
+        """Context to begin a handshake with.
+
+        OpenSSL keeps ticket keys and sessions in this context, so it is replaced together with the certificate. If
+        clients have certificates, it is replaced for each handshake, so no session outlives its connection: Python
+        can't turn off the cache of session ids.
+        """
         present = self.present()
         if self.checks_clients:
             return self._bare()
@@ -94,7 +100,7 @@ class ServerTls:
         return self._listening
 
     def _bare(self) -> ssl.SSLContext:
-        """Return a context without a certificate: each handshake takes the current one."""
+        """Return a context without a certificate: each handshake uses the current one."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.options, context.minimum_version = self._context.options, self._context.minimum_version
         context.verify_mode = self._context.verify_mode
@@ -107,7 +113,7 @@ class ServerTls:
         connection.context = self.present()
 
     def present(self) -> ssl.SSLContext:
-        """What a handshake that begins now is made with."""
+        """Return the context for a handshake that begins now."""
         stamps = self._stamps_now()
         is_refused = stamps == self._stamps_refused and self._clock_s() < self._retry_s
         if stamps != self._stamps and not is_refused:
@@ -115,14 +121,14 @@ class ServerTls:
         return self._context
 
     def _take(self, stamps: Stamps) -> None:
-        """Load the files that have these stamps; the context stays if they can't be used. A reason is logged once."""
+        """Load the files that have these stamps. If they can't be used, the context stays. A reason is logged once."""
         try:
             self._context = self._load()
         except InvalidSettings as error:
             self._stamps_refused, self._retry_s = stamps, self._clock_s() + RETRY_S
             if str(error) != self._reason:
                 self._reason = str(error)
-                logger.warning(f"{error}; the one before stays in force", action="certificate_unusable")
+                logger.warning(f"{error}; the previous certificate stays effective", action="certificate_unusable")
         else:
             self._stamps, self._reason = stamps, ""
             logger.info("the certificate has changed", action="certificate_changed", file=str(self._certificate))
@@ -151,7 +157,10 @@ class ServerTls:
 
 
 def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | None, setting: str) -> ServerTls | None:
-    """None where no certificate is set. Raises InvalidSettings, also where one is missing for what else is set."""
+    """Return the certificate, or None if none is set.
+
+    Raises InvalidSettings if other settings need one that is missing.
+    """
     if certificate is not None:
         return ServerTls(certificate, key, client_ca, setting)
     if key is not None or client_ca is not None:
@@ -162,7 +171,7 @@ def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | Non
 
 
 class TlsDoor:
-    """Makes protocols that shake hands first. For one event loop."""
+    """Creates protocols that begin with a TLS handshake. For one event loop."""
 
     def __init__(self, tls: ServerTls, *, handshakes_max: int = HANDSHAKES_MAX) -> None:
         self.tls = tls
@@ -173,7 +182,7 @@ class TlsDoor:
         self._timer: asyncio.TimerHandle | None = None
 
     def before(self, make: Protocols) -> asyncio.Protocol:
-        """The protocol of a connection that has just been accepted. `make`: a new protocol, for one whose handshake is over."""
+        """Return the protocol for an accepted connection. `make` creates the protocol after the handshake."""
         return Handshake(self, make)
 
     def keep_checked(self, transport: asyncio.Transport) -> None:
@@ -209,7 +218,7 @@ class _CheckedClient(NamedTuple):
 
 
 def behind_tls(tls: ServerTls | None, make: Protocols) -> Protocols:
-    """The protocols that a server is to be given: those of `make`, behind a handshake where there is a certificate."""
+    """Return the factory of a server's protocols: `make`, preceded by a TLS handshake if there is a certificate."""
     if tls is None:
         return make
     door = TlsDoor(tls)
@@ -217,10 +226,10 @@ def behind_tls(tls: ServerTls | None, make: Protocols) -> Protocols:
 
 
 class Handshake(asyncio.Protocol):
-    """A connection until its handshake is over.
+    """A connection until its handshake is complete.
 
-    The event loop makes it for a plain connection. Its socket is then given to the loop once more, as one to shake hands on: on a
-    connection that is open already uvloop can't be relied on to begin TLS, since it may have read the first bytes.
+    The event loop creates it for a plain connection. Its socket is then passed to the loop again, for the handshake. On
+    a connection that is already open, uvloop can't be relied on to begin TLS, because it may have read the first bytes.
     """
 
     def __init__(self, door: TlsDoor, make: Protocols) -> None:
@@ -230,7 +239,7 @@ class Handshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         own = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         own.setblocking(False)
-        cast(asyncio.Transport, transport).abort()  # before it reads; the connection lives on in `own`
+        cast(asyncio.Transport, transport).abort()  # before it reads; the connection continues in `own`
         under_way = self._door.under_way
         under_way[self] = None
         if len(under_way) > self._door.handshakes_max:
@@ -238,7 +247,7 @@ class Handshake(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._shake_hands(own))
 
     def drop(self) -> None:
-        """End a handshake that is under way."""
+        """End a running handshake."""
         self._door.under_way.pop(self, None)
         self._task.cancel()
 
@@ -249,7 +258,7 @@ class Handshake(asyncio.Protocol):
             )
             if self._door.tls.checks_clients:
                 self._door.keep_checked(transport)
-        except (OSError, EOFError, asyncio.CancelledError):  # not TLS, a client without a certificate, too slow, gone
+        except (OSError, EOFError, asyncio.CancelledError):  # not TLS, no client certificate, too slow, or disconnected
             own.close()
         finally:
             self._door.under_way.pop(self, None)
