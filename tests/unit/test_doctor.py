@@ -528,8 +528,8 @@ class Broker:
     [
         (b"\x20\x02\x00\x00", None),
         (b"\x20\x02\x00\x05", "refused the connection: Not authorized"),
-        (b"", "gave no answer of MQTT 3.1.1"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "gave no answer of MQTT 3.1.1"),
+        (b"", "did not answer in MQTT 3.1.1"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "did not answer in MQTT 3.1.1"),
     ],
     ids=["accepted", "refused", "hangs up", "not mqtt"],
 )

@@ -282,7 +282,7 @@ def test_the_process_ends_with_what_ended_its_bridge(monkeypatch: pytest.MonkeyP
 def test_a_name_that_no_host_can_have_is_a_broker_that_is_away() -> None:
     options = client_options(MqttBridgeSettings(mqtt_url="mqtt://broker..example"))
     with pytest.raises(
-        BrokerUnavailable, match=r"broker\.\.example:1883 can't be reached: .*; look at STRANDLINE_MQTT_URL"
+        BrokerUnavailable, match=r"broker\.\.example:1883 can't be reached: .*; check STRANDLINE_MQTT_URL"
     ):
         asyncio.run(MqttClient.open(options, lambda *_: None))
 

@@ -242,7 +242,7 @@ class IdempotentWriter:
             self._is_broken = True
             logger.error("a client of Kafka failed", action="client_failed", reason=error.args[0].str())
         finally:
-            # First, so that further turns follow however this one ends.
+            # First, so that other turns follow however this one ends.
             self._serve_in(SERVE_S if self._in_flight.now else SERVE_IDLE_S)
             if self._is_broken:
                 self._replace_clients()

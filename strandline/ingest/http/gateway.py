@@ -66,7 +66,7 @@ from strandline.ingest.http.targets import target_of
 logger = structlog.get_logger()
 
 BODY_BYTES_HELD_MAX = 64 * 1024 * 1024
-"""Maximum size in bytes of all bodies that are arriving or being split into records. Further requests are refused with
+"""Maximum size in bytes of all bodies that are arriving or being split into records. Over it, requests are refused with
 429."""
 BODY_BYTES_IN_LOOP_MAX = 256 * 1024
 """A larger body is decompressed and split into records in a thread, so that other requests don't wait for it."""

@@ -1,1 +1,1 @@
-"""MQTT: a bridge that reads from a broker, and a server to which sensors connect."""
+"""MQTT: a bridge that reads from a broker, and a server for sensors."""

@@ -1,6 +1,7 @@
-"""What the MQTT server keeps of the addresses that clients connect from: their connections, and their wrong passwords.
+"""State of the MQTT server for each client address: its connections, and its wrong passwords.
 
-One address must not use up what all clients share. An IPv6 client owns a whole /64, so that counts as one address.
+A single address must not use up resources that all clients share. An IPv6 client owns a complete /64, so that counts as
+one address.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 KEYS_MAX = 20_000
-"""Addresses, and users at an address, whose wrong passwords are remembered. Over it the one that was wrong longest ago is
-forgotten."""
+"""Maximum number of stored entries with wrong passwords: addresses, and users at an address. Over it the entry with the
+oldest wrong password is removed."""
 FORGOTTEN_S = 600.0
-"""After the last wrong password."""
+"""Seconds after the last wrong password until an entry is ignored."""
 USER_TRIES, ADDRESS_TRIES = 5, 50
-"""Wrong passwords of a user at an address, and of all users there, before the first pause. Many sensors may share an address."""
+"""Number of wrong passwords before the first pause: of a user at an address, and of all users there. Many sensors may
+share an address."""
 PAUSE_S_MAX = 60.0
 _USER_LENGTH_MAX = 64
 C = TypeVar("C")
 
 
 def address_of(peer: str) -> str:
-    """What counts as one address."""
+    """Return the key under which an address is counted."""
     try:
         address = ipaddress.ip_address(peer)
     except ValueError:
@@ -33,19 +35,19 @@ def address_of(peer: str) -> str:
 
 
 class Arrivals(Generic[C]):
-    """The connections of each address, and which of them have sent no CONNECT yet."""
+    """The connections of each address, and those of them that have not sent a CONNECT yet."""
 
     def __init__(self) -> None:
         self._open: dict[str, set[C]] = {}
         self._silent: dict[str, dict[C, None]] = {}
-        """The oldest first."""
+        """Address -> connections without a CONNECT, the oldest first."""
 
     def add(self, address: str, connection: C) -> None:
         self._open.setdefault(address, set()).add(connection)
         self._silent.setdefault(address, {})[connection] = None
 
     def has_spoken(self, address: str, connection: C) -> None:
-        """Its CONNECT is there."""
+        """Note that the connection has sent its CONNECT."""
         silent = self._silent.get(address, {})
         silent.pop(connection, None)
         if not silent:
@@ -62,13 +64,16 @@ class Arrivals(Generic[C]):
         return len(self._open.get(address, ()))
 
     def oldest_silent(self, address: str) -> C | None:
-        """Of this address, the connection that has waited longest without a CONNECT."""
+        """Return the connection of this address that has waited longest without a CONNECT. None if there is none."""
         return next(iter(self._silent.get(address, ())), None)
 
 
 class WrongPasswords:
-    """For how long an address must wait after wrong passwords: twice as long after each. Who asks lets a password that is known
-    to be right pass first, so that nobody's guesses lock out a sensor that was connected before."""
+    """Pauses after wrong passwords, by address and user. Each wrong password doubles the pause.
+
+    The caller accepts a password that was right before without this check, so that guesses of another client can't lock
+    out a sensor.
+    """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
@@ -79,12 +84,12 @@ class WrongPasswords:
         return len(self._wrong)
 
     def wait_s(self, address: str, user: str) -> float:
-        """How long the next password of this user from this address will not be checked; 0: check it."""
+        """Return the seconds until the next password of this user from this address is checked. 0 if it is checked now."""
         now_s = self._clock_s()
         return max(0.0, *(self._wrong.get(key, (0, 0.0, 0.0))[2] - now_s for key in self._keys(address, user)))
 
     def add(self, address: str, user: str) -> None:
-        """One more wrong password."""
+        """Count a wrong password."""
         now_s = self._clock_s()
         for key, tries in zip(self._keys(address, user), (ADDRESS_TRIES, USER_TRIES), strict=True):
             count, last_s, _ = self._wrong.pop(key, (0, now_s, 0.0))
@@ -95,7 +100,7 @@ class WrongPasswords:
             del self._wrong[next(iter(self._wrong))]
 
     def forget(self, address: str, user: str) -> None:
-        """The user's password was right."""
+        """Reset the user's pause after a right password."""
         self._wrong.pop(self._keys(address, user)[1], None)
 
     def _keys(self, address: str, user: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -1,19 +1,20 @@
 """Collects MQTT messages into batches, appends them to the log, and acknowledges them to their clients.
 
-The way of a message:
+The path of a message:
 
 1. `add` puts it into its stream's batch. The messages of one stream that arrive in one turn of the event loop, from all
-   connections, are one append; another one begins where content type or durability differ from the message before.
+   connections, are one append. A new append begins if the content type or the durability changes.
 2. When the append returns, every QoS 1 message of the batch is acknowledged to its client.
-3. On LogBusy nothing was sent. No connection is read, and the batch is tried again for a while, before the stream's later
-   messages.
-4. On LogUnavailable or RecordTooLarge the outcome is unknown. The batch is not sent again, since the first attempt can
-   still arrive: its clients get no PUBACK and send their messages again. QoS 0 messages may be lost, and are counted.
+3. On LogBusy nothing was sent. No connection is read, and the batch is tried again for a while, before the stream's
+   later messages.
+4. On LogUnavailable or RecordTooLarge the outcome is unknown. The batch is not resent, because the first attempt can
+   still arrive. Its clients get no PUBACK and resend their messages. QoS 0 messages may be lost, and are counted.
 
 Invariants:
-- A stream's batches are appended in the order in which they were filled, so a client's messages keep their order. The writer
-  takes none behind one that it has no room for, until we know of that one.
-- Each message counts once as received, and once as confirmed, spooled or refused.
+
+- A stream's batches are appended in the order in which they were filled, so a client's messages keep their order. After
+  the writer refuses a batch, it accepts no later batch of the topic until this module knows of the refusal.
+- Each message counts once as received, and once as confirmed, spooled, or refused.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ from strandline.log.record_key import Record
 logger = structlog.get_logger()
 
 BYTES_WAITING_MAX = 32 * 1024 * 1024
-"""Of all messages that were read and are not confirmed yet. Over it no connection is read until half is confirmed. It is
-below the writer's own limit, so that the writer seldom refuses."""
+"""Maximum size of all messages that were read and are not confirmed yet.
+Over it no connection is read until half is confirmed. It is below the writer's own limit, so that the writer seldom
+refuses.
+"""
 BUSY_RETRY_S = 0.1
 
 
@@ -66,11 +69,11 @@ class _StreamBatch:
 
     def __init__(self, number: int, content_type: bytes, may_spool: bool) -> None:
         self.number = number
-        """Of its stream's batches, in the order in which they were filled."""
+        """Number of the batch in its stream, in the order in which the batches were filled."""
         self.content_type = content_type
         self.may_spool = may_spool
         self.began_s = 0.0
-        """When it was tried first; 0 before that."""
+        """Time of the first attempt. 0 before that."""
         self.records: list[Record] = []
         self.headers_each: list[Headers] = []
         self.waiting: dict[Sender, list[int]] = {}
@@ -86,20 +89,20 @@ class _StreamQueue:
     def __init__(self, stream: str) -> None:
         self.stream = stream
         self.batches: list[_StreamBatch] = []
-        """Not handed to the writer yet; the last one is being filled."""
+        """Batches that are not handed to the writer yet. The last one is being filled."""
         self.held: list[_StreamBatch] = []
-        """The writer had no room for them; nothing of them was sent. In the order in which that was told."""
+        """Batches that the writer refused without sending records, in the order of the refusals."""
         self.filled = 0
-        """How many batches were begun."""
+        """Number of batches that were begun."""
         self.is_blocked = False
-        """The held batches wait for their next try."""
+        """True while the held batches wait for their next attempt."""
 
 
 class Batches:
     """All messages between the connections and the log. For one event loop.
 
-    `set_reading(False)` stops the reading of all connections; `set_reading(True)` resumes it. What waits at a connection that is
-    resumed is added at once, so `set_reading(False)` may be called before `set_reading(True)` returns.
+    `set_reading(False)` stops the reading of all connections; `set_reading(True)` resumes it. Waiting messages of a
+    resumed connection are added immediately, so `set_reading(False)` may be called before `set_reading(True)` returns.
     """
 
     def __init__(
@@ -127,7 +130,10 @@ class Batches:
         self.bytes_waiting = 0
 
     def add(self, sender: Sender | None, publish: Publish, route: Route) -> None:
-        """Queue a message. If it has QoS 1, its sender will get `acknowledge` or `withhold`; None: it has gone, and QoS is 0."""
+        """Queue a message. The sender of a QoS 1 message will get `acknowledge` or `withhold`.
+
+        Args: sender: None if the client has disconnected; then the QoS is 0.
+        """
         batch = self._batch_for(publish, route)
         payload = publish.payload
         batch.records.append((payload, route.find_key(payload)))
@@ -149,17 +155,20 @@ class Batches:
             self._stop_reading()
 
     async def settle(self) -> None:
-        """Return when every message has its outcome. Reading is not resumed any more: nothing may be added meanwhile."""
+        """Return when every message has its outcome.
+
+        Reading isn't resumed any more, and no message may be added in the meantime.
+        """
         self._is_settling = True
         self._flush()
         while self.bytes_waiting:
-            # A batch that waits for its next try has no task.
+            # A batch that waits for its next attempt has no task.
             await asyncio.wait(self._appending, timeout=BUSY_RETRY_S) if self._appending else await asyncio.sleep(
                 BUSY_RETRY_S
             )
 
     def _batch_for(self, publish: Publish, route: Route) -> _StreamBatch:
-        """The stream's last batch, or a new one where it is full or its append would not suit the message."""
+        """Return the stream's last batch, or a new one if that is full or needs another append than the message."""
         properties = publish.properties
         said = properties.content_type if properties else None
         content_type = said.encode() if said else route.content_type
@@ -227,7 +236,7 @@ class Batches:
         self._read_on()
 
     def _block(self, queue: _StreamQueue, batch: _StreamBatch) -> None:
-        """Nothing of the batch was sent: try it again soon, and the rest of its queue after it."""
+        """Try the batch again soon, and then the other batches of its queue: nothing of the batch was sent."""
         queue.held.append(batch)
         if queue.is_blocked:
             return
@@ -237,7 +246,7 @@ class Batches:
         self._loop.call_later(BUSY_RETRY_S, self._unblock, queue)
 
     def _unblock(self, queue: _StreamQueue) -> None:
-        # A batch that is refused at once is told so before one that was refused on its way to the disk just before.
+        # A refusal at the call can arrive earlier than a refusal on the way to the disk of an older batch.
         held = sorted(queue.held, key=lambda batch: batch.number)
         queue.batches, queue.held = held + queue.batches, []
         queue.is_blocked = False

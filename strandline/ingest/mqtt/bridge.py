@@ -1,11 +1,11 @@
-"""The MQTT bridge: takes records from an MQTT broker. `python -m strandline.ingest.mqtt.bridge` runs one.
+"""The MQTT bridge: accepts records from an MQTT broker. `python -m strandline.ingest.mqtt.bridge` runs one.
 
-The streams' documents say which topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. The bridge subscribes with QoS 1, in a
-session that the broker keeps while the bridge is away, and acknowledges a message when its record is confirmed.
+The streams' documents contain the topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. The bridge subscribes with QoS 1, in
+a session that the broker keeps while the bridge is away, and acknowledges a message when its record is confirmed.
 
-The broker acknowledged the sensor before that, so Strandline's promise begins where the broker hands a message over. The
-broker keeps the message until the bridge acknowledges it, and sends it again on the next connection; then the record may
-be in the log twice. docs/mqtt-udp-tcp-ingest.md says which settings of a broker lose messages.
+The broker acknowledges the message to the sensor before that, so Strandline's promise begins when the broker delivers a
+message. The broker keeps the message until the bridge acknowledges it, and resends it on the next connection. Then the
+record may be in the log twice. docs/mqtt-udp-tcp-ingest.md lists the settings of a broker that lose messages.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ logger = structlog.get_logger()
 
 HELD_BYTES_MAX = 32 * 1024 * 1024
 HELD_MESSAGES_MAX = 20_000
-"""Payloads, topics and properties that wait for confirmation; over either limit the connection isn't read. The window of
-messages in flight limits QoS 1 messages anyway."""
+"""Limits of the payloads, topics, and properties that wait for confirmation. Over either limit the connection isn't
+read.
+The window of messages in flight limits QoS 1 messages anyway.
+"""
 RECONNECT_S_MIN, RECONNECT_S_MAX = 0.1, 1.0
 REFUSED_AGAIN_S = 60.0
-"""How soon the broker is asked again for filters that it has refused."""
+"""Seconds until the broker is asked again for filters that it has refused."""
 UNKNOWN_STREAM = "(unknown)"
-"""Stands in the metrics for messages that no stream takes, or that are malformed."""
+"""Stream name in the metrics for messages that match no stream or are malformed."""
 
 
 @dataclass
@@ -68,10 +70,11 @@ class MqttBridge:
     """Keeps a connection to the broker, and appends its messages to the log.
 
     Invariants:
-    - A message is acknowledged on the connection that delivered it, after its record is confirmed or was refused for good,
-      in the order of delivery, as MQTT demands.
-    - When an append fails, nothing more is read. The appends under way are awaited, then the connection is closed; once the
-      log can confirm again, the broker sends again what was not acknowledged.
+
+    - A message is acknowledged on the connection that delivered it, after its record is confirmed or was refused
+      permanently, in the order of delivery, as MQTT requires.
+    - When an append fails, the connection isn't read any more. It is closed when the running appends are done. Once the
+      log can confirm again, the broker resends the messages that were not acknowledged.
     """
 
     def __init__(self, settings: MqttBridgeSettings, resources: GatewayResources) -> None:
@@ -86,13 +89,13 @@ class MqttBridge:
         self._changed = asyncio.Event()
         """Set when the streams have changed."""
         self._is_failing = asyncio.Event()
-        """Set when the connection is to end, as after a failed append: read no more."""
+        """Set when the connection must end, for example after a failed append. It is not read any more."""
         self._subscribed: set[str] = set()
-        """The filters that the broker has granted to the session, as far as this process knows."""
+        """Filters that the broker has granted to the session, as far as this process knows."""
         self._refused: dict[str, str] = {}
-        """Filter -> why the broker refuses it, as it was logged."""
+        """Filter -> logged reason why the broker refuses it."""
         self._was_connected = False
-        """The last attempt to connect succeeded."""
+        """True if the last attempt to connect succeeded."""
         self._turns: deque[_Turn] = deque()
         self._tasks = Tasks()
         self._held_bytes = self._held_messages = 0
@@ -111,7 +114,7 @@ class MqttBridge:
         self._routes = TopicRoutes(specs)
         for topic_filter, stream, other in self._routes.ambiguous:
             logger.warning(
-                "two streams have the same topic filter; only one of them gets its messages",
+                "two streams have the same topic filter; only the first one gets its messages",
                 action="filter_ambiguous", filter=topic_filter, stream=stream, without=other,
             )  # fmt: skip
         self._appenders = {
@@ -120,7 +123,7 @@ class MqttBridge:
         self._changed.set()
 
     async def run(self) -> None:
-        """Connect, again and again, until cancelled; then wait for the appends under way."""
+        """Connect repeatedly, until cancelled. Then wait for the running appends."""
         pause_s, trouble = RECONNECT_S_MIN, ""
         while True:
             try:
@@ -131,7 +134,7 @@ class MqttBridge:
             except TransientError as error:
                 if str(error) != trouble:
                     trouble = str(error)
-                    logger.warning("nothing comes from the MQTT broker", action="broker_lost", reason=trouble)
+                    logger.warning("the MQTT broker is unavailable", action="broker_lost", reason=trouble)
             pause_s = RECONNECT_S_MIN if self._was_connected else min(RECONNECT_S_MAX, pause_s * 2)
             self._was_connected = False
             await asyncio.sleep(pause_s)
@@ -139,10 +142,10 @@ class MqttBridge:
     async def _serve_connection(self) -> None:
         """Serve one connection to the broker until it ends.
 
-        1. Connect, with the session that the broker has kept; its messages arrive at once.
-        2. Subscribe, and again whenever streams have changed, or after a while if the broker has refused a filter.
-        3. End when the connection is lost, an append has failed, or the bridge stops: read no more, wait for the appends
-           under way, acknowledge what is confirmed, close.
+        1. Connect, with the session that the broker has kept. Its messages arrive immediately.
+        2. Subscribe. Repeat this whenever streams have changed, or after a while if the broker has refused a filter.
+        3. End when the connection is lost, an append has failed, or the bridge stops: stop reading, wait for the
+           running appends, acknowledge the confirmed messages, and close.
 
         Raises BrokerUnavailable.
         """
@@ -173,11 +176,10 @@ class MqttBridge:
             connection.close()
 
     async def _subscribe(self, connection: MqttClient) -> set[str]:
-        """Subscribe and unsubscribe until the session has what the streams ask for and the broker grants. Return the streams that
-        have all of their filters. A subscription that exists is not made again: with MQTT 3.1.1 every retained message would
-        come again.
+        """Subscribe and unsubscribe until the session has the streams' filters, as far as the broker grants them.
 
-        What a refused filter would have covered is subscribed by itself.
+        Returns the streams that have all of their filters. An existing subscription isn't repeated: with MQTT 3.1.1
+        every retained message would be sent again. If a refused filter covers others, those are subscribed separately.
         """
         group = self._settings.mqtt_share_group
         prefix = f"$share/{group}/" if group else ""
@@ -220,7 +222,7 @@ class MqttBridge:
         self._open = set(appenders)
 
     def _take(self, connection: MqttClient, messages: list[Message]) -> None:
-        """Begin to append what has arrived in one turn; `_settle` does the rest."""
+        """Begin to append the messages of one turn. `_settle` does the rest."""
         publishes = [message.publish for message in messages]
         size = sum(len(publish.payload) + bytes_beside_payload(publish) for publish in publishes)
         turn = _Turn(connection, messages, size)
@@ -236,7 +238,7 @@ class MqttBridge:
 
         1. Sort the messages by stream.
         2. Append the records of all streams at the same time.
-        3. If an append failed, acknowledge only the messages of the others, and let the connection end.
+        3. If an append failed, acknowledge only the other messages, and let the connection end.
         """
         failed = await self._append_all(turn.messages)
         self._held_bytes -= turn.bytes_held
@@ -253,13 +255,13 @@ class MqttBridge:
             first.connection.ack([message for message in first.messages if message.publish.qos])
 
     async def _append_all(self, messages: list[Message]) -> set[int]:
-        """Append the records of all streams; return which messages (by `id`) may not be acknowledged."""
+        """Append the records of all streams. Return the messages (by `id`) that must not be acknowledged."""
         try:
             batches = self._batches(messages)
             results = await asyncio.gather(*(self._append(batch) for batch in batches))
-        except Exception:  # a fault of this program: the broker keeps the messages, and each try is in the log
+        except Exception:  # a bug of this program: the broker keeps the messages, and each attempt is in the log
             logger.exception(
-                "a fault of the bridge: its messages are not acknowledged, and are tried again", action="append_failed"
+                "an error of the bridge: its messages are not acknowledged, and are tried again", action="append_failed"
             )
             return {id(message) for message in messages}
         return {
@@ -270,7 +272,7 @@ class MqttBridge:
         }
 
     async def _append(self, batch: _StreamBatch) -> bool:
-        """Append a batch's records; return whether its messages may be acknowledged."""
+        """Append a batch's records. Return True if its messages may be acknowledged."""
         try:
             await batch.appender.append(
                 batch.records,
@@ -292,8 +294,8 @@ class MqttBridge:
     def _batches(self, messages: list[Message]) -> list[_StreamBatch]:
         """Sort messages by stream, in order, into batches of at most RECORDS_PER_TURN records.
 
-        Messages that no stream takes, or that are too large or malformed, are refused and counted here. They are acknowledged
-        with the others, because the broker would only send them again.
+        Messages that match no stream, are too large, or are malformed are refused and counted here. They are
+        acknowledged with the others, because the broker would only resend them.
         """
         batches: dict[str, _StreamBatch] = {}
         found: list[_StreamBatch] = []
@@ -325,7 +327,7 @@ class MqttBridge:
     def _refuse_too_large(self, appender: StreamAppender, message: Message) -> None:
         appender.refuse("too_large")
         logger.error(
-            "a message, its topic or its properties are over the limit, and it is not persisted",
+            "a message was not persisted, because the message, its topic, or its properties exceed the limit",
             action="message_refused",
             stream=appender.spec.stream,
             topic=shown(message),
@@ -335,14 +337,14 @@ class MqttBridge:
     def _refuse_malformed(self, message: Message) -> None:
         self._count_refused("malformed")
         logger.error(
-            "a message is not as MQTT has it, and it is not persisted; look at its publisher",
+            "a malformed message was not persisted; check its publisher",
             action="message_refused", topic=shown(message), reason=message.malformed,
         )  # fmt: skip
 
     def _refuse_unknown(self, message: Message) -> None:
         self._count_refused("unknown_stream")
         logger.error(
-            "no stream takes this topic; the broker's session may have a subscription from an earlier document",
+            "this topic matches no stream; the broker's session may have a subscription from an earlier document",
             action="message_refused", topic=shown(message),
         )  # fmt: skip
 
@@ -365,18 +367,21 @@ class _StreamBatch:
 
 
 def shown(message: Message) -> str:
-    """The topic, for a log line."""
+    """Return the topic for a log line."""
     return message.publish.topic.decode(errors="backslashreplace")[:200]
 
 
 def widest(filters: Iterable[str]) -> set[str]:
-    """The filters without those that another one covers. For overlapping filters some brokers deliver a message twice."""
+    """Return the filters without those that another one covers.
+
+    For overlapping filters some brokers deliver a message twice.
+    """
     found = set(filters)
     return {one for one in found if not any(other != one and covers(other, one) for other in found)}
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every topic that matches the filter `narrow` matches `wide` too (MQTT 5.0, section 4.7)."""
+    """Return True if every topic that matches the filter `narrow` matches `wide` too (MQTT 5.0, section 4.7)."""
     levels = narrow.split("/")
     if narrow.startswith("$") and wide.startswith(("+", "#")):
         return False
@@ -399,10 +404,10 @@ async def _first_of(lost: asyncio.Future[str], *events: asyncio.Event, timeout_s
 
 
 async def serve(settings: MqttBridgeSettings) -> None:
-    """Run a bridge until SIGTERM or SIGINT: then read no more, acknowledge what the log confirms, return.
+    """Run a bridge until SIGTERM or SIGINT. Then stop reading, acknowledge the confirmed messages, and return.
 
-    Raises StackError when the port of the health pages is taken, InvalidSettings, and what opening the ledger raises. Kafka
-    and the broker may come later.
+    Raises StackError if the port of the health endpoints is in use, InvalidSettings, and the errors of opening the
+    ledger. Kafka and the broker may start later.
     """
     opening = open_resources(settings, GATEWAY, settings.mqtt_confirm_timeout_s)
     async with opening as resources, serve_health_pages(settings, GATEWAY, resources):
@@ -415,7 +420,7 @@ async def serve(settings: MqttBridgeSettings) -> None:
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await running  # raises what ended it, if that was not us
+                await running  # raises the error that ended it, if it wasn't cancelled
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ _VERSION_OF_OWN_BROKER = "3.1.1"
 
 
 class BridgeEntry(Gateway):
-    """Takes what is published to an MQTT broker."""
+    """Accepts messages that are published to an MQTT broker."""
 
     name = "mqtt"
     title = "the MQTT bridge"
@@ -34,11 +34,11 @@ class BridgeEntry(Gateway):
         return {"STRANDLINE_MQTT_URL": servers.mqtt_url, **version}
 
     def has_checks(self, servers: StackServers | None) -> bool:
-        """Return True if a broker is set, or if it is the one of an embedded stack."""
+        """Return True if a broker is configured, or if the stack is embedded."""
         return servers is not None or "mqtt_url" in self.settings().read().model_fields_set
 
     def examine(self, servers: StackServers | None) -> Iterator[GatewayFinding]:
-        """Yield whether the broker lets the bridge in."""
+        """Yield a finding whether the bridge can connect to the broker."""
         from strandline.ingest.mqtt.broker_check import check_broker
 
         settings = self.settings().read()

@@ -20,7 +20,7 @@ PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
 class MqttBridgeSettings(Settings):
-    """The settings, and what only the MQTT bridge needs to know."""
+    """The common settings, and those of the MQTT bridge."""
 
     mqtt_url: str = "mqtt://127.0.0.1:1883"
     """URL of the broker that the MQTT bridge reads; `mqtts://` for TLS."""
@@ -48,7 +48,7 @@ class MqttBridgeSettings(Settings):
 
 
 def client_options(settings: MqttBridgeSettings) -> MqttClientOptions:
-    """Raises InvalidSettings."""
+    """Return the options of the client. Raises InvalidSettings."""
     url = urlsplit(settings.mqtt_url)
     if url.scheme not in PORTS or not url.hostname or url.path not in ("", "/"):
         raise InvalidSettings(

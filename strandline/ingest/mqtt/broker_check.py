@@ -1,4 +1,4 @@
-"""The MQTT broker that the bridge takes records from: whether it lets us in."""
+"""Check of the MQTT broker that the bridge reads: whether the bridge can connect."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _TIMEOUT_S = 8.0
 
 
 def check_broker(settings: MqttBridgeSettings, timeout_s: float = _TIMEOUT_S) -> Iterator[GatewayFinding]:
-    """Connect as the bridge does, but under a name of the doctor's own, in a session that is not kept. Yield the finding."""
+    """Connect like the bridge, but with a client id of the doctor, in a session that isn't kept. Yield the finding."""
     where = without_credentials(settings.mqtt_url)
     try:
         options = client_options(settings)
     except InvalidSettings as error:
         yield GatewayFinding(str(error), "correct STRANDLINE_MQTT_URL")
         return
-    except OSError as error:  # the authority's file
+    except OSError as error:  # the file of CAs
         yield GatewayFinding(f"STRANDLINE_MQTT_CA_FILE can't be used: {error}", "name a PEM file of certificates")
         return
     is_5 = options.is_5
@@ -51,16 +51,16 @@ def check_broker(settings: MqttBridgeSettings, timeout_s: float = _TIMEOUT_S) ->
         while not answers and time.monotonic() < deadline and client.loop(timeout=0.2) == paho.MQTT_ERR_SUCCESS:
             pass
     except (OSError, ssl.SSLError, socket.gaierror) as error:
-        remedy = "start the broker, or look at STRANDLINE_MQTT_URL; with mqtts:// at STRANDLINE_MQTT_CA_FILE, too"
+        remedy = "start the broker, or correct STRANDLINE_MQTT_URL (for mqtts:// also STRANDLINE_MQTT_CA_FILE)"
         yield GatewayFinding(f"no connection to {where}: {error}", remedy)
         return
     finally:
         client.disconnect()
     if not answers:
-        remedy = "see that a broker of MQTT listens there, and STRANDLINE_MQTT_VERSION (5 or 3.1.1)"
-        yield GatewayFinding(f"what listens at {where} gave no answer of MQTT {options.version}", remedy)
+        remedy = "check that an MQTT broker listens there, and STRANDLINE_MQTT_VERSION (5 or 3.1.1)"
+        yield GatewayFinding(f"the server at {where} did not answer in MQTT {options.version}", remedy)
     elif answers[0].is_failure:
-        remedy = "look at STRANDLINE_MQTT_USERNAME, STRANDLINE_MQTT_PASSWORD and STRANDLINE_MQTT_VERSION"
+        remedy = "check STRANDLINE_MQTT_USERNAME, STRANDLINE_MQTT_PASSWORD, and STRANDLINE_MQTT_VERSION"
         yield GatewayFinding(f"the broker at {where} refused the connection: {answers[0]}", remedy)
     else:
-        yield GatewayFinding(f"lets us in at {where}, MQTT {options.version}")
+        yield GatewayFinding(f"accepts the connection at {where}, MQTT {options.version}")

@@ -1,11 +1,12 @@
-"""An MQTT client for the bridge: one connection to a broker, from CONNECT until it is lost. The event loop drives paho-mqtt.
+"""An MQTT client for the bridge: one connection to a broker, from CONNECT until it is lost. The event loop drives
+paho-mqtt.
 
 One object is one connection. A message is acknowledged through the object that delivered it, so a packet id of an old
 connection can't acknowledge another message on a new one.
 
-paho reads single bytes and sends every PUBACK by itself. `_BufferedSocket` lets each system call move as much as there is.
-`_PahoClient` overrides methods that paho does not document. They are those of paho-mqtt 2.2; tests against a real broker
-fail if they change.
+paho reads single bytes and sends every PUBACK separately. `_BufferedSocket` lets each system call transfer as many
+bytes as possible. `_PahoClient` overrides methods that paho does not document. They are those of paho-mqtt 2.2; tests
+against a real broker fail if they change.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CONNECT_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 30
 _READ_BYTES = 64 * 1024
 _MESSAGES_PER_TURN = 1_000
-"""Read before the rest of the process has its turn."""
+"""Number of messages that are read before the rest of the process has its turn."""
 _TICK_EVERY_S = 1.0
 _READ_ON_S = 0.01
 
@@ -46,20 +47,21 @@ class BrokerUnavailable(TransientError):
 
 @dataclass(frozen=True)
 class MqttClientOptions:
-    """Where the broker is, and how to connect."""
+    """Address of the broker, and options of the connection."""
 
     host: str
     port: int
     version: str
     """`5` or `3.1.1`."""
     client_id: str
-    """Names the session that the broker keeps."""
+    """Name of the session that the broker keeps."""
     session_expiry_s: int
-    """How long the broker keeps the session of a bridge that is away (MQTT 5; in 3.1.1 the broker decides)."""
+    """Seconds that the broker keeps the session of a bridge that is away (MQTT 5; in 3.1.1 the broker decides)."""
     in_flight_max: int
-    """Messages that the broker may send before the first of them is acknowledged (MQTT 5; in 3.1.1 the broker decides)."""
+    """Maximum number of messages that the broker may send before the first is acknowledged (MQTT 5; in 3.1.1 the broker
+    decides)."""
     packet_bytes_max: int
-    """The broker discards larger messages, as if they had been delivered (MQTT 5; in 3.1.1 it sends whatever it takes)."""
+    """The broker discards larger messages, as if they had been delivered (MQTT 5; in 3.1.1 it sends all messages)."""
     tls: ssl.SSLContext | None = None
     username: str | None = None
     password: str | None = None
@@ -70,7 +72,7 @@ class MqttClientOptions:
 
 
 class _BufferedSocket:
-    """A socket with the methods that paho uses; it reads ahead and writes late."""
+    """A socket with the methods that paho uses. It reads ahead and writes late."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -78,7 +80,7 @@ class _BufferedSocket:
         self._at = 0
         self._written = bytearray()
         self.is_drained = False
-        """The last read found nothing more."""
+        """True if the last read found no more data."""
 
     def recv(self, size: int) -> bytes:
         if self._at == len(self._read):
@@ -97,7 +99,7 @@ class _BufferedSocket:
         return len(data)
 
     def flush(self) -> bool:
-        """Send what was written; return whether all of it is sent. Raises OSError."""
+        """Send the written bytes. Return True if all are sent. Raises OSError."""
         while self._written:
             try:
                 sent = self._inner.send(self._written)
@@ -125,11 +127,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     is_redelivered: bool
     """DUP: the broker has sent it before."""
     malformed: str | None = None
-    """Why it is no message of MQTT. Then it holds only what names and acknowledges it."""
+    """Reason why it isn't valid MQTT. Then it contains only the fields that name and acknowledge it."""
 
 
 class _PahoClient(paho.Client):
-    """paho's client over a buffered socket, with our own decoder for PUBLISH: paho makes some hundred objects of each."""
+    """paho's client over a buffered socket, with its own decoder for PUBLISH: paho creates about a hundred objects for
+    each message."""
 
     def __init__(self, deliver: Callable[[Message], None], tls: ssl.SSLContext | None, **options: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, **options)
@@ -160,7 +163,8 @@ class _PahoClient(paho.Client):
         except PacketError as error:
             malformed = str(error)
             try:
-                publish = read_publish_head(first, packet)  # not acknowledged, it would come first on each connection
+                # not acknowledged, it would be sent first on each connection
+                publish = read_publish_head(first, packet)
             except PacketError:
                 return MQTTErrorCode.MQTT_ERR_PROTOCOL
         self._deliver(Message(publish, bool(first & 8), malformed))
@@ -168,7 +172,7 @@ class _PahoClient(paho.Client):
 
 
 class MqttClient:
-    """One connection. `open` makes it; `lost` is done when it has ended. For one event loop."""
+    """One connection. `open` creates it; `lost` is done when it has ended. For one event loop."""
 
     def __init__(self, options: MqttClientOptions, on_messages: Callable[[MqttClient, list[Message]], None]):
         self._options = options
@@ -178,7 +182,7 @@ class MqttClient:
         self._connected: asyncio.Future[bool] = self._loop.create_future()
         self._subscribing: dict[int, asyncio.Future[list[ReasonCode]]] = {}
         self.lost: asyncio.Future[str] = self._loop.create_future()
-        """Done when the connection has ended; its result is the reason."""
+        """Done when the connection has ended. Its result is the reason."""
         self._fd = -1
         self._is_paused = False
         self._is_flushing_later = False
@@ -191,25 +195,28 @@ class MqttClient:
     ) -> MqttClient:
         """Connect, with the session that the broker kept. Messages of that session may arrive before this returns.
 
-        `on_messages` gets what has arrived in one turn of the event loop. Raises BrokerUnavailable.
+        `on_messages` gets the messages that arrived in one turn of the event loop. Raises BrokerUnavailable.
         """
         connection = cls(options, on_messages)
         try:
             await connection._connect()
         except BaseException:
-            connection._end("the connection was given up")
+            connection._end("the attempt to connect was abandoned")
             raise
         return connection
 
     @property
     def has_session(self) -> bool:
-        """Whether the broker still had the session. If not, the messages published meanwhile are lost."""
+        """True if the broker still had the session. Otherwise, the messages published in the meantime are lost."""
         return self._connected.result()
 
     async def subscribe(self, filters: list[str]) -> dict[str, str]:
-        """Subscribe with QoS 1. Return the filters that the broker refuses, each with its reason. Raises BrokerUnavailable."""
+        """Subscribe with QoS 1.
+
+        Return the filters that the broker refuses, each with its reason. Raises BrokerUnavailable.
+        """
         if self._options.is_5:
-            # Retained messages come once per session, not with each connection.
+            # Retained messages are sent once per session, not with each connection.
             subscriptions: Any = [(one, SubscribeOptions(qos=1, retainHandling=1)) for one in filters]
         else:
             subscriptions = [(one, 1) for one in filters]
@@ -217,7 +224,7 @@ class MqttClient:
         return {one: str(code) for one, code in zip(filters, codes, strict=False) if code.is_failure}
 
     async def unsubscribe(self, filters: list[str]) -> None:
-        """Raises BrokerUnavailable."""
+        """End the subscriptions. Raises BrokerUnavailable."""
         await self._await_answer(self._client.unsubscribe(cast(Any, filters)), "unsubscribe from " + ", ".join(filters))
 
     def ack(self, messages: list[Message]) -> None:
@@ -229,19 +236,19 @@ class MqttClient:
         self._write()
 
     def pause(self) -> None:
-        """Read no more until `resume`."""
+        """Stop reading until `resume`."""
         if not self._is_paused and self._fd >= 0:
             self._loop.remove_reader(self._fd)
         self._is_paused = True
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if self._is_paused and self._fd >= 0:
             self._loop.add_reader(self._fd, self._read)
         self._is_paused = False
 
     def close(self) -> None:
-        """Send DISCONNECT and end the connection; the broker keeps the session."""
+        """Send DISCONNECT and end the connection. The broker keeps the session."""
         if not self.lost.done():
             with contextlib.suppress(ValueError):
                 self._client.disconnect()
@@ -294,15 +301,15 @@ class MqttClient:
                 await asyncio.wait((self._connected, self.lost), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError as error:
             raise BrokerUnavailable(f"{where} did not answer within {CONNECT_TIMEOUT_S:g} s") from error
-        except (OSError, UnicodeError) as error:  # UnicodeError: what can't be a host's name is looked up
-            remedy = "; look at STRANDLINE_MQTT_CA_FILE" if isinstance(error, ssl.SSLError) else ""
+        except (OSError, UnicodeError) as error:  # UnicodeError: a string that can't be a host name was looked up
+            remedy = "; check STRANDLINE_MQTT_CA_FILE" if isinstance(error, ssl.SSLError) else ""
             if isinstance(error, UnicodeError):
-                remedy = "; look at STRANDLINE_MQTT_URL"
+                remedy = "; check STRANDLINE_MQTT_URL"
             raise BrokerUnavailable(f"{where} can't be reached: {error}{remedy}") from error
         if not self._connected.done():
             reason = str(self.lost.result())
             is_login = any(word in reason.lower() for word in ("authori", "user name", "password"))
-            remedy = "; look at STRANDLINE_MQTT_USERNAME and STRANDLINE_MQTT_PASSWORD" if is_login else ""
+            remedy = "; check STRANDLINE_MQTT_USERNAME and STRANDLINE_MQTT_PASSWORD" if is_login else ""
             raise BrokerUnavailable(f"{where} refused the connection: {reason}{remedy}")
 
     async def _await_answer(self, sent: tuple[MQTTErrorCode, int | None], what: str) -> list[ReasonCode]:
@@ -321,7 +328,7 @@ class MqttClient:
         return answered.result()
 
     def _read(self) -> None:
-        """Let paho read what has arrived, and hand its messages on."""
+        """Let paho read the received bytes, and pass its messages on."""
         client = self._client
         one = cast("_BufferedSocket | None", client.socket())
         if one is None:
@@ -334,7 +341,7 @@ class MqttClient:
             except OSError as error:
                 self._end(str(error))
         if len(arrived) >= _MESSAGES_PER_TURN:
-            # The loop does not see what is buffered already.
+            # The loop doesn't know of buffered bytes.
             self._loop.call_soon(self._read_on)
         if arrived:
             self._arrived = []
@@ -350,7 +357,7 @@ class MqttClient:
             self._read()
 
     def _write(self) -> None:
-        """Send what paho has written, all at once."""
+        """Send all bytes that paho has written."""
         one = cast("_BufferedSocket | None", self._client.socket())
         if one is None:
             return
@@ -369,13 +376,13 @@ class MqttClient:
             self._loop.remove_writer(self._fd)
 
     def _tick(self) -> None:
-        """Keep the connection alive, or notice that it is dead."""
+        """Keep the connection alive, or detect that it is lost."""
         self._next_tick = self._loop.call_later(_TICK_EVERY_S, self._tick)
         self._client.loop_misc()
         self._write()
 
     def _end(self, reason: str) -> None:
-        """End the connection, if it has not ended yet. Calling it twice is harmless."""
+        """End the connection, if it has not ended yet. Idempotent."""
         if self._next_tick is not None:
             self._next_tick.cancel()
         self._forget_socket()
@@ -416,11 +423,11 @@ class MqttClient:
         self._end(str(code))
 
     def _forget_socket(self, *_: object) -> None:
-        """Forget the socket before it is closed: a moment later its number may belong to another one."""
+        """Unregister the socket before it is closed: a moment later its number may belong to another socket."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             self._loop.remove_writer(self._fd)
             self._fd = -1
 
     def _note_write_wanted(self, *_: object) -> None:
-        """With this callback set, paho leaves writing to `_write`."""
+        """Do nothing. With this callback set, paho leaves writing to `_write`."""

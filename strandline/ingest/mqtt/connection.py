@@ -1,14 +1,15 @@
-"""One MQTT client's connection: which packets it may send in which order, and the answers.
+"""The connection of one MQTT client: the packets that it may send, their order, and the answers.
 
     arrived --CONNECT--> admitting --accepted--> open --DISCONNECT, an error, silence, the end--> closed
                              \\--refused-----------------------------------------------------------/
 
 Invariants:
+
 - PUBACK for an accepted message is sent only by `acknowledge`, which `Batches` calls when the log has confirmed.
-- When a PUBACK is withheld (the log did not confirm the message), nothing more is read: later messages may not overtake it.
-  The connection is closed after a while, since a client sends again only after it has connected again.
-- Reading is paused as long as there is any reason to pause; packets that were read already wait, too. A paused client does
-  not break its keep-alive.
+- When a PUBACK is withheld (the log did not confirm the message), the client isn't read any more: later messages may
+  not overtake it. The connection is closed after a while, because a client resends only after it has connected again.
+- Reading is paused as long as there is any reason to pause. Packets that were read already wait, too. A paused client
+  does not violate its keep-alive.
 """
 
 from __future__ import annotations
@@ -44,25 +45,27 @@ from strandline.ingest.mqtt.logins import Login, Owner, certificate_name
 from strandline.ingest.mqtt.wire import V5, PacketError, Reason
 
 RECEIVE_MAXIMUM = 1_000
-"""QoS 1 messages of one client that wait for PUBACK. MQTT 3.1.1 can't announce it: over it the client is not read."""
+"""Maximum number of QoS 1 messages of one client that wait for PUBACK. MQTT 3.1.1 can't announce it: over it the client
+isn't read."""
 CONNECT_TIMEOUT_S = 10.0
-"""From the connection to the whole of CONNECT."""
+"""Seconds from the connection to the end of CONNECT."""
 PACKET_TIMEOUT_S = 120.0
-"""From the first byte of a packet to its last."""
+"""Seconds from the first byte of a packet to its last."""
 WRITE_TIMEOUT_S = 30.0
-"""For how long a client may leave its answers unread before its connection is aborted."""
+"""Seconds that a client may leave its answers unread before its connection is aborted."""
 CLOSE_TIMEOUT_S = 10.0
-"""The same for the last answers of a connection that is being closed."""
+"""Seconds that a closing connection may leave its last answers unread."""
 KEEP_ALIVE_FACTOR = 1.5
 """[MQTT-3.1.2-22]"""
 WITHHELD_S = (2.0, 5.0)
-"""How long after a withheld PUBACK the connection is closed; random, so that clients don't return all at once."""
+"""Seconds from a withheld PUBACK to the end of the connection; random, so that the clients don't all return at the same
+time."""
 _NORMAL_DISCONNECTION = 0x00
-"""Takes the will back; DISCONNECT with any other reason leaves it [MQTT-3.1.2-10]."""
+"""Reason of a DISCONNECT that cancels the will; with any other reason the will stays [MQTT-3.1.2-10]."""
 
 
 class State(Enum):
-    """See the drawing above."""
+    """State of a connection. See the drawing above."""
 
     ARRIVED = "arrived"
     ADMITTING = "admitting"
@@ -71,13 +74,13 @@ class State(Enum):
 
 
 class Pause(IntFlag):
-    """Why a connection is not read."""
+    """Reasons not to read a connection."""
 
     ADMITTING = 1
     IN_FLIGHT = 2
     """Too many of its messages wait for PUBACK."""
     BACKLOG = 4
-    """Too many messages of all connections wait, or the log has no room."""
+    """Too many messages of all connections wait, or the log is busy."""
     WRITING = 8
     """The client does not read its answers."""
     WITHHELD = 16
@@ -94,7 +97,7 @@ class ConnectRefused(StrandlineError):
 
 
 class Admission:
-    """What CONNACK tells a client that is accepted."""
+    """Content of the CONNACK for an accepted client."""
 
     __slots__ = ("is_session_present", "session_expiry_s")
 
@@ -104,28 +107,28 @@ class Admission:
 
 
 class ConnectionOwner(Protocol):
-    """What a connection asks of the server's set of connections."""
+    """Methods of the server's set of connections that a connection uses."""
 
     packet_bytes_max: int
     keep_alive_max_s: int
 
     def accept(self, connection: Connection) -> bool:
-        """Add a new connection; False when there are too many."""
+        """Add a new connection. Return False if there are too many."""
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
-        """Decide about CONNECT, and give the connection its client identifier and user. Raises ConnectRefused."""
+        """Accept or refuse CONNECT, and set the connection's client identifier and user. Raises ConnectRefused."""
 
     def publish(self, connection: Connection, publish: Publish) -> Reason:
         """Queue a message, which will get `acknowledge` or `withhold`. Any reason but success: it was refused.
 
-        Raises PacketError when the connection is to end.
+        Raises PacketError if the connection must end.
         """
 
     def hold(self, connection: Connection, bytes_held: int) -> bool:
-        """Note the size of the connection's incomplete packet; False when there is no room for it."""
+        """Note the size of the connection's incomplete packet. Return False if the budget is used up."""
 
     def refuse_packet(self, connection: Connection, error: PacketError | ConnectRefused) -> None:
-        """Count and log it."""
+        """Count and log a refused packet."""
 
     def leave(self, connection: Connection, will: Will | None) -> None:
         """Remove a closed connection, and publish its will if its login is still valid."""
@@ -153,13 +156,13 @@ class Connection(asyncio.Protocol):
         self.state = State.ARRIVED
         self.client_id = ""
         self.session_expiry_s: int | None = None
-        """How long the session outlives the connection; None until CONNACK has said it."""
+        """Seconds that the session outlives the connection. None before CONNACK."""
         self.owner: Owner | None = None
-        """Owner of its client identifier. None if the listener asks for no login."""
+        """Owner of its client identifier. None if the listener requires no login."""
         self.certificate: str | None = None
         """Name of the client certificate. None if the listener requests none."""
         self.login: Login | None = None
-        """Who connected, with its rights; None where nobody is asked."""
+        """Login with its rights. None if the listener requires no login."""
         self.peer = ""
 
     @property
@@ -169,7 +172,7 @@ class Connection(asyncio.Protocol):
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by what it can do
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the interface, but not the type
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else "unknown"
         self.certificate = certificate_name(transport.get_extra_info("peercert"))
@@ -185,7 +188,7 @@ class Connection(asyncio.Protocol):
         packets, error = self._reader.feed(data)
         if packets:
             self._handle_all(packets)
-        if self._is_closed:  # by one of them: what came behind it counts no more
+        if self._is_closed:  # one of the packets closed it: the bytes after it are ignored
             return
         if error is not None:
             self._fail(error)
@@ -196,7 +199,7 @@ class Connection(asyncio.Protocol):
         elif packets or not held_before:
             self._packet_began_s = self._heard_s
         if held != held_before and not self._owner.hold(self, held):
-            self._fail(PacketError(Reason.QUOTA_EXCEEDED, "too many large packets arrive at once; send it again later"))
+            self._fail(PacketError(Reason.QUOTA_EXCEEDED, "too many large packets are arriving; send it again later"))
 
     def pause_writing(self) -> None:
         self._unread_since_s = self._loop.time()
@@ -213,7 +216,7 @@ class Connection(asyncio.Protocol):
     # Called by the owner.
 
     def acknowledge(self, packet_ids: list[int]) -> None:
-        """The log has these messages: send PUBACK. A client that has gone will send them again."""
+        """Send PUBACK: the log has these messages. A client that has disconnected will resend them."""
         self._unacknowledged -= len(packet_ids)
         if self.state is State.OPEN:
             self._transport.write(b"".join([b"\x40\x02%c%c" % (number >> 8, number & 0xFF) for number in packet_ids]))
@@ -221,18 +224,18 @@ class Connection(asyncio.Protocol):
                 self.resume(Pause.IN_FLIGHT)
 
     def withhold(self) -> None:
-        """The log may or may not have some messages: send no PUBACK, so that the client sends them again."""
+        """Send no PUBACK, so that the client resends the messages: the log may or may not have them."""
         if self.state is State.OPEN and not self._pauses & Pause.WITHHELD:
             self.pause(Pause.WITHHELD)
             self._loop.call_later(
                 random.uniform(*WITHHELD_S),  # noqa: S311  # spreads the load, guards nothing
                 self.close,
                 Reason.SERVER_BUSY,
-                "the log does not confirm; connect again and send again what has no PUBACK",
+                "the log does not confirm; connect again and resend the messages without PUBACK",
             )
 
     def close(self, reason: Reason, text: str) -> None:
-        """Close the connection. An MQTT 5 client is told why."""
+        """Close the connection. An MQTT 5 client gets the reason."""
         if self.state is State.OPEN:
             self._transport.write(disconnect(self._reader.version, reason, text, self._packet_bytes_max))
         self._close()
@@ -243,7 +246,7 @@ class Connection(asyncio.Protocol):
         self._pauses |= why
 
     def resume(self, why: Pause) -> None:
-        """Unless there is another reason to pause, handle the packets that wait, then read again."""
+        """Remove a reason to pause. If none is left, handle the waiting packets, then read again."""
         if not self._pauses & why:
             return
         self._pauses &= ~why
@@ -265,9 +268,9 @@ class Connection(asyncio.Protocol):
         elif self._pauses:
             return
         elif self._keep_alive_s and now_s - self._heard_s > KEEP_ALIVE_FACTOR * self._keep_alive_s:
-            self.close(Reason.KEEP_ALIVE_TIMEOUT, f"nothing came for {KEEP_ALIVE_FACTOR} times the keep-alive")
+            self.close(Reason.KEEP_ALIVE_TIMEOUT, f"no data for {KEEP_ALIVE_FACTOR} times the keep-alive")
         elif self._packet_began_s and now_s - self._packet_began_s > PACKET_TIMEOUT_S:
-            self.close(Reason.PACKET_TOO_LARGE, f"a packet was not whole after {PACKET_TIMEOUT_S:g} s")
+            self.close(Reason.PACKET_TOO_LARGE, f"a packet was not complete after {PACKET_TIMEOUT_S:g} s")
 
     # Handling packets.
 
@@ -306,7 +309,7 @@ class Connection(asyncio.Protocol):
 
     def _publish(self, publish: Publish) -> None:
         if publish.qos == 2:
-            raise PacketError(Reason.QOS_NOT_SUPPORTED, "QoS 2 is not taken here; publish with QoS 1")
+            raise PacketError(Reason.QOS_NOT_SUPPORTED, "QoS 2 is not accepted here; publish with QoS 1")
         if publish.qos:
             if self._unacknowledged >= RECEIVE_MAXIMUM:
                 if self._reader.version == V5:
@@ -318,12 +321,12 @@ class Connection(asyncio.Protocol):
         refusal = self._owner.publish(self, publish)
         if refusal is not Reason.SUCCESS:
             if self._reader.version != V5 or not publish.qos:
-                raise PacketError(refusal, "the message was refused")  # this client can't be told in any other way
+                raise PacketError(refusal, "the message was refused")  # this client can't be informed in another way
             self._unacknowledged -= 1
             self._transport.write(puback(publish.packet_id, refusal))
 
     async def _admit(self, connect: Connect) -> None:
-        """Answer CONNECT, then handle the packets that came after it."""
+        """Answer CONNECT, then handle the packets that arrived after it."""
         try:
             admission = await self._owner.admit(self, connect)
         except ConnectRefused as refused:
@@ -333,7 +336,7 @@ class Connection(asyncio.Protocol):
             self._admitting = None
         self.state = State.OPEN
         self._will = connect.will
-        longest_s = self._owner.keep_alive_max_s  # an MQTT 3.1.1 client can't be told
+        longest_s = self._owner.keep_alive_max_s  # an MQTT 3.1.1 client can't be informed
         self._keep_alive_s = keep_alive_s = min(connect.keep_alive_s or longest_s, longest_s)
         self._packet_bytes_max = connect.packet_bytes_max
         self.session_expiry_s = expiry_s = admission.session_expiry_s
@@ -353,7 +356,7 @@ class Connection(asyncio.Protocol):
     # Closing.
 
     def _fail(self, error: PacketError | ConnectRefused) -> None:
-        """The client broke a rule: tell it, if its version of MQTT can, and close."""
+        """Close the connection after the client broke a rule. Send the reason first, if its version of MQTT can."""
         self._owner.refuse_packet(self, error)
         if self.state in (State.ARRIVED, State.ADMITTING):
             self._transport.write(connack(self._reader.version, error.reason, properties=reason_string(str(error))))
@@ -369,7 +372,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self._owner.hold(self, 0)
         self._owner.leave(self, self._will if was_open else None)
-        # Waiting for a client that does not read its answers would keep them in memory for ever.
+        # Otherwise the answers to a client that does not read them would stay in memory forever.
         if self._pauses & Pause.WRITING:
             self._transport.abort()
         else:

@@ -1,4 +1,4 @@
-"""The connections of the MQTT server and what they share: admission, routes to streams, limits on memory."""
+"""The connections of the MQTT server and their common state: admission, routes to streams, limits on memory."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from strandline.ingest.mqtt.wire import V311, PacketError, Reason
 logger = structlog.get_logger()
 
 PARTIAL_BYTES_MAX = 64 * 1024 * 1024
-"""Of the incomplete packets of all connections. Over it connections with large ones are closed."""
+"""Maximum size in bytes of the incomplete packets of all connections. Over it connections with large ones are closed.
+"""
 PARTIAL_BYTES_FREE = 16 * 1024
-"""A connection may always hold this much."""
+"""Size of an incomplete packet in bytes that a connection may always buffer."""
 CLIENT_ID_BYTES_MAX = 256
-"""Each identifier with a session is kept for as long as the session lasts."""
+"""Maximum length of a client identifier. Each identifier with a session is kept for as long as the session lasts."""
 SAY_AGAIN_S = 10.0
-"""The same kind of refusal is logged at most this often; all are counted."""
+"""Seconds for which a kind of refusal is logged only once. All refusals are counted."""
 _NO_STREAM = "(unknown)"
-"""Stands in the metrics for messages that no stream takes."""
+"""Stream name in the metrics for messages that match no stream."""
 
 
 class MqttConnections:
-    """All connections of the process. For one event loop. The caller closes writer, sessions and logins."""
+    """All connections of the process. For one event loop. The caller closes writer, sessions, and logins."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class MqttConnections:
         ).set_function(lambda: self._batches.bytes_waiting)
 
     def connection(self) -> Connection:
-        """Make the protocol of a new connection."""
+        """Create the protocol of a new connection."""
         return Connection(self, self._loop)
 
     def update_streams(self, specs: list[StreamSpec]) -> None:
@@ -105,14 +106,17 @@ class MqttConnections:
         self._specs, self._routes = specs, TopicRoutes(specs)
         for topic_filter, taken_by, other in self._routes.ambiguous:
             logger.warning(
-                "two streams have the same topic filter; only one of them gets its messages",
+                "two streams have the same topic filter; only the first one gets its messages",
                 action="mqtt_ambiguous", topic_filter=topic_filter, stream=taken_by, without=other,
             )  # fmt: skip
         logger.info("the streams have changed", action="mqtt_streams", streams=[spec.stream for spec in specs])
 
     async def watch(self) -> None:
-        """Once a second until cancelled: close connections that are too slow or silent, or whose login is no longer valid;
-        read changed files of passwords and rights."""
+        """Check connections and files once a second, until cancelled.
+
+        Closes connections that are too slow or silent, or whose login is no longer valid. Reads changed files of
+        passwords and rights.
+        """
         while True:
             await asyncio.sleep(1.0)
             now_s = self._loop.time()
@@ -123,7 +127,7 @@ class MqttConnections:
             await asyncio.to_thread(self._logins.reload)
 
     async def stop(self) -> None:
-        """Read nothing more, acknowledge what the log confirms, close all connections, and publish the wills that are left."""
+        """Stop reading, acknowledge the confirmed messages, close all connections, and publish the remaining wills."""
         self._set_reading(False)
         await self._batches.settle()
         for connection in list(self._connections):
@@ -152,7 +156,7 @@ class MqttConnections:
             self._note("connections_max", f"{self._connections_max} connections are open, the limit", connection)
             if not self._arrived:
                 return False
-            # Connections without CONNECT must not keep sensors out.
+            # Connections without CONNECT must not block sensors.
             next(iter(self._arrived)).close(Reason.SERVER_BUSY, "too many connections are open")
         self._connections.add(connection)
         self._arrived[connection] = None
@@ -160,21 +164,21 @@ class MqttConnections:
         return True
 
     async def admit(self, connection: Connection, connect: Connect) -> Admission:
-        """Decide about a CONNECT.
+        """Accept or refuse a CONNECT.
 
         1. Check the password or the token, and whether its user may have this identifier.
-        2. Give an identifier to a client without one.
-        3. Refuse an identifier that belongs to another login, before anything changes for its owner. Close an older connection
-           of the same client.
+        2. Choose an identifier for a client without one.
+        3. Refuse an identifier that belongs to another login, before the state of its owner changes. Close an older
+           connection of the same client.
         4. Find the session to resume, and store the session before CONNACK promises it.
-        5. Drop the will that waits while the session lasts; if there is no session any more, publish it.
+        5. Drop the will that waits while the session lasts. If the session no longer exists, publish the will.
         """
         self._arrived.pop(connection, None)
         self._arrivals.has_spoken(address_of(connection.peer), connection)
         if len(connect.client_id.encode()) > CLIENT_ID_BYTES_MAX:
             raise ConnectRefused(
                 Reason.CLIENT_IDENTIFIER_NOT_VALID,
-                f"the client identifier is longer than {CLIENT_ID_BYTES_MAX} bytes; give the client a shorter one",
+                f"the client identifier is longer than {CLIENT_ID_BYTES_MAX} bytes; use a shorter one for this client",
             )
         login = await self._log_in(connection, connect)
         if not connect.client_id and connect.version == V311 and not connect.clean_start:
@@ -196,9 +200,9 @@ class MqttConnections:
         try:
             is_present, expiry_s = await self._sessions.begin(client_id, connect, owner)
         except OSError as error:
-            logger.error("a session could not be kept", action="mqtt_session_lost", reason=str(error))
+            logger.error("a session could not be stored", action="mqtt_session_lost", reason=str(error))
             raise ConnectRefused(
-                Reason.SERVER_UNAVAILABLE, "sessions can't be kept just now; connect again later"
+                Reason.SERVER_UNAVAILABLE, "sessions can't be stored now; connect again later"
             ) from error
         if is_present:
             self._wills.drop((owner, client_id))
@@ -249,10 +253,13 @@ class MqttConnections:
         else:
             self._publish_will(departed, message)
 
-    # Steps of the above.
+    # Steps of the methods above.
 
     async def _log_in(self, connection: Connection, connect: Connect) -> Login | None:
-        """Who connects; None where nobody is asked. A password that was right before is never held up by anybody's wrong ones."""
+        """Return the login of a CONNECT. None if the listener requires no login.
+
+        Wrong passwords of other clients never delay a password that was right before.
+        """
         user, password = connect.user or "", connect.password or b""
         if not self._logins.asks:
             return None
@@ -279,8 +286,8 @@ class MqttConnections:
     def _require_own(self, client_id: str, owner: Owner | None, older: Connection | None) -> None:
         """Raise ConnectRefused if the identifier belongs to another owner.
 
-        It belongs to the owner of `older`, its open connection, or else of its session, unless that owner can't connect again.
-        Without logins, identifiers have no owners.
+        It belongs to the owner of `older`, its open connection, or else of its session, unless that owner can't connect
+        again. Without logins, identifiers have no owners.
         """
         if owner is None:
             return
@@ -292,12 +299,15 @@ class MqttConnections:
         if not is_own:
             raise ConnectRefused(
                 Reason.CLIENT_IDENTIFIER_NOT_VALID,
-                f"the client identifier {client_id[:100]!r} belongs to another login; give this client another identifier, "
+                f"the client identifier {client_id[:100]!r} belongs to another login; use another identifier for this client, "
                 "or the login that the identifier was used with before",
             )
 
     def _route(self, client: Connection | Departed, publish: Publish) -> Route | Reason:
-        """The stream that takes the message, or why none does. Raises PacketError for one that is too large."""
+        """Return the route of the message, or the reason why no stream accepts it.
+
+        Raises PacketError if it is too large.
+        """
         if len(publish.payload) > self._record_bytes_max:
             raise PacketError(
                 Reason.PACKET_TOO_LARGE,
@@ -309,7 +319,7 @@ class MqttConnections:
         route = self._routes.find(publish.topic) if len(publish.topic) <= TOPIC_BYTES_MAX else None
         if route is None:
             self._refuse_message("unknown_topic")
-            self._note("unknown_topic", f"no stream takes topic {publish.topic[:200]!r}", client)
+            self._note("unknown_topic", f"topic {publish.topic[:200]!r} matches no stream", client)
             return Reason.TOPIC_NAME_INVALID
         login = client.login
         if login is not None and not login.may_publish(client.client_id, publish.topic, route.stream):
@@ -339,8 +349,9 @@ class MqttConnections:
 
     def _set_reading(self, is_reading: bool) -> None:
         self._is_reading = is_reading
-        for connection in list(self._connections):  # what waits may be the DISCONNECT of one that is resumed
-            if self._is_reading != is_reading:  # what waited has filled the room again: the rest waits on
+        for connection in list(self._connections):  # a resumed connection may close itself by a waiting DISCONNECT
+            # the waiting messages have used up the budget again: the other connections stay paused
+            if self._is_reading != is_reading:
                 return
             if is_reading:
                 connection.resume(Pause.BACKLOG)
@@ -353,7 +364,7 @@ class MqttConnections:
         metrics.refuse(reason, 1)
 
     def _note(self, reason: str, text: str, client: Connection | Departed) -> None:
-        """Log why a client was refused, unless the same was logged just now."""
+        """Log the reason why a client was refused, unless the same reason was logged just now."""
         now_s = self._loop.time()
         if now_s - self._said_s.get(reason, -SAY_AGAIN_S) >= SAY_AGAIN_S:
             self._said_s[reason] = now_s

@@ -1,8 +1,8 @@
 """Decodes the MQTT packets that a server receives if it publishes nothing. Opens no socket and reads no clock.
 
-Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019), strictly. The packets are CONNECT, PUBLISH, SUBSCRIBE,
-UNSUBSCRIBE, PINGREQ and DISCONNECT; from such a client any other is an error. Why this is not a library's work:
-docs/decisions/0009-own-mqtt-codec.md.
+Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019), strictly. The packets are CONNECT, PUBLISH,
+SUBSCRIBE, UNSUBSCRIBE, PINGREQ, and DISCONNECT; from such a client any other is an error. For the reasons against a
+library see docs/decisions/0009-own-mqtt-codec.md.
 """
 
 from __future__ import annotations
@@ -39,43 +39,44 @@ from strandline.ingest.mqtt.wire import (
 )
 
 CONNECT_BYTES_MAX = 64 * 1024
-"""A larger CONNECT is refused: its sender has shown no password yet."""
+"""Maximum size of a CONNECT in bytes: its sender has not authenticated yet."""
 
 _CONNECT, _PUBLISH, _SUBSCRIBE, _UNSUBSCRIBE, _PINGREQ, _DISCONNECT = 1, 3, 8, 10, 12, 14
 _FLAGS = {_CONNECT: 0, _SUBSCRIBE: 2, _UNSUBSCRIBE: 2, _PINGREQ: 0, _DISCONNECT: 0}
-"""The lower four bits of the first byte, where they are fixed."""
+"""Packet type -> the lower four bits of the first byte, if they are fixed."""
 _ANSWERS = frozenset({4, 5, 6, 7, 15})
-"""PUBACK, PUBREC, PUBREL, PUBCOMP and AUTH: answers to a server that publishes or has begun to authenticate."""
+"""PUBACK, PUBREC, PUBREL, PUBCOMP, and AUTH: answers to a server that publishes or has begun to authenticate."""
 
 
 class Will(msgspec.Struct, frozen=True):
-    """The message to publish when the client goes without a DISCONNECT that takes it back."""
+    """The message to publish when the client disconnects without a DISCONNECT that cancels the will."""
 
     topic: bytes
     payload: bytes
     retain: bool
     properties: PublishProperties | None
     delay_s: int = 0
-    """How long after the connection's end it is published, if the session lasts so long and the client does not come back."""
+    """Seconds from the end of the connection until it is published, if the session lasts that long and the client does
+    not return."""
 
 
 class Connect(msgspec.Struct, frozen=True):
     version: int
     client_id: str
     clean_start: bool
-    """Clean session, in 3.1.1."""
+    """True for a new session; in 3.1.1 this is called a clean session."""
     keep_alive_s: int
-    """0: no keep-alive."""
+    """0 for no keep-alive."""
     user: str | None = None
     password: bytes | None = None
     will: Will | None = None
     session_expiry_s: int = 0
     packet_bytes_max: int | None = None
-    """The largest packet that may be sent to the client."""
+    """Maximum size in bytes of a packet that may be sent to the client. None for no limit."""
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
-    """DUP is not kept: it does not identify the message."""
+    """DUP isn't included, because it does not identify the message."""
 
     topic: bytes
     """UTF-8, without wildcards."""
@@ -90,7 +91,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 class Subscribe(msgspec.Struct, frozen=True):
     packet_id: int
     filters: int
-    """How many."""
+    """Number of topic filters."""
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
@@ -104,9 +105,9 @@ class PingRequest(msgspec.Struct, frozen=True):
 
 class Disconnect(msgspec.Struct, frozen=True):
     reason: int
-    """0x00, a normal disconnection, takes the will back. Always 0x00 in 3.1.1."""
+    """0x00, a normal disconnection, cancels the will. Always 0x00 in 3.1.1."""
     session_expiry_s: int | None
-    """None: as CONNECT said."""
+    """None for the expiry of CONNECT."""
 
 
 Packet = Connect | Publish | Subscribe | Unsubscribe | PingRequest | Disconnect
@@ -115,16 +116,16 @@ Packet = Connect | Publish | Subscribe | Unsubscribe | PingRequest | Disconnect
 class PacketReader:
     """Splits the bytes of one client into packets as its pieces arrive.
 
-    Holds at most one incomplete packet. A packet that announces a size over the limit is an error at once.
+    Buffers at most one incomplete packet. A packet that announces a size over the limit is an error immediately.
     """
 
     def __init__(self, packet_bytes_max: int) -> None:
         self._packet_bytes_max = packet_bytes_max
         self.version = 0
-        """0 until CONNECT, which must be the first packet and come only once."""
+        """0 until CONNECT, which must be the first packet and be sent only once."""
         self._partial = bytearray()
         self._needed = 0
-        """With fewer bytes than this the packet is incomplete."""
+        """Size in bytes below which the packet is incomplete."""
 
     @property
     def bytes_held(self) -> int:
@@ -132,7 +133,10 @@ class PacketReader:
         return len(self._partial)
 
     def feed(self, data: bytes) -> tuple[list[Packet], PacketError | None]:
-        """Return the packets that are complete now, and the error after them. After an error nothing more can be read."""
+        """Return the packets that are complete now, and the error after them.
+
+        After an error no more packets can be read.
+        """
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed:
@@ -149,7 +153,7 @@ class PacketReader:
         return packets, None
 
     def _read_all(self, data: bytes, packets: list[Packet]) -> int:
-        """Read all complete packets, and return where the first incomplete one begins."""
+        """Read all complete packets. Return the start of the first incomplete one."""
         at, end = 0, len(data)
         while end - at >= 2:
             first, length, body = data[at], data[at + 1], at + 2
@@ -183,7 +187,7 @@ class PacketReader:
         return at
 
     def _check_head(self, first: int, packet_bytes: int) -> None:
-        """Refuse a packet by its first byte and its size, before the rest arrives."""
+        """Refuse a packet by its first byte and its size, before the remaining bytes arrive."""
         kind = first >> 4
         if not self.version:
             if first != _CONNECT << 4:
@@ -209,7 +213,7 @@ class PacketReader:
 
 
 def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Publish:
-    """Decode PUBLISH. Its speed matters, so it makes no intermediate objects."""
+    """Decode PUBLISH. Its speed matters, so it creates no intermediate objects."""
     qos = first >> 1 & 3
     if qos == 3 or first & 0x0E == 0x08:
         raise malformed(f"the flags of PUBLISH are 0x{first & 0x0F:x}")
@@ -239,8 +243,11 @@ def read_publish(first: int, data: bytes, at: int, end: int, version: int) -> Pu
 
 
 def read_publish_head(first: int, data: bytes) -> Publish:
-    """A PUBLISH that `read_publish` refuses, with what names and acknowledges it: the topic, which may be no UTF-8, and the
-    packet identifier. Raises PacketError if even these can't be read."""
+    """Read a PUBLISH that `read_publish` refuses, with the fields that name and acknowledge it.
+
+    The fields are the topic, which may not be UTF-8, and the packet identifier. Raises PacketError if even these can't
+    be read.
+    """
     qos = first >> 1 & 3
     if qos == 3:
         raise malformed(f"the flags of PUBLISH are 0x{first & 0x0F:x}")
@@ -255,7 +262,7 @@ def _read_connect(body: Body) -> Connect:
     if (name, level) not in ((b"MQTT", V311), (b"MQTT", V5)):
         raise PacketError(
             Reason.UNSUPPORTED_PROTOCOL_VERSION,
-            f"{shown(name)} level {level} is not spoken here; MQTT 3.1.1 and 5.0 are",
+            f"{shown(name)} level {level} is not supported here; use MQTT 3.1.1 or 5.0",
         )
     body.version = level
     flags = body.number(1)

@@ -16,7 +16,7 @@ _RETURN_CODES = {
     Reason.CONNECTION_RATE_EXCEEDED: 3,
     Reason.BAD_USER_NAME_OR_PASSWORD: 4,
 }
-"""Their return codes in a CONNACK of MQTT 3.1.1. It has none for other reasons: then the connection is closed without an
+"""Return codes in a CONNACK of MQTT 3.1.1. For other reasons it has none: then the connection is closed without an
 answer."""
 
 PINGRESP = b"\xd0\x00"
@@ -29,7 +29,10 @@ def connack(
     is_session_present: bool = False,
     properties: bytes = b"",
 ) -> bytes:
-    """The answer to CONNECT; empty when the version has none for this reason. The functions below make `properties`."""
+    """Return the answer to CONNECT.
+
+    Empty if the version has none for this reason. The functions below create `properties`.
+    """
     if version == V5:
         return _packet(0x20, bytes((is_session_present, reason)) + _varint(len(properties)) + properties)
     if reason is Reason.SUCCESS:
@@ -45,7 +48,10 @@ def connack_properties(
     client_id: str | None,
     keep_alive_s: int | None,
 ) -> bytes:
-    """The properties of a server that takes QoS 0 and 1 and no subscriptions. None: what the client asked for."""
+    """Return the properties of a server that accepts QoS 0 and 1, and no subscriptions.
+
+    Args: session_expiry_s, client_id, keep_alive_s: None for the value that the client requested.
+    """
     parts = [
         b"\x21" + receive_maximum.to_bytes(2, "big"),
         b"\x24\x01",  # maximum QoS
@@ -62,12 +68,12 @@ def connack_properties(
 
 
 def reason_string(text: str) -> bytes:
-    """A property with a sentence for people."""
+    """Return a property with a message for people."""
     return b"\x1f" + _text(text)
 
 
 def puback(packet_id: int, reason: Reason = Reason.SUCCESS) -> bytes:
-    """Only 5.0 knows reasons other than success."""
+    """Return a PUBACK. Only MQTT 5.0 has reasons other than success."""
     if reason is Reason.SUCCESS:
         return b"\x40\x02" + packet_id.to_bytes(2, "big")
     return b"\x40\x03" + packet_id.to_bytes(2, "big") + bytes((reason,))
@@ -90,7 +96,10 @@ def unsuback(version: int, unsubscribe: Unsubscribe) -> bytes:
 
 
 def disconnect(version: int, reason: Reason, text: str, packet_bytes_max: int | None = None) -> bytes:
-    """Why the server closes the connection; empty in 3.1.1, which has no such packet. Leaves out a text that is too large."""
+    """Return the packet that closes the connection with a reason. Empty in 3.1.1, which has no such packet.
+
+    A text that makes the packet larger than `packet_bytes_max` is left out.
+    """
     if version != V5:
         return b""
     properties = reason_string(text)

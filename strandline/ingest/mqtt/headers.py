@@ -1,4 +1,4 @@
-"""What an MQTT message says about itself beside its payload, as headers of its record."""
+"""Topic, flags, and properties of an MQTT message as headers of its record."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from strandline.ingest.mqtt.wire import PublishProperties
 
 TOPIC_BYTES_MAX = 16 * 1024
 PROPERTIES_BYTES_MAX = 16 * 1024
-"""Content type and user properties of one message. Topic and properties become headers, for which a record has room."""
+"""Maximum size of the content type and user properties of one message.
+Topic and properties become headers, whose size in a record is limited.
+"""
 
 
 def packet_bytes_max(record_bytes_max: int) -> int:
-    """The largest packet that can hold a message that is taken."""
+    """Return the maximum size of a packet with a message that is accepted."""
     return record_bytes_max + TOPIC_BYTES_MAX + PROPERTIES_BYTES_MAX + 1024
 
 
 def properties_fit(publish: Publish) -> bool:
-    """Whether a record has room for the message's properties."""
+    """Return True if the message's properties fit into the headers of a record."""
     properties = publish.properties
     return properties is None or _said_bytes(properties) + 32 * len(properties.user) <= PROPERTIES_BYTES_MAX
 
 
 def bytes_beside_payload(publish: Publish) -> int:
-    """What topic and properties of a message count while it waits: its record has them as headers."""
+    """Return the bytes that topic and properties of a message count while it waits: they become headers of its record."""
     properties = publish.properties
     if properties is None:
         return len(publish.topic)
@@ -43,7 +45,7 @@ def _said_bytes(properties: PublishProperties) -> int:
 
 
 def headers_of(publish: Publish, route_headers: Headers, is_redelivered: bool = False) -> Headers:
-    """The headers of the message's route, and what the message adds: its flags and its user properties."""
+    """Return the headers of the message's route, its flags, and its user properties."""
     if not publish.retain and not is_redelivered and publish.properties is None:
         return route_headers
     headers = list(route_headers)

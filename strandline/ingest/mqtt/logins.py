@@ -1,8 +1,8 @@
-"""Who connects to the MQTT server, and what it may do: users of the password file, and holders of tokens.
+"""Clients that may connect to the MQTT server, and their rights: users of the password file, and holders of tokens.
 
-With `STRANDLINE_AUTH=tokens` a token works as the password of a user who is named like it. Its rights are its streams; those of a
-user of the password file are what the file of rights says, or everything without one. Where the file of rights names the holder
-of a token, both must allow.
+With `STRANDLINE_AUTH=tokens` a token is accepted as the password of a user with the token's name. Its rights are its
+streams. A user of the password file has the rights of the file of rights, or all rights without that file. If the file
+of rights contains the holder of a token, both must allow an action.
 """
 
 from __future__ import annotations
@@ -23,28 +23,32 @@ from strandline.ingest.mqtt.passwords import Passwords
 logger = structlog.get_logger()
 
 Owner = tuple[str, ...]
-"""Login to which a client identifier belongs, as kinds and names: `("token", "lundy")`, `("password", "lundy")`. If the listener
-requests client certificates, `("certificate", NAME)` follows."""
+"""Login to which a client identifier belongs, as kinds and names: `("token", "lundy")`, `("password", "lundy")`.
+If the listener requests client certificates, `("certificate", NAME)` follows.
+"""
 
 _PASSWORD, _TOKEN, _CERTIFICATE = "password", "token", "certificate"
 _REMEMBERED_MAX = 1_000
-"""Answers that a login keeps: a sensor publishes to the same few topics again and again."""
+"""Maximum number of answers that a login caches: a sensor publishes to the same few topics repeatedly."""
 
 
 class RightsFile:
     """The file of rights, read again when it has changed."""
 
     def __init__(self, path: Path) -> None:
-        """Raises InvalidSettings when it can't be read or a line is wrong."""
+        """Raises InvalidSettings if it can't be read or a line is wrong."""
         self._path = path
         self._stamp = _stamp(path)
         self._reason = ""
-        """Why the changed file is not used, as it was logged."""
+        """Logged reason why the changed file isn't used."""
         self.rights = read_topic_rights(path)
 
     def reload(self) -> None:
-        """Read the file if it has changed. If it can't be read or is wrong, keep the present rights, log the reason once, and
-        read it again at the next call: it may be readable then without another change."""
+        """Read the file if it has changed. If it can't be read or is wrong, keep the current rights and log the reason
+        once.
+
+        The next call tries again: the file may be readable then without another change.
+        """
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
@@ -76,21 +80,21 @@ class Login:
         self.entry = entry
         """Entry of the password file when the user connected. None for a holder of a token."""
         self.principal = principal
-        """Whom the token stands for; None for a user of the password file."""
+        """Principal of the token. None for a user of the password file."""
         self.header = header
-        """The token, as the doorkeeper knows it; empty without one."""
+        """Authorization header with the token, as `Doorkeeper` knows it. Empty without a token."""
         self._rights_of_now = rights_of_now
         self._rights: TopicRights | None = None
-        """Those for which answers are remembered."""
+        """Rights for which answers are cached."""
         self._remembered: dict[tuple[bytes, str], bool] = {}
 
     def may_connect(self, client_id: str) -> bool:
-        """Whether it may have this client identifier."""
+        """Return True if the login may use this client identifier."""
         rights = self._rights_of_now()
         return rights is None or rights.may_connect(self.user, client_id)
 
     def may_publish(self, client_id: str, topic: bytes, stream: str) -> bool:
-        """Whether its message may go from this topic to this stream. Asked for each message."""
+        """Return True if a message of this topic may be appended to this stream. Called for each message."""
         if self.principal is not None and not self.principal.may_write(stream):
             return False
         rights = self._rights_of_now()
@@ -108,7 +112,7 @@ class Login:
 
 
 class Logins:
-    """Everybody who may connect. For one event loop; the caller closes passwords and doorkeeper."""
+    """All clients that may connect. For one event loop; the caller closes `passwords` and `doorkeeper`."""
 
     def __init__(
         self,
@@ -123,10 +127,10 @@ class Logins:
         self._doorkeeper = doorkeeper
         self._rights = rights
         self.asks = passwords is not None or doorkeeper is not None
-        """Whether anybody is asked for a password."""
+        """True if clients must log in."""
 
     def known(self, user: str, password: bytes) -> Login | None:
-        """Who connects, if that was proven before: it costs no hashing."""
+        """Return the login of a client whose password was proven before, without hashing. None for other clients."""
         if self._passwords is not None and self._passwords.is_known(user, password):
             return self._login(user, None, b"")
         header = b"Bearer " + password
@@ -134,7 +138,7 @@ class Logins:
         return self._login(user, principal, header) if principal is not None and principal.name == user else None
 
     async def check(self, user: str, password: bytes) -> Login | None:
-        """Who connects; None when the password is wrong. Raises TransientError when that can't be told now."""
+        """Return the login of a client. None if the password is wrong. Raises TransientError if that is unknown now."""
         if self._doorkeeper is not None and password:
             header = b"Bearer " + password
             try:
@@ -148,8 +152,10 @@ class Logins:
         return None
 
     def is_valid(self, login: Login | None) -> bool:
-        """Return True if the user may stay connected: its password is still in the file, or its token is still valid and has
-        the same rights."""
+        """Return True if the user may stay connected.
+
+        Its password must still be in the file, or its token must still be valid with the same rights.
+        """
         if login is None:
             return True
         if login.principal is None:
@@ -157,7 +163,7 @@ class Logins:
         return self._doorkeeper is None or self._doorkeeper.recall(login.header) == login.principal
 
     def owner(self, login: Login | None, certificate: str | None) -> Owner | None:
-        """Return the owner of the client identifiers of this login. None if the listener asks for no login.
+        """Return the owner of the client identifiers of this login. None if the listener requires no login.
 
         Args: certificate: Name of the client certificate; see `certificate_name`.
         """
@@ -171,7 +177,7 @@ class Logins:
     def can_return(self, owner: Owner) -> bool:
         """Return True if this owner may connect again, as far as this can be known.
 
-        False if its user or its token was removed, or if the listener now asks for logins of another kind.
+        False if its user or its token was removed, or if the listener now requires logins of another kind.
         """
         names = dict(zip(owner[::2], owner[1::2], strict=True))
         if (_CERTIFICATE in names) != self._checks_certificates or (_PASSWORD in names or _TOKEN in names) != self.asks:

@@ -1,12 +1,13 @@
-"""Who may connect to the MQTT server: a file of users and hashed passwords.
+"""Passwords of the MQTT server: a file of users and hashed passwords.
 
-One user a line, `USER:scrypt:N:R:P:SALT:HASH`, salt and hash in base64 (scrypt: RFC 7914). Blank lines and lines that begin
-with `#` are skipped. Lines that Mosquitto's `mosquitto_passwd` wrote are read, too: `USER:$6$SALT$HASH` (SHA-512) and
-`USER:$7$ITERATIONS$SALT$HASH` (PBKDF2 with HMAC-SHA-512, RFC 8018). `python -m strandline.ingest.mqtt.passwords FILE USER` reads
-a password from standard input (on a terminal it asks) and adds or replaces that user's line. The server reads a changed file
-within seconds.
+Each line is a user, `USER:scrypt:N:R:P:SALT:HASH`, with salt and hash in base64 (scrypt: RFC 7914). Blank lines and
+lines that begin with `#` are skipped. Lines of Mosquitto's `mosquitto_passwd` are accepted, too: `USER:$6$SALT$HASH`
+(SHA-512) and `USER:$7$ITERATIONS$SALT$HASH` (PBKDF2 with HMAC-SHA-512, RFC 8018).
 
-Mosquitto's forms cost a guesser less than ours: `$6$` is one round of SHA-512, and `$7$` has 101 by default.
+`python -m strandline.ingest.mqtt.passwords FILE USER` reads a password from standard input, with a prompt on a
+terminal, and adds or replaces that user's line. The server reads a changed file within seconds.
+
+The forms of Mosquitto are easier to guess than scrypt: `$6$` is one round of SHA-512, and `$7$` has 101 by default.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from strandline.core.errors import InvalidSettings, StrandlineError, TransientEr
 logger = structlog.get_logger()
 
 NUMBERS = (2**14, 8, 1)
-"""scrypt's N, r and p: about 40 ms and 16 MB for each password."""
+"""N, r, and p of scrypt: about 40 ms and 16 MB for each password."""
 CHECKS_WAITING_MAX = 200
-"""Over it a client is told to connect again later: guessing must not use up the machine."""
+"""Maximum number of waiting checks. More clients must connect again later: guesses must not use up the machine."""
 _MEMORY_BYTES_MAX = 256 * 1024 * 1024
 _DIGEST_BYTES = 32
 _MOSQUITTO_DIGEST_BYTES = 64
 _ITERATIONS_MAX = 10_000_000
-"""A line with more would keep the one thread that hashes for seconds."""
+"""Maximum of a line: more iterations would block the only thread that hashes for seconds."""
 _NAME_FORBIDDEN = frozenset(":\r\n\0")
 
 
 class TooManyChecks(TransientError):
-    """Too many passwords wait to be checked; this one was not."""
+    """Too many passwords wait to be checked. This one was not checked."""
 
     code = "too_many_checks"
 
@@ -52,19 +53,19 @@ class Entry:
     """One user's hashed password."""
 
     numbers: tuple[int, int, int]
-    """scrypt's N, r and p."""
+    """N, r, and p of scrypt."""
     salt: bytes
     digest: bytes = b""
 
     @classmethod
     def of(cls, password: bytes) -> Entry:
-        """Hash a new password under a salt of its own."""
+        """Hash a new password with a new salt."""
         blank = cls(NUMBERS, secrets.token_bytes(16))
         return replace(blank, digest=blank.hash(password))
 
     @classmethod
     def parse(cls, text: str) -> Entry:
-        """Read what follows the user's name in a line. Raises ValueError."""
+        """Read the part of a line after the user name. Raises ValueError."""
         kind, n, r, p, salt, digest = text.split(":")
         entry = cls((int(n), int(r), int(p)), b64decode(salt, validate=True), b64decode(digest, validate=True))
         if kind != "scrypt" or len(entry.digest) != _DIGEST_BYTES:
@@ -72,7 +73,7 @@ class Entry:
         return entry
 
     def hash(self, password: bytes) -> bytes:
-        """Raises ValueError when scrypt does not accept the numbers."""
+        """Return the hash. Raises ValueError if scrypt doesn't accept the numbers."""
         n, r, p = self.numbers
         return hashlib.scrypt(password, salt=self.salt, n=n, r=r, p=p, maxmem=_MEMORY_BYTES_MAX, dklen=_DIGEST_BYTES)
 
@@ -87,13 +88,13 @@ class MosquittoEntry:
     """One user's hashed password, as Mosquitto writes it."""
 
     iterations: int
-    """Of PBKDF2; 0: one plain SHA-512 (`$6$`)."""
+    """Number of PBKDF2 iterations. 0 for one plain SHA-512 (`$6$`)."""
     salt: bytes
     digest: bytes
 
     @classmethod
     def parse(cls, text: str) -> MosquittoEntry:
-        """Read what follows the user's name in a line. Raises ValueError."""
+        """Read the part of a line after the user name. Raises ValueError."""
         parts = text.split("$")
         if len(parts) == 4 and parts[:2] == ["", "6"]:
             iterations = 0
@@ -124,16 +125,16 @@ class MosquittoEntry:
 class Passwords:
     """Checks passwords, for one event loop. An unknown user takes as long to refuse as a wrong password.
 
-    A password that was right is remembered under a key of this process only, so that a fleet that connects again at once
-    does not have to be hashed again.
+    A right password is remembered under a key of this process, so that the passwords of a fleet that reconnects aren't
+    hashed again.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises InvalidSettings when the file can't be read or a line is wrong."""
+        """Raises InvalidSettings if the file can't be read or a line is wrong."""
         self._path = path
         self._stamp = _stamp(path)
         self._reason = ""
-        """Why the changed file is not used, as it was logged."""
+        """Logged reason why the changed file isn't used."""
         self._entries = read_passwords(path)
         self._nobody = _decoy(self._entries)
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="passwords")
@@ -142,7 +143,7 @@ class Passwords:
         self._right: dict[str, bytes] = {}
 
     async def check(self, user: str, password: bytes) -> bool:
-        """Raises TooManyChecks."""
+        """Return True if the password is right. Raises TooManyChecks."""
         if self.is_known(user, password):
             return True
         entry = self._entries.get(user)
@@ -161,7 +162,7 @@ class Passwords:
         return is_right
 
     def is_known(self, user: str, password: bytes) -> bool:
-        """Whether it was right before: that costs no hashing."""
+        """Return True if the password was right before. Needs no hashing."""
         return user in self._entries and hmac.compare_digest(self._right.get(user, b""), self._quick(password))
 
     def entry(self, user: str) -> Entry | MosquittoEntry | None:
@@ -172,8 +173,11 @@ class Passwords:
         return hmac.digest(self._key, password, "sha256")
 
     def reload(self) -> None:
-        """Read the file if it has changed. If it can't be read or is wrong, keep the present users, log the reason once, and
-        read it again at the next call: it may be readable then without another change."""
+        """Read the file if it has changed. If it can't be read or is wrong, keep the current users and log the reason
+        once.
+
+        The next call tries again: the file may be readable then without another change.
+        """
         try:
             stamp = _stamp(self._path)
             if stamp == self._stamp:
@@ -194,12 +198,13 @@ class Passwords:
 
 
 def _decoy(entries: dict[str, Entry | MosquittoEntry]) -> Entry | MosquittoEntry:
-    """What an unknown user's password is hashed for: an entry of the file, so that it takes as long as a known one's."""
+    """Return the entry with which passwords of unknown users are hashed, so that they take as long as those of known
+    users."""
     return next(iter(entries.values()), None) or Entry.of(b"")
 
 
 def read_passwords(path: Path) -> dict[str, Entry | MosquittoEntry]:
-    """User -> entry. Raises InvalidSettings, which names the line."""
+    """Return the entries by user. Raises InvalidSettings with the number of a wrong line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

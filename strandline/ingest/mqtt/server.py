@@ -1,16 +1,17 @@
 """The MQTT server: sensors connect to Strandline itself, and PUBACK follows the log's confirmation.
 
-`python -m strandline.ingest.mqtt.server` runs one. MQTT 3.1.1 and 5.0, QoS 0 and 1, publish only. The streams' documents
-say which stream takes which topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. Its settings and its process are named
-`mqtt_listener`.
+`python -m strandline.ingest.mqtt.server` runs one. It supports MQTT 3.1.1 and 5.0, QoS 0 and 1, and publishing only.
+The streams' documents contain the topics: `mqtt: {topics: ["farm/+/turbine/+"]}`. Its settings and its process are
+named `mqtt_listener`.
 
-What a sensor may rely on:
-- PUBACK (5.0: with reason 0): the message is in the log, with its bytes. QoS 1 and no PUBACK: unknown, send it again.
-- PUBACK with a reason of 0x80 or more: the message is not in the log, and sending it again won't help.
-- QoS 0: nothing. The message is persisted at once all the same, and a loss that the server knows of is counted.
+Contract with sensors:
 
-The way of a message: `Connection` reads it, `MqttConnections.publish` finds its stream, `Batches` append it to the log and have
-its connection acknowledge it.
+- PUBACK (5.0: with reason 0): the message is in the log, with its bytes. QoS 1 without PUBACK: unknown, resend it.
+- PUBACK with a reason of 0x80 or more: the message is not in the log, and would be refused again.
+- QoS 0: no promise. The message is persisted immediately anyway, and a known loss is counted.
+
+The path of a message: `Connection` reads it, `MqttConnections.publish` finds its stream, and `Batches` append it to the
+log and have its connection acknowledge it.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _BACKLOG = 4_096
 
 
 async def serve(settings: MqttServerSettings) -> None:
-    """Run a server until SIGTERM or SIGINT: then stop reading, acknowledge what the log confirms, return.
+    """Run a server until SIGTERM or SIGINT. Then stop reading, acknowledge the confirmed messages, and return.
 
-    Raises InvalidSettings (TLS or passwords are missing or can't be used), StackError when a port is taken, and whatever
-    opening the ledger raises. Kafka may come later.
+    Raises InvalidSettings (TLS files or passwords are missing or can't be used), StackError if a port is in use, and
+    the errors of opening the ledger. Kafka may start later.
     """
     tls = server_tls(
         settings.mqtt_listener_tls_certificate,
@@ -58,7 +59,7 @@ async def serve(settings: MqttServerSettings) -> None:
         rights = RightsFile(settings.mqtt_listener_rights) if settings.mqtt_listener_rights is not None else None
         if rights is not None and passwords is None and settings.auth == "none":
             raise InvalidSettings(
-                "STRANDLINE_MQTT_LISTENER_RIGHTS gives rights to users, and nobody logs in: set "
+                "STRANDLINE_MQTT_LISTENER_RIGHTS contains rights of users, but no client logs in: set "
                 "STRANDLINE_MQTT_LISTENER_PASSWORDS or STRANDLINE_AUTH, too"
             )
         resources = await stack.enter_async_context(open_resources(settings, GATEWAY))
@@ -97,7 +98,7 @@ async def serve(settings: MqttServerSettings) -> None:
             server.close()
             await connections.stop()
             with contextlib.suppress(asyncio.CancelledError):
-                await watching  # raises what ended it, if that was not us
+                await watching  # raises the error that ended it, if it wasn't cancelled
 
 
 async def _listen(server: asyncio.AbstractServer, knows_streams: asyncio.Event) -> None:
@@ -129,7 +130,10 @@ async def _bind(
 
 
 def _check_exposure(settings: MqttServerSettings) -> None:
-    """Off loopback, TLS and passwords are required by default. Raises InvalidSettings."""
+    """Require TLS and passwords outside of loopback, unless the settings allow a listener without them.
+
+    Raises InvalidSettings.
+    """
     missing = [
         name
         for name, is_there in (
@@ -144,8 +148,8 @@ def _check_exposure(settings: MqttServerSettings) -> None:
     is_open = settings.mqtt_listener_open or settings.allow_open
     if missing and not is_open and not is_loopback(settings.mqtt_listener_host):
         raise InvalidSettings(
-            f"the MQTT server would be open to strangers on {settings.mqtt_listener_host}: set {' and '.join(missing)}, "
-            f"or STRANDLINE_MQTT_LISTENER_OPEN=true if the network keeps them out"
+            f"the MQTT server on {settings.mqtt_listener_host} would accept unauthenticated clients: set "
+            f"{' and '.join(missing)}, or STRANDLINE_MQTT_LISTENER_OPEN=true if the network keeps other clients out"
         )
 
 

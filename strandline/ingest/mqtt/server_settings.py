@@ -10,7 +10,7 @@ from strandline.core.settings import Settings
 
 
 class MqttServerSettings(Settings):
-    """The settings, and what only the MQTT server needs to know."""
+    """The common settings, and those of the MQTT server."""
 
     mqtt_listener_host: str = "127.0.0.1"
     """Address on which the MQTT server listens. Other addresses than loopback need TLS and logins, or `MQTT_LISTENER_OPEN`."""
@@ -23,7 +23,7 @@ class MqttServerSettings(Settings):
     mqtt_listener_tls_key: Path | None = None
     """PEM file with the private key. Default: the key is in the certificate file."""
     mqtt_listener_tls_client_ca: Path | None = None
-    """PEM file with CA certificates. If it is set, sensors must present a certificate of one of these CAs."""
+    """PEM file with CA certificates. If it is set, sensors must present a certificate that one of these CAs signed."""
     mqtt_listener_passwords: Path | None = None
     """Password file. If it isn't set, and `AUTH` is `none`, every client can connect."""
     mqtt_listener_rights: Path | None = None

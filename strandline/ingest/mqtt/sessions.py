@@ -1,15 +1,18 @@
-"""The sessions of the MQTT server. The session of a client that only publishes holds nothing: it exists, or it doesn't.
+"""The sessions of the MQTT server. The session of a client that only publishes is empty: it exists or not.
 
-That still matters. An MQTT 5 client that is told "no session" when it connects again must discard the messages that wait
-for PUBACK [MQTT-3.2.2-5], though it should send them again. So sessions outlive the process: each one is on disk before
-CONNACK promises it. One write stores the sessions of many clients.
+That still matters. If the answer to an MQTT 5 client that reconnects is "no session", the client must discard the
+messages that wait for PUBACK [MQTT-3.2.2-5], though it should resend them. So sessions outlive the process: each one is
+on disk before CONNACK promises it. One write stores the sessions of many clients.
 
-The file holds one JSON array a line, `[client identifier, expiry in seconds, when the connection ended or null, owner or null]`.
-The owner is a list, see `Owner`. The last line of an owner's client counts. A line that a crash cut short is ignored.
+Each line of the file is a JSON array: `[client identifier, expiry in seconds, when the connection ended or null, owner
+or null]`. The owner is a list, see `Owner`. The last line of an owner's client counts. A line that was truncated by a
+crash is ignored.
 
-An identifier with a session belongs to the owner of the session: the caller lets no other owner begin a session with it.
+An identifier with a session belongs to the owner of the session: the caller lets no other owner begin a session with
+it.
 
-A will that waits for its delay lasts no longer than its session. It is in memory only: when the server stops, it is published.
+A will that waits for its delay lasts no longer than its session. It is in memory only: when the server stops, it is
+published.
 """
 
 from __future__ import annotations
@@ -31,31 +34,33 @@ from strandline.ingest.mqtt.logins import Login, Owner
 
 SESSIONS_MAX = 100_000
 NAMES_BYTES_MAX = 16 * 1024 * 1024
-"""Of the identifiers and owners of all sessions. Over either, the owner with the most sessions loses the one used longest ago."""
+"""Maximum size in bytes of the identifiers and owners of all sessions.
+Over either limit, the owner with the most sessions loses the least recently used one.
+"""
 EXPIRY_S_MAX = 7 * 86_400
-"""A client that asks for a longer session gets this, and is told so."""
+"""Maximum expiry in seconds. A client that requests a longer session gets this value in CONNACK."""
 WILLS_BYTES_MAX = 32 * 1024 * 1024
-"""Of all wills that wait for their delay. Over it the one that has waited longest is published."""
+"""Maximum size in bytes of all wills that wait for their delay. Over it the oldest waiting will is published."""
 LINES_SPARE_MAX = 100_000
-"""After so many outdated lines the file is rewritten."""
+"""Number of outdated lines after which the file is rewritten."""
 
 
 Key = tuple[Owner | None, str]
-"""Owner and client identifier. A session without an owner (the listener asked for no login) goes to the first client with its
-identifier."""
+"""Owner and client identifier. A session without an owner (the listener required no login) is resumed by the first
+client with its identifier."""
 
 
 class Sessions:
-    """Which clients have a session. For one event loop. `close` it; a crash instead of that loses no session."""
+    """The sessions of the clients. For one event loop. Call `close` at the end; a crash loses no session."""
 
     def __init__(self, path: Path, clock_s: Callable[[], float] = time.time) -> None:
-        """Raises StackError when the file can't be read or written."""
+        """Raises StackError if the file can't be read or written."""
         self._path = path
         self._clock_s = clock_s
         self._expiry_s: dict[Key, int] = {}
         """Expiry of each session."""
         self._ended_s: dict[Key, float] = {}
-        """When its connection ended; absent while it is connected."""
+        """Time at which the connection of a session ended. Absent while it is connected."""
         self._of_owner: dict[Owner | None, dict[Key, None]] = {}
         """Each owner's sessions, in the order of use."""
         self._owners: dict[str, Owner] = {}
@@ -65,9 +70,9 @@ class Sessions:
         self._unwritten: list[str] = []
         self._writing = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
-        """The write of what is noted now."""
+        """The task that will write the sessions that are changed now."""
         self._lines = 0
-        """In the file, or tried to be written there."""
+        """Number of lines in the file, or that were tried to be written."""
         try:
             self._read()
             whole = self._all_lines()
@@ -75,7 +80,7 @@ class Sessions:
             self._lines = len(whole)
         except OSError as error:
             raise StackError(
-                f"the MQTT sessions can't be kept in {path}: {error.strerror}; give it another place"
+                f"the MQTT sessions can't be kept in {path}: {error.strerror}; set STRANDLINE_DATA_DIR"
             ) from error
 
     def owner(self, client_id: str) -> Owner | None:
@@ -84,11 +89,13 @@ class Sessions:
         return owner if owner is not None and self._exists((owner, client_id)) else None
 
     async def begin(self, client_id: str, connect: Connect, owner: Owner | None = None) -> tuple[bool, int]:
-        """Return whether the client has a session to resume, and for how many seconds it outlives the connection.
+        """Begin or resume the session of a client.
 
-        A session of another owner ends: the caller has checked that the identifier no longer belongs to that owner. When this
-        returns, a session that outlives the connection is on disk. Raises OSError when it can't be written; then there is what
-        there was before.
+        A session of another owner ends: the caller has checked that the identifier no longer belongs to that owner.
+        When this returns, a session that outlives the connection is on disk.
+
+        Returns: True if there was a session to resume, and the seconds that the session outlives the connection. Raises
+        OSError if it can't be written; then the previous state is kept.
         """
         key, others = (owner, client_id), []
         if owner is not None:
@@ -110,15 +117,17 @@ class Sessions:
         return is_present, expiry_s
 
     def end(self, client_id: str, expiry_s: int | None, owner: Owner | None = None) -> int:
-        """Note that the connection is closed, and how long the session goes on; None: as long as `begin` was told. The next
-        `begin` that can be written writes it. Returns for how many seconds it goes on."""
+        """Note that the connection is closed. Return the seconds for which the session continues.
+
+        The next successful `begin` writes it. `expiry_s`: None for the expiry that was passed to `begin`.
+        """
         key = (owner, client_id)
         expiry_s = min(self._expiry_s.get(key, 0) if expiry_s is None else expiry_s, EXPIRY_S_MAX)
         self._note(key, expiry_s, self._clock_s())
         return expiry_s
 
     def close(self) -> None:
-        """Write what is not written yet. Raises OSError."""
+        """Write the remaining changes. Raises OSError."""
         self._thread.submit(self._put_on_disk, *self._take()).result()
         self._thread.shutdown()
 
@@ -148,7 +157,7 @@ class Sessions:
             self._ended_s[key] = ended_s
 
     def _drop(self, key: Key) -> bool:
-        """Whether there was one."""
+        """Remove the session. Return True if it existed."""
         if self._expiry_s.pop(key, None) is None:
             return False
         self._ended_s.pop(key, None)
@@ -162,8 +171,10 @@ class Sessions:
         return True
 
     async def _write(self) -> None:
-        """Return when all that was noted before the call is on disk. Calls that come while a write is under way share the next
-        one. Raises OSError, to each of those that share a write that fails."""
+        """Return when all changes before the call are on disk.
+
+        Calls during a write share the next write. Raises OSError to each of the calls that share a failed write.
+        """
         if self._next is None:
             self._next = asyncio.create_task(self._write_next())
         await asyncio.shield(self._next)
@@ -182,10 +193,10 @@ class Sessions:
                 self._lines = len(whole)
 
     def _take(self) -> tuple[list[str], list[str] | None]:
-        """The lines that are not written yet; and those of all sessions, if the file is to be rewritten with them.
+        """Return the lines that are not written yet, and the lines of all sessions if the file must be rewritten.
 
-        Lines that could not be written count again at each try. So they are bounded: with too many the file is rewritten, and
-        that is tried until it succeeds.
+        Lines that could not be written count again at each attempt. So they are bounded: with too many the file is
+        rewritten, and that is tried until it succeeds.
         """
         lines, self._unwritten = self._unwritten, []
         self._lines += len(lines)
@@ -229,7 +240,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Departed:
-    """What is known of a client whose connection is closed."""
+    """A client whose connection is closed."""
 
     client_id: str
     owner: Owner | None
@@ -238,14 +249,16 @@ class Departed:
 
 
 class WaitingWills:
-    """Wills whose delay has not ended. Each is published once, or dropped because its client came back to its session. For one
-    event loop."""
+    """Wills whose delay has not ended, for one event loop.
+
+    Each is published once, or dropped because its client resumed its session.
+    """
 
     def __init__(self, publish: Callable[[Departed, Publish], None]) -> None:
         self._publish = publish
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Key, tuple[Departed, Publish, asyncio.TimerHandle]] = {}
-        """The one that has waited longest first."""
+        """In the order of arrival."""
         self._bytes = 0
 
     def add(self, departed: Departed, will: Publish, delay_s: int) -> None:
@@ -258,13 +271,13 @@ class WaitingWills:
             self.publish(next(iter(self._waiting)))
 
     def publish(self, key: Key) -> None:
-        """Publish the client's will now, if one waits."""
+        """Publish the client's waiting will now, if it has one."""
         found = self._take(key)
         if found is not None:
             self._publish(*found)
 
     def drop(self, key: Key) -> None:
-        """The client has come back to its session: its will is not published any more."""
+        """Drop the client's waiting will, because the client has resumed its session."""
         self._take(key)
 
     def publish_all(self) -> None:
@@ -294,7 +307,7 @@ def _size(key: Key) -> int:
 
 
 def _append(path: Path, lines: list[str]) -> None:
-    # A new line first: what a crash cut short must not spoil the next line.
+    # A new line first: a line that was truncated by a crash must not corrupt the next line.
     with path.open("ab") as file:
         file.write(("\n" * (file.tell() > 0) + "".join(lines)).encode())
         file.flush()

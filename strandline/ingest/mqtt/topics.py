@@ -1,8 +1,8 @@
-"""Which stream takes what is published to an MQTT topic, and under which key.
+"""Routes from MQTT topics to streams, and the keys of their records.
 
-Topic filters match as in MQTT 5.0, section 4.7: `+` is one level, `#` is all remaining levels and their parent, and neither
-matches a first level that begins with `$`. A message goes to one stream. Where several filters match, the most specific
-one counts, level by level from the left: a name before `+` before `#`.
+Topic filters match as in MQTT 5.0, section 4.7. `+` is one level, and `#` is all remaining levels and their parent.
+Neither matches a first level that begins with `$`. A message is appended to one stream. If several filters match, the
+most specific one is used, level by level from the left: a name before `+` before `#`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from strandline.log.record_key import key_finder
 
 ROUTES_REMEMBERED_MAX = 100_000
 TOPIC_BYTES_REMEMBERED_MAX = 256
-"""A longer topic is matched each time, so that clients can't fill the memory."""
+"""Maximum length in bytes of a cached topic. A longer one is matched each time, so that clients can't fill the memory.
+"""
 
 
 @dataclass(frozen=True)
 class Route:
-    """Where the records of one topic go."""
+    """Stream and headers of the records of one topic."""
 
     stream: str
     may_spool: bool
     headers: list[tuple[str, bytes]]
     """Headers of each of its records: the source."""
     find_key: Callable[[bytes], bytes | None]
-    """Gives the Kafka key of a payload."""
+    """Returns the Kafka key of a payload."""
     content_type: bytes
-    """Of a record whose sender doesn't say it."""
+    """Content type of a record whose sender doesn't specify one."""
 
 
 class _Node:
@@ -52,13 +53,14 @@ class TopicRoutes:
         self._levels_max = 0
         self._remembered: dict[bytes, Route] = {}
         self.ambiguous: list[tuple[str, str, str]] = []
-        """Filters that two streams have: the filter, the stream that gets its messages, and the stream that gets none."""
+        """Filters that two streams have: the filter, the stream that gets its messages, and the stream that gets none.
+        """
         for spec in sorted(specs, key=lambda spec: spec.stream):
             for topic_filter in spec.mqtt.topics if spec.mqtt else ():
                 self._add(topic_filter, spec)
 
     def find(self, topic: bytes) -> Route | None:
-        """The route of a topic in UTF-8; None when no stream takes it."""
+        """Return the route of a topic in UTF-8. None if no stream accepts it."""
         route = self._remembered.get(topic)
         if route is None:
             name = topic.decode()
@@ -84,7 +86,7 @@ class TopicRoutes:
             self.ambiguous.append((topic_filter, node.spec.stream, spec.stream))
 
     def _match(self, topic: str) -> StreamSpec | None:
-        # Only `#` matches levels below the deepest filter, so a topic of 65,535 levels costs no more than one of a few.
+        # Only `#` matches levels below the deepest filter, so a topic of 65,535 levels costs no more than a short one.
         levels = topic.split("/", self._levels_max)
         waiting = [(self._root, 0)]
         while waiting:
@@ -117,7 +119,8 @@ def _route(spec: StreamSpec, topic: str) -> Route:
 
 
 def _find_key(spec: StreamSpec, topic: str) -> Callable[[bytes], bytes | None]:
-    """The key is a level of the topic if the document says so, else a field of the payload."""
+    """Return the function for the key: a level of the topic if the document contains it in `fields`, else a field of
+    the payload."""
     assert spec.mqtt is not None
     if spec.key is None:
         return _no_key

@@ -1,7 +1,7 @@
-"""The fields of MQTT packets: numbers, lengths, texts, topics, and the properties of 5.0.
+"""The fields of MQTT packets: numbers, lengths, strings, topics, and the properties of 5.0.
 
-Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019); a name in square brackets is a normative statement of
-the 5.0 text.
+Formats: OASIS MQTT 3.1.1 (29 October 2014) and 5.0 (7 March 2019). A name in square brackets is a normative statement
+of 5.0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from strandline.core.errors import PermanentError
 V311, V5 = 4, 5
 """Protocol levels in CONNECT."""
 TOPIC_BYTES_REMEMBERED_MAX = 256
-"""Longer topics are checked each time, so that clients can't fill the memory."""
+"""Maximum length in bytes of a cached topic. A longer one is checked each time, so that clients can't fill the memory.
+"""
 
 
 class Reason(IntEnum):
@@ -48,7 +49,10 @@ class Reason(IntEnum):
 
 
 class PacketError(PermanentError):
-    """The bytes are not a packet that is allowed here. Close the connection, with this reason if the client can be told."""
+    """The bytes are not a packet that is allowed here.
+
+    Close the connection, with this reason if the version of MQTT allows it.
+    """
 
     code = "mqtt_packet"
 
@@ -62,13 +66,13 @@ class PublishProperties(msgspec.Struct, frozen=True):
 
     content_type: str | None
     user: tuple[tuple[str, str], ...]
-    """User properties, in order; a name may occur more than once."""
+    """User properties, in order. A name may occur more than once."""
 
 
 def check_topic(topic: bytes) -> None:
-    """Raises PacketError if this can't be a topic's name [MQTT-3.3.2-2, MQTT-4.7.3-1, MQTT-4.7.3-2]."""
+    """Raises PacketError if this is not a valid topic name [MQTT-3.3.2-2, MQTT-4.7.3-1, MQTT-4.7.3-2]."""
     if not topic or b"+" in topic or b"#" in topic:
-        raise PacketError(Reason.TOPIC_NAME_INVALID, f"{shown(topic)} is not a topic's name")
+        raise PacketError(Reason.TOPIC_NAME_INVALID, f"{shown(topic)} is not a valid topic name")
     check_text(topic)
 
 
@@ -76,13 +80,13 @@ check_short_topic = lru_cache(maxsize=10_000)(check_topic)
 
 
 def check_text(raw: bytes) -> str:
-    """Strict UTF-8 without U+0000 [MQTT-1.5.4-1, MQTT-1.5.4-2]."""
+    """Decode strict UTF-8 without U+0000 [MQTT-1.5.4-1, MQTT-1.5.4-2]."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise malformed(f"{shown(raw)} is not UTF-8: {error.reason} (byte {error.start})") from error
     if "\0" in text:
-        raise malformed(f"{shown(raw)} holds U+0000")
+        raise malformed(f"{shown(raw)} contains U+0000")
     return text
 
 
@@ -120,7 +124,7 @@ class Body:
         return value
 
     def part(self) -> Body:
-        """The properties that begin here, with their length first."""
+        """Return the properties that begin here, after their length."""
         length = self.varint()
         at = self.at
         self.take(length)
@@ -132,11 +136,11 @@ class Body:
 
     def require_end(self, packet: str) -> None:
         if self.at != self.end:
-            raise malformed(f"{packet} goes on after its end")
+            raise malformed(f"{packet} has bytes after its end")
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """A variable byte integer of at most four bytes, and where it ends; None when it is incomplete."""
+    """Read a variable byte integer of at most four bytes. Return it with its end. None if it is incomplete."""
     value = 0
     for shift in (0, 7, 14, 21):
         if at == end:
@@ -202,7 +206,7 @@ OF_DISCONNECT: dict[int, _Property] = {SESSION_EXPIRY: _long, 0x1F: Body.text}
 
 
 def read_properties(body: Body, known: dict[int, _Property]) -> tuple[dict[int, object], tuple[tuple[str, str], ...]]:
-    """The properties of a packet, which may have the `known` ones, and its user properties. Empty in 3.1.1."""
+    """Return the properties of a packet, which must be in `known`, and its user properties. Empty in 3.1.1."""
     found: dict[int, object] = {}
     user: list[tuple[str, str]] = []
     if body.version != V5:
@@ -222,7 +226,7 @@ def read_properties(body: Body, known: dict[int, _Property]) -> tuple[dict[int, 
 
 
 def publish_properties(found: dict[int, object], user: tuple[tuple[str, str], ...]) -> PublishProperties | None:
-    """What is kept of a message's properties."""
+    """Return the properties of a message that are kept. None if it has none of them."""
     content_type = found.get(_CONTENT_TYPE)
     if content_type is None and not user:
         return None
@@ -235,5 +239,5 @@ def malformed(message: str) -> PacketError:
 
 
 def shown(raw: bytes) -> str:
-    """The first bytes, for a message."""
+    """Return the first bytes for a message."""
     return repr(raw[:60]).removeprefix("b") + ("..." if len(raw) > 60 else "")

@@ -1,1 +1,1 @@
-"""The TCP gateway: one record a line."""
+"""The TCP gateway: one record per line."""

@@ -1,4 +1,4 @@
-"""A connection of the TCP gateway: its lines become records, appended in order, and are answered if the stream asks for it."""
+"""A connection of the TCP gateway: its lines become records, appended in order, and answered if the stream requires it."""
 
 from __future__ import annotations
 
@@ -20,49 +20,50 @@ logger = structlog.get_logger()
 
 RECORDS_PER_APPEND_MAX = 10_000
 READ_BYTES = 16 * 1024
-"""Read at once. Of the shortest lines these are 8,192 records."""
+"""Maximum number of bytes per read: 8,192 records if the lines are as short as possible."""
 QUEUE_BYTES_MAX = 8 * 1024 * 1024
-"""What the records of one connection may take, those of the append under way included; over it the connection isn't read."""
+"""Maximum size of the records of one connection, including those of the running append. Over it the connection isn't
+read."""
 QUEUED_BYTES_MAX = 128 * 1024 * 1024
-"""What the records of all connections may take."""
+"""Maximum size in bytes of the records of all connections."""
 LINES_HELD_BYTES_MAX = 64 * 1024 * 1024
-"""Of the unfinished lines of all connections."""
+"""Maximum size in bytes of the unfinished lines of all connections."""
 LINE_TIMEOUT_S = 30.0
-"""A line that is unfinished by then ends its connection."""
+"""Seconds after which an unfinished line ends its connection."""
 WRITE_TIMEOUT_S = 30.0
-"""How long a sender may leave its answers unread once the socket's buffer is full."""
+"""Seconds that a sender may leave its answers unread once the socket's buffer is full."""
 BUSY_PATIENCE_S = 10.0
-"""While the log has no room the connection isn't read; after this time it is ended."""
+"""Seconds after which a connection is ended while the log is busy. Until then it isn't read."""
 LINGER_S = 5.0
-"""How long a sender may take to close its side after the gateway has closed its own."""
+"""Seconds that a sender has to close its side after the gateway has closed its own."""
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
-"""A sender that lost its power is noticed after two minutes."""
+"""A sender that lost its power is detected after two minutes."""
 _REQUEST_LINE = re.compile(rb"[A-Z]+ \S+ HTTP/\d(\.\d)?")
 _METHOD = re.compile(rb"[A-Z]{3,7} ")
 _METHOD_BYTES_MAX = 8
 
 
 class Port(Protocol):
-    """What a connection knows of its port."""
+    """Interface of the port that a connection uses."""
 
     appender: StreamAppender
     connections: set[TcpConnection]
 
     @property
     def is_acking(self) -> bool:
-        """Whether confirmed records are answered."""
+        """True if confirmed records are answered."""
 
 
 class TcpRoom:
-    """What all connections of a gateway share: how many there are, and what they hold.
+    """State that all connections of a gateway share: their number, and the bytes that they buffer.
 
-    A connection is read as long as its queue is smaller than what is free; so some greedy ones leave room for the others.
-    Should many together fill the room, nobody is read until half of it is free.
+    A connection is read as long as its queue is smaller than the free bytes, so a few greedy connections leave space
+    for the others. If many connections use up all bytes, none is read until half of them are free.
     """
 
     def __init__(self, *, connections_max: int, idle_s: float) -> None:
@@ -71,20 +72,20 @@ class TcpRoom:
         self.connections: set[TcpConnection] = set()
         self.tasks = Tasks()
         self.line_bytes = 0
-        """Of the unfinished lines."""
+        """Size in bytes of the unfinished lines."""
         self.queued_bytes = 0
-        """What the queued records take, with their overhead."""
+        """Size in bytes of the queued records, with their overhead."""
         self.is_full = False
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Into which every connection reads: each read is taken before the next."""
+        """Buffer into which every connection reads: each read is processed before the next."""
 
     @property
     def queue_bytes_max(self) -> int:
-        """How much one connection may have queued and still be read."""
+        """Maximum size in bytes of the queue of a connection that is read."""
         return 0 if self.is_full else min(QUEUE_BYTES_MAX, QUEUED_BYTES_MAX - self.queued_bytes)
 
     def queue(self, bytes_more: int) -> None:
-        """Count what is queued, or, below 0, is no longer."""
+        """Count queued bytes. Negative if they are no longer queued."""
         self.queued_bytes += bytes_more
         if self.is_full != (self.queued_bytes >= QUEUED_BYTES_MAX // (2 if self.is_full else 1)):
             self.is_full = not self.is_full
@@ -96,8 +97,9 @@ class TcpConnection(asyncio.BufferedProtocol):
     """One sender.
 
     Invariants:
-    - Records are appended in the order in which they came, one batch at a time.
-    - A record that arrived whole is appended even if its sender has gone.
+
+    - Records are appended in the order in which they arrived, one batch at a time.
+    - A record that arrived completely is appended even if its sender has disconnected.
     """
 
     def __init__(self, port: Port, room: TcpRoom) -> None:
@@ -107,22 +109,22 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._splitter = LineSplitter(port.appender.record_bytes_max)
         self._line_began_s: float | None = None
         self._queue: list[tuple[int, Record]] = []
-        """Each record with its number among all that came, the refused ones included."""
+        """Each record with its number among all received records, including the refused ones."""
         self._queued_bytes = 0
-        """With the overhead of each record; the room counts it."""
+        """With the overhead of each record, as the budget counts it."""
         self._start = b""
-        """The first bytes of all."""
+        """The first bytes of the connection."""
         self._heard_s = self._loop.time()
         self._counted = 0
-        """Records so far, including the refused ones."""
+        """Number of records so far, including the refused ones."""
         self._settling: asyncio.Task[None] | None = None
         self._is_open = False
         self._is_ending = False
-        """Nothing more is read; the connection ends when the records that have arrived are confirmed or refused."""
+        """True if the connection is no longer read. It ends when its records are confirmed or refused."""
         self._has_sender_closed = False
-        """The sender has closed its side."""
+        """True if the sender has closed its side."""
         self._unread_since_s: float | None = None
-        """Since when the sender has not read its answers, and the socket's buffer is full."""
+        """Time since which the sender has not read its answers, and the socket's buffer is full. Otherwise None."""
         self._is_writable = asyncio.Event()
         self._is_writable.set()
 
@@ -138,7 +140,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._answer(
                 f"error too_many {self._room.connections_max} connections are open; try again later\n".encode()
             )
-            self._transport.close()  # without lingering: its file is needed
+            self._transport.close()  # without lingering: its file descriptor is needed
             return
         one = transport.get_extra_info("socket")
         for level, option, value in _KEEP_ALIVE:
@@ -154,7 +156,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._take(self._splitter, bytes(self._room.buffer[:nbytes]))
 
     def eof_received(self) -> bool:
-        """The sender has closed its side in order, so its last line is a record even without a line end."""
+        """Treat the last line as a record even without a line end: the sender has closed its side gracefully."""
         self._has_sender_closed = True
         if self._is_ending and self._settling is None:
             return False
@@ -163,7 +165,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._add(self._splitter.end())
             self._hold(held)
             self._end()
-        return True  # the answers still go out
+        return True  # the answers are still sent
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_open = False
@@ -184,7 +186,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self.read_or_pause()
 
     def read_or_pause(self) -> None:
-        """Read the sender, or don't: while its queue is long, there is no room, or it does not read its answers."""
+        """Read the sender, or pause while its queue is long, the budget is used up, or it does not read its answers."""
         if not self._is_open or self._transport.is_closing():
             return
         is_full = self._queued_bytes >= self._room.queue_bytes_max or not self._is_writable.is_set()
@@ -194,19 +196,19 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def finish(self) -> asyncio.Task[None] | None:
-        """Read no more, and end when all that arrived whole is confirmed or refused; then the returned task is done."""
+        """Stop reading, and end when all complete records are confirmed or refused. Then the returned task is done."""
         self._drop_rest()
         self._end()
         return self._settling
 
     def end_if_stuck(self, now_s: float) -> None:
-        """End the connection if its line began, it sent anything, or it read its answers too long ago."""
+        """End the connection if its line began, its last bytes arrived, or its answers were read too long ago."""
         if self._unread_since_s is not None and now_s - self._unread_since_s > WRITE_TIMEOUT_S:
             self._transport.abort()
         elif self._is_ending:
             return
         elif self._settling is None and now_s - self._heard_s > self._room.idle_s:
-            self._fail("idle", f"nothing came for {self._room.idle_s:g} s")
+            self._fail("idle", f"no data for {self._room.idle_s:g} s")
         elif self._line_began_s is not None and now_s - self._line_began_s > LINE_TIMEOUT_S:
             self._fail("timeout", f"a line did not end within {LINE_TIMEOUT_S:g} s")
 
@@ -218,7 +220,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         if lines and not self._counted and self._is_http(lines[0]):
             self._splitter = LineSplitter(self._port.appender.record_bytes_max)
             self._hold(held)
-            self._fail("http", "here is one record a line, and no HTTP; nothing of the request was persisted")
+            self._fail("http", "this port accepts one record per line, not HTTP; nothing of the request was persisted")
             return
         if lines:
             self._add(lines)
@@ -230,16 +232,17 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._line_began_s = None
 
     def _is_http(self, first_line: bytes | None) -> bool:
-        """Whether this is a browser: a web page can have it post to any port, and each line of that would be a record."""
+        """Return True for an HTTP request: a web page can post to any port, and each line of the request would be a
+        record."""
         if first_line is None:  # too long for a record, but not for a request
             return _METHOD.match(self._start) is not None
         return _REQUEST_LINE.fullmatch(first_line) is not None
 
     def _hold(self, before: int) -> None:
-        """Update the sum over all connections; end this connection if the sum is too large."""
+        """Update the sum over all connections. End this connection if the sum is too large."""
         self._room.line_bytes += self._splitter.bytes_held - before
         if self._room.line_bytes > LINES_HELD_BYTES_MAX and self._splitter.bytes_held > before:
-            self._fail("log_busy", f"{self._room.line_bytes} bytes of unfinished lines are held; try again later")
+            self._fail("log_busy", f"{self._room.line_bytes} bytes of unfinished lines are buffered; try again later")
 
     def _add(self, lines: list[bytes | None]) -> None:
         """Queue the lines as records, and refuse those that are too long."""
@@ -264,9 +267,9 @@ class TcpConnection(asyncio.BufferedProtocol):
             self.read_or_pause()
 
     async def _settle(self) -> None:
-        """Append what is queued, batch after batch, and answer each. End the connection afterwards if it is to end.
+        """Append the queued records, batch after batch, and answer each. End the connection afterwards if it must end.
 
-        If the log can't confirm, end it, too: the last `ok` tells the sender what is in the log.
+        If the log can't confirm, end it, too: the last `ok` shows the sender which records are in the log.
         """
         try:
             while self._queue:
@@ -290,7 +293,7 @@ class TcpConnection(asyncio.BufferedProtocol):
                 self._hang_up()
 
     def _release(self, batch: list[Record]) -> None:
-        """The records are appended."""
+        """Remove the appended records from the counts."""
         bytes_done = sum(len(value) for value, _ in batch) + RECORD_OVERHEAD_BYTES * len(batch)
         self._queued_bytes -= bytes_done
         self._room.queue(-bytes_done)
@@ -306,8 +309,10 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close our side, and read and drop what the sender still sends: otherwise it would see a connection reset
-        instead of the last answer."""
+        """Close this side, and read and drop the bytes that the sender still sends.
+
+        Otherwise it would see a connection reset instead of the last answer.
+        """
         if not self._is_open:
             return
         if self._has_sender_closed:
@@ -316,16 +321,16 @@ class TcpConnection(asyncio.BufferedProtocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
             self._transport.resume_reading()
-        else:  # TLS can't close one side only: this sends what is written, then drops what comes
+        else:  # TLS can't close one side only: this sends the written bytes, then drops received ones
             self._transport.close()
         self._loop.call_later(LINGER_S, self._transport.abort)
 
     def abort(self) -> None:
-        """Cut the connection, whatever state it is in."""
+        """Cut the connection in any state."""
         self._transport.abort()
 
     def _fail(self, code: str, reason: str) -> None:
-        """Answer with an error, and end the connection when the append under way has its outcome."""
+        """Answer with an error, and end the connection when the running append has its outcome."""
         self._answer(f"error {code} {reason}\n".encode())
         logger.warning(
             "a TCP connection was ended", action="connection_ended", stream=self._port.appender.spec.stream,

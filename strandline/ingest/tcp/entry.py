@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TcpEntry(Gateway):
-    """Takes lines. It knows no principals."""
+    """Accepts lines. It authenticates no principals."""
 
     name = "tcp"
     title = "the TCP gateway"

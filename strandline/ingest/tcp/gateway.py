@@ -1,16 +1,18 @@
-"""The TCP gateway: one record a line. If the stream asks for it, the gateway answers when records are confirmed.
+"""The TCP gateway: one record per line. If the stream requires it, the gateway answers when records are confirmed.
 
-`python -m strandline.ingest.tcp.gateway` runs one. The streams' documents say which ports:
-`tcp: {port: 8083, ack: true}`.
+`python -m strandline.ingest.tcp.gateway` runs one. The streams' documents contain the ports: `tcp: {port: 8083, ack:
+true}`.
 
-What a sender may rely on, with `ack: true`. Records are counted from 1 on each connection; blank lines don't count:
-- `ok N`: every record up to the Nth is in the log, except those that were refused.
-- `refused N CODE sentence`: the Nth record is not in the log and never will be; the records after it go on. It comes before
-  the `ok` that counts it.
-- `error CODE sentence`, and the connection ends: of what came after the last `ok`, some, none or all may be in the log.
+Contract with senders, with `ack: true`. Records are counted from 1 on each connection; blank lines don't count:
 
-Without `ack` nothing is sent back. If the gateway ends such a connection, the records sent last may be lost. While the
-log is busy, the gateway waits and does not read the connection.
+- `ok N`: every record up to the Nth is in the log, except refused records.
+- `refused N CODE MESSAGE`: the Nth record is not in the log and never will be; later records are still accepted. It is
+  sent before the `ok` that counts it.
+- `error CODE MESSAGE`, and the connection ends. All, some, or none of the records after the last `ok` may be in the
+  log.
+
+Without `ack`, no answer is sent. If the gateway ends such a connection, the last records may be lost. While the log is
+busy, the gateway waits and does not read the connection.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _BACKLOG = 2_048
 
 
 class TcpPort:
-    """One port, the stream that its records go to, and its connections."""
+    """One port, the stream that receives its records, and its connections."""
 
     def __init__(self, appender: StreamAppender, listener: socket.socket, room: TcpRoom, tls: ServerTls | None) -> None:
         self.appender = appender
@@ -59,15 +61,15 @@ class TcpPort:
 
     @property
     def is_acking(self) -> bool:
-        """Whether confirmed records are answered."""
+        """True if confirmed records are answered."""
         return self.appender.spec.tcp is not None and self.appender.spec.tcp.ack
 
     def use(self, appender: StreamAppender) -> None:
-        """Append what comes from now on as a changed document says."""
+        """Append later records by a changed document."""
         self.appender = appender
 
     async def close(self) -> None:
-        """Accept no more, confirm what has arrived whole, answer it, and end the connections."""
+        """Accept no more connections, confirm and answer all complete records, and end the connections."""
         await asyncio.wait((self._starting,))
         if self._server is not None:
             self._server.close()
@@ -95,22 +97,22 @@ class TcpGateway:
         self._ports = Ports("TCP", settings.port_offset, _port_of, self._open, self._appender, self.room.tasks)
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
-        """Open, change and close ports as the streams' documents say."""
+        """Open, change, and close ports as the streams' documents require."""
         self._ports.update(streams)
 
     async def sweep(self) -> None:
-        """End, again and again, the connections that are stuck. Until cancelled."""
+        """End stuck connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             for one in list(self.room.connections):
                 try:
                     one.end_if_stuck(asyncio.get_running_loop().time())
-                except Exception:  # the edge: one connection must not take the watch from the others
+                except Exception:  # the edge: one connection must not end the check of the others
                     logger.exception("a stuck TCP connection could not be ended", action="sweep_failed")
                     one.abort()
 
     async def close(self) -> None:
-        """Close every port, and return when every line that arrived whole is confirmed or refused."""
+        """Close every port, and return when every complete line is confirmed or refused."""
         self._ports.close()
         for late in await self.room.tasks.settle(timeout_s=BUSY_PATIENCE_S + 2):
             late.cancel()
@@ -119,7 +121,7 @@ class TcpGateway:
         return TcpPort(appender, listening_socket(self._settings.tcp_host, number, _BACKLOG), self.room, self._tls)
 
     def _appender(self, spec: StreamSpec) -> StreamAppender:
-        # A sender that gets no answer can't send again, so the spool may take what the log can't.
+        # A sender that gets no answer can't resend, so records that the log can't accept may go to the spool.
         is_acking = spec.tcp is not None and spec.tcp.ack
         return self._resources.appender(spec, may_spool=spec.durability == "spool" or not is_acking)
 
@@ -129,13 +131,13 @@ def _port_of(spec: StreamSpec) -> int | None:
 
 
 async def serve(settings: TcpSettings) -> None:
-    """Run a gateway until SIGTERM or SIGINT: then accept no more, confirm and answer what has arrived, return.
+    """Run a gateway until SIGTERM or SIGINT. Then accept no more, confirm and answer the received records, and return.
 
-    Raises InvalidSettings when the ports would be open to strangers, StackError when the port of the health pages is taken, and
-    what opening the ledger raises. Kafka may come later.
+    Raises InvalidSettings if the ports would accept unauthenticated senders from other machines, StackError if the port
+    of the health endpoints is in use, and the errors of opening the ledger. Kafka may start later.
     """
     if settings.tcp_tls_client_ca is None:
-        way = "have it ask for certificates (STRANDLINE_TCP_TLS_CERTIFICATE and STRANDLINE_TCP_TLS_CLIENT_CA)"
+        way = "request client certificates (STRANDLINE_TCP_TLS_CERTIFICATE and STRANDLINE_TCP_TLS_CLIENT_CA)"
         require_closed(
             settings, settings.tcp_host, "the TCP gateway", "STRANDLINE_TCP_HOST", asks=False, way_to_ask=way
         )
@@ -150,7 +152,7 @@ async def serve(settings: TcpSettings) -> None:
             sweeping.cancel()
             await gateway.close()
             with contextlib.suppress(asyncio.CancelledError):
-                await sweeping  # raises what ended it, if that was not us
+                await sweeping  # raises the error that ended it, if it wasn't cancelled
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from strandline.core.settings import Settings
 
 
 class TcpSettings(Settings):
-    """The settings, and what only the TCP gateway needs to know."""
+    """The common settings, and those of the TCP gateway."""
 
     port_offset: int = 0
     """Number that the UDP and TCP gateways add to every port in a stream document."""
@@ -22,7 +22,7 @@ class TcpSettings(Settings):
     tcp_tls_key: Path | None = None
     """PEM file with the private key. Default: the key is in the certificate file."""
     tcp_tls_client_ca: Path | None = None
-    """PEM file with CA certificates. If it is set, senders must present a certificate of one of these CAs."""
+    """PEM file with CA certificates. If it is set, senders must present a certificate that one of these CAs signed."""
     tcp_connections_max: int = Field(default=10_000, ge=1)
     """Maximum number of connections, bounded by `ulimit -n`. Additional connections are refused."""
     tcp_idle_s: float = Field(default=3_600, gt=0)

@@ -1,15 +1,16 @@
-"""Which datagrams of each sender were taken: by their counters, on this machine's disk, so that none is taken twice.
+"""Counters of the accepted datagrams of each sender, on this machine's disk, so that no datagram is accepted twice.
 
-Of each sender the WINDOW_COUNTERS greatest counters are kept. One that is greater than all of them is new; one that lies between
-is new if it is not among them, so datagrams may overtake each other; one that is smaller than all is refused, because nobody
-knows any more. So a counter need not grow by one: it may be a time.
+The WINDOW_COUNTERS largest counters of each sender are kept. A counter that is larger than all of them is new. A
+counter between them is new if it is not among them, so datagrams may overtake each other. A counter that is smaller
+than all of them is refused, because it may have been used. A counter need not grow by one: it may be a time.
 
-- `take` decides in memory. When `saved` returns, what was taken before is on disk: a record that goes to the log only then can't
-  come in a second time, whenever the process is killed.
-- SENDERS_MAX are remembered; over it, who was heard longest ago is forgotten.
-- When the disk refuses, records go on, and it is logged: a record that is lost is worse than one that could be repeated.
+- `take` decides in memory. When `saved` returns, the counters that were taken before are on disk. A record that is
+  appended only after that can't be accepted a second time, whenever the process is killed.
+- SENDERS_MAX senders are remembered. Over it, the sender whose last datagram is the oldest is removed.
+- If the disk fails, records are still accepted, and the failure is logged: a lost record is worse than a possible
+  duplicate.
 
-For one event loop; one thread of its own writes.
+For one event loop. It has its own thread for writing.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ class Counters:
     """The counters of all senders of a gateway."""
 
     def __init__(self, directory: Path, *, senders_max: int = SENDERS_MAX) -> None:
-        """Open the file with what an earlier process left in it. Raises StackError."""
+        """Open the file with the counters of an earlier process. Raises StackError."""
         self._path = directory / COUNTERS_FILE
         self._senders_max = senders_max
         self._seen: OrderedDict[bytes, array[int]] = OrderedDict()
-        """Sender -> its greatest counters, in order; who was heard longest ago comes first."""
+        """Sender -> its largest counters, in order. The sender whose last datagram is the oldest is first."""
         self._changed: set[bytes] = set()
-        """Senders whose rows on disk are old, also those that were forgotten."""
+        """Senders whose rows on disk are outdated, including removed senders."""
         self._disk = WorkerThread("counters")
         self._saving = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
-        """The save that will write what is taken now."""
+        """The save that will write the counters that are taken now."""
         self._is_saved = True
         try:
             self._connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
@@ -59,15 +60,15 @@ class Counters:
                 self._seen[sender] = array("Q", counters)
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise StackError(
-                f"the counters of signed datagrams in {self._path} can't be read: {error}; free space on its disk, or remove "
-                "the file: then datagrams that were taken within `max_age` could be taken a second time"
+                f"the counters of signed datagrams in {self._path} can't be read: {error}; free space on its disk. If you "
+                "remove the file instead, datagrams within `max_age` can be accepted a second time"
             ) from error
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def take(self, sender: bytes, counter: int) -> bool:
-        """Whether this counter is a new one of the sender; from now on it is none."""
+        """Take a counter of the sender. Return False if it was taken before or is too old."""
         seen = self._seen.get(sender)
         if seen is None:
             seen = self._seen[sender] = array("Q")
@@ -88,13 +89,13 @@ class Counters:
         return True
 
     async def saved(self) -> None:
-        """Return when what was taken before this call is on disk, or the disk has refused it."""
+        """Return when the counters that were taken before this call are on disk, or the disk has failed."""
         if self._next is None:
             self._next = asyncio.create_task(self._save())
         await asyncio.shield(self._next)
 
     async def close(self) -> None:
-        """Save what was taken."""
+        """Save the counters, and close the file."""
         await self.saved()
         self._disk.close()
         self._connection.close()
@@ -111,8 +112,8 @@ class Counters:
                 self._changed |= changed
                 if self._is_saved:
                     logger.error(
-                        "the counters of signed datagrams can't be saved; after a crash of this gateway the last ones could be "
-                        "taken a second time",
+                        "the counters of signed datagrams can't be saved; after a crash of this gateway the last datagrams "
+                        "could be accepted a second time",
                         action="counters_unsaved", file=str(self._path), reason=str(error),
                     )  # fmt: skip
                 self._is_saved = False

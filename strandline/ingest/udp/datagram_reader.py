@@ -1,7 +1,7 @@
 """Reads a few hundred datagrams from a socket with one call: Linux's `recvmmsg`, which Python does not offer.
 
-That saves system calls. It also saves fights for the interpreter lock: Python's own `recv` releases the lock and has to
-win it back from the threads of the Kafka client. This call never waits, so it keeps the lock.
+That saves system calls. It also avoids contention for the interpreter lock: Python's own `recv` releases the lock and
+must get it back from the threads of the Kafka client. This call never waits, so it keeps the lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from functools import lru_cache
 DATAGRAM_BYTES_MAX = 65_536
 """No datagram is larger: 65,507 bytes over IPv4, 65,527 over IPv6."""
 DATAGRAMS_MAX = 256
-"""Read with one call. Their buffers reserve 16 MB of addresses, but take only as much memory as the datagrams need."""
+"""Maximum number of datagrams per call. Their buffers reserve 16 MB of addresses, but use only as much memory as the
+datagrams need."""
 _NAME_BYTES = 32
 """Room for a `sockaddr_in6` of 28 bytes."""
 
@@ -53,7 +54,7 @@ _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
 
 
 class DatagramReader:
-    """The buffers for reading; one reader serves any number of sockets in turn."""
+    """The buffers for reading. One reader serves any number of sockets in turn."""
 
     def __init__(self) -> None:
         self._store = mmap.mmap(-1, DATAGRAMS_MAX * DATAGRAM_BYTES_MAX)
@@ -76,7 +77,7 @@ class DatagramReader:
         self._addresses_4 = memoryview(self._names).cast("I")[1 :: _NAME_BYTES // 4]
 
     def read(self, one: socket.socket) -> dict[str, list[bytes]]:
-        """Return what has arrived, DATAGRAMS_MAX at most: sender's host -> its datagrams in order. Never waits.
+        """Return the received datagrams, at most DATAGRAMS_MAX: sender's host -> its datagrams in order. Never waits.
 
         Raises OSError.
         """
@@ -104,7 +105,7 @@ class DatagramReader:
 
 @lru_cache(maxsize=10_000)
 def _host_text(host: int | bytes) -> str:
-    """The address as people write it."""
+    """Return the usual notation of an address."""
     if isinstance(host, bytes):
         return socket.inet_ntop(socket.AF_INET6, host)
     return socket.inet_ntop(socket.AF_INET, host.to_bytes(4, sys.byteorder))

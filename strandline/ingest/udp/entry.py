@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class UdpEntry(Gateway):
-    """Takes datagrams. Only signed datagrams need a right."""
+    """Accepts datagrams. Only signed datagrams need a right."""
 
     name = "udp"
     title = "the UDP gateway"

@@ -1,14 +1,16 @@
-"""The UDP gateway: one datagram is one record, or one record a line. It persists records at once and counts every loss.
+"""The UDP gateway: a datagram is one record, or has one record per line. It persists records immediately and counts
+every loss.
 
-`python -m strandline.ingest.udp.gateway` runs one. The streams' documents say which ports: `udp: {port: 8082}`.
+`python -m strandline.ingest.udp.gateway` runs one. The streams' documents contain the ports: `udp: {port: 8082}`.
 
 UDP has no acknowledgement, so nothing is promised to the sender. The counts are exact:
-- `strandline_ingest_received_total`: records that were read from a socket. Each is confirmed, spooled or refused.
-- `strandline_ingest_dropped_total{reason="kernel"}`: datagrams that found no room in the socket's buffer.
+
+- `strandline_ingest_received_total`: records that were read from a socket. Each is confirmed, spooled, or refused.
+- `strandline_ingest_dropped_total{reason="kernel"}`: datagrams that did not fit into the socket's buffer.
 - `strandline_udp_receive_buffer_errors_total`: the same for the whole machine, as the kernel counts it.
 
-A stream with `udp: {hmac: {}}` takes signed datagrams alone (signed_senders.py), each once, whatever is killed: its counter
-is on disk before its records go to the log.
+A stream with `udp: {hmac: {}}` accepts only signed datagrams (signed_senders.py), each once, even if the process is
+killed: its counter is on disk before its records are appended to the log.
 """
 
 from __future__ import annotations
@@ -45,18 +47,18 @@ from strandline.log.record_key import Record
 logger = structlog.get_logger()
 
 READS_PER_TURN = 4
-"""From one socket, before other work gets its turn."""
+"""Number of reads from one socket before other work has its turn."""
 _SO_RCVBUFFORCE = 33
 """Linux: as SO_RCVBUF, but may exceed `net.core.rmem_max`; needs CAP_NET_ADMIN. Python has no name for it."""
 _SO_MEMINFO = 55
-"""Linux 4.12: nine numbers about a socket's memory; the last one counts the datagrams that found no room."""
+"""Linux 4.12: nine numbers about a socket's memory. The last one counts the datagrams that did not fit."""
 _MEMINFO = struct.Struct("9I")
 
 
 class UdpPort:
-    """One port and the stream that its records go to. `close` it once.
+    """One port and the stream that receives its records. `close` it once.
 
-    Invariant: each record that was read goes to exactly one `append` or `refuse` of the appender.
+    Invariant: each record that was read is passed to exactly one `append` or `refuse` of the appender.
     """
 
     def __init__(
@@ -67,14 +69,14 @@ class UdpPort:
         senders_of: Callable[[StreamSpec], SignedSenders | None],
         waiting: RecordsWaiting,
     ) -> None:
-        """`waiting` is that of all ports."""
+        """`waiting` is shared by all ports."""
         self.appender = appender
         self._senders_of = senders_of
         self._senders = senders_of(appender.spec)
-        """None for a stream that takes datagrams of anybody."""
+        """None for a stream that accepts unsigned datagrams."""
         self._sockets = sockets
         self._drops = dict.fromkeys(sockets, 0)
-        """Socket -> how many of the kernel's drops the metrics have."""
+        """Socket -> number of the kernel's drops that the metrics already contain."""
         self._loop = asyncio.get_running_loop()
         self._reader = reader
         self._appending = Tasks()
@@ -84,7 +86,7 @@ class UdpPort:
         self._resume()
 
     def count_drops(self) -> None:
-        """Add what the kernel dropped to the metrics."""
+        """Add the kernel's drops to the metrics."""
         for one in self._sockets:
             drops = kernel_drops(one)
             # The kernel's counter has 32 bits and starts again at 0.
@@ -92,13 +94,13 @@ class UdpPort:
             self._drops[one] = drops
 
     def use(self, appender: StreamAppender) -> None:
-        """Append what comes from now on as a changed document says."""
+        """Append later records by a changed document."""
         self.count_drops()
         self.appender = appender
         self._senders = self._senders_of(appender.spec)
 
     async def close(self) -> None:
-        """Read what has arrived, close the sockets, and wait until all is confirmed or refused."""
+        """Read the received datagrams, close the sockets, and wait until all are confirmed or refused."""
         self._pause()
         for one in self._sockets:
             while self._drain(one):
@@ -111,7 +113,7 @@ class UdpPort:
 
     def _resume(self) -> None:
         if self._sockets[0].fileno() < 0:
-            return  # the port was closed meanwhile
+            return  # the port was closed in the meantime
         self._is_reading = True
         for one in self._sockets:
             self._loop.add_reader(one, partial(self._drain, one))
@@ -122,13 +124,14 @@ class UdpPort:
             self._loop.remove_reader(one)
 
     def _drain(self, one: socket.socket) -> bool:
-        """Read what has arrived, at most READS_PER_TURN times, and append it. Return whether anything had arrived.
+        """Read the received datagrams, at most READS_PER_TURN times, and append them. Return True if there were any.
 
-        1. Stop reading while too much waits for the log: what arrives stays in the socket's buffer. A port that closes reads on.
+        1. Stop reading while too many bytes wait for the log: new datagrams stay in the socket's buffer. A port that
+           closes continues to read.
         2. Read the datagrams by sender, which is the source in the records' headers.
-        3. Where they are signed, take the payloads of those that are right, by principal.
+        3. If they are signed, select the payloads of the valid ones, by principal.
         4. Split them into records.
-        5. Append each sender's records; only the metrics learn the outcome.
+        5. Append each sender's records. Only the metrics show the outcome.
         """
         has_read = False
         for _ in range(READS_PER_TURN):
@@ -187,7 +190,7 @@ class UdpPort:
             async with self._waiting.in_writer(size):
                 await appender.append(records, source=f"udp:{host}".encode(), headers=headers)
             self._is_confirming = True
-        except NOT_CONFIRMED as error:  # the appender has counted it; the sender can't be told
+        except NOT_CONFIRMED as error:  # the appender has counted it; the sender can't be informed
             if self._is_confirming:
                 logger.error("records are lost", action="records_lost", stream=appender.spec.stream, reason=str(error))
             self._is_confirming = False
@@ -204,7 +207,7 @@ class UdpGateway:
         resources: GatewayResources,
         senders_of: Callable[[StreamSpec], SignedSenders | None],
     ) -> None:
-        """`senders_of` gives who may send to a stream whose datagrams are signed, and None for any other."""
+        """`senders_of` returns the allowed senders of a stream with signed datagrams. None for any other stream."""
         self._settings = settings
         self._senders_of = senders_of
         self._tasks = Tasks()
@@ -216,12 +219,12 @@ class UdpGateway:
         """Streams without a port because their datagrams are not signed."""
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
-        """Open, change and close ports as the streams' documents say."""
+        """Open, change, and close ports as the streams' documents require."""
         if self._settings.udp_signed_only:
             unsigned = {spec.stream for spec in streams if spec.udp is not None and spec.udp.hmac is None}
             for stream in sorted(unsigned - self._left_out):
                 logger.warning(
-                    "a stream gets no UDP port: this gateway takes signed datagrams only (STRANDLINE_UDP_SIGNED_ONLY), and the "
+                    "a stream gets no UDP port: this gateway accepts only signed datagrams (STRANDLINE_UDP_SIGNED_ONLY), and the "
                     "stream's document has no `hmac`",
                     action="port_refused", stream=stream,
                 )  # fmt: skip
@@ -230,24 +233,22 @@ class UdpGateway:
         self._ports.update(streams)
 
     def count_drops(self) -> None:
-        """Add what the kernel dropped to the metrics."""
+        """Add the kernel's drops to the metrics."""
         for port in self._ports:
             port.count_drops()
 
     async def close(self) -> None:
-        """Close every port, and return when all that arrived is confirmed or refused."""
+        """Close every port, and return when all received datagrams are confirmed or refused."""
         self._ports.close()
         await self._tasks.settle()
 
     def _open(self, number: int, appender: StreamAppender) -> UdpPort:
         wanted = self._settings.udp_receive_buffer_bytes
         sockets = open_sockets(self._settings, number)
-        given = (
-            sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
-        )  # the kernel doubles what it was asked for
+        given = sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles the requested size
         if given < wanted:
             logger.warning(
-                "the kernel gave a smaller receive buffer; raise net.core.rmem_max",
+                "the kernel granted a smaller receive buffer; raise net.core.rmem_max",
                 action="buffer_limited", port=number, receive_buffer_bytes=given, wanted_bytes=wanted,
             )  # fmt: skip
         return UdpPort(appender, sockets, self._reader, self._senders_of, self._waiting)
@@ -258,7 +259,10 @@ def _port_of(spec: StreamSpec) -> int | None:
 
 
 def open_sockets(settings: UdpSettings, port: int) -> list[socket.socket]:
-    """The sockets of one port, bound and not blocking. Raises OSError, and OverflowError if there is no such port."""
+    """Return the sockets of one port, bound and not blocking.
+
+    Raises OSError, and OverflowError if there is no such port.
+    """
     family = socket.AF_INET6 if ":" in settings.udp_host else socket.AF_INET
     sockets: list[socket.socket] = []
     try:
@@ -282,25 +286,25 @@ def open_sockets(settings: UdpSettings, port: int) -> list[socket.socket]:
 
 
 def kernel_drops(one: socket.socket) -> int:
-    """How many datagrams found no room in this socket's buffer, modulo 2**32."""
+    """Return the number of datagrams that did not fit into this socket's buffer, modulo 2**32."""
     drops: int = _MEMINFO.unpack(one.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))[8]
     return drops
 
 
 def receive_buffer_errors(snmp: str) -> int:
-    """`Udp: RcvbufErrors` in the text of /proc/net/snmp: datagrams that found no room in any socket of the machine."""
+    """Return `Udp: RcvbufErrors` of /proc/net/snmp: datagrams that did not fit into any socket of the machine."""
     names, values = (line.split() for line in snmp.splitlines() if line.startswith("Udp: "))
     return int(values[names.index("RcvbufErrors")])
 
 
 async def serve(settings: UdpSettings) -> None:
-    """Run a gateway until SIGTERM or SIGINT: then close the ports, confirm what has arrived, return.
+    """Run a gateway until SIGTERM or SIGINT. Then close the ports, confirm the received records, and return.
 
-    Raises InvalidSettings when the ports would be open to strangers, StackError when the port of the health pages is taken, and
-    what opening the ledger raises. Kafka may come later.
+    Raises InvalidSettings if the ports would accept unsigned datagrams from other machines, StackError if the port of
+    the health endpoints is in use, and the errors of opening the ledger. Kafka may start later.
     """
     if not settings.udp_signed_only:
-        way = "have it take signed datagrams only (STRANDLINE_UDP_SIGNED_ONLY=true)"
+        way = "accept only signed datagrams (STRANDLINE_UDP_SIGNED_ONLY=true)"
         require_closed(
             settings, settings.udp_host, "the UDP gateway", "STRANDLINE_UDP_HOST", asks=False, way_to_ask=way
         )
@@ -308,17 +312,17 @@ async def serve(settings: UdpSettings) -> None:
     async with opening as resources, serve_health_pages(settings, GATEWAY, resources):
         errors = Gauge(
             "strandline_udp_receive_buffer_errors_total",
-            "Datagrams that no socket of this machine had room for, as the kernel counts them (RcvbufErrors)",
+            "Datagrams that did not fit into a socket of this machine, as the kernel counts them (RcvbufErrors)",
             registry=resources.metrics.registry,
         )
         errors.set_function(lambda: receive_buffer_errors(Path("/proc/net/snmp").read_text(encoding="ascii")))
         tokens = resources.token_keys
-        assert tokens is not None, "it was asked for"
+        assert tokens is not None, "checks_signatures was set"
         counters = Counters(resources.directory)
         gateway = UdpGateway(settings, resources, partial(senders_of, tokens=tokens, counters=counters))
         resources.metrics.refresh_by(gateway.count_drops)
         logger.info("the UDP gateway runs", action="gateway_started", host=settings.udp_host)
-        await tokens.look()  # before the first port is open: nobody's first datagrams are to be refused
+        await tokens.look()  # before the first port is open, so that first datagrams of known senders aren't refused
         try:
             await resources.follow_streams(gateway.update_streams)
         finally:
@@ -327,7 +331,7 @@ async def serve(settings: UdpSettings) -> None:
 
 
 def senders_of(spec: StreamSpec, tokens: Doorkeeper, counters: Counters) -> SignedSenders | None:
-    """Who may send to the stream; None where anybody may."""
+    """Return the allowed senders of the stream. None if it accepts unsigned datagrams."""
     is_signed = spec.udp is not None and spec.udp.hmac is not None
     return SignedSenders(spec, tokens, counters) if is_signed else None
 

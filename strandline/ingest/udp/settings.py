@@ -8,7 +8,7 @@ from strandline.core.settings import Settings
 
 
 class UdpSettings(Settings):
-    """The settings, and what only the UDP gateway needs to know."""
+    """The common settings, and those of the UDP gateway."""
 
     port_offset: int = 0
     """Number that the UDP and TCP gateways add to every port in a stream document."""

@@ -1,14 +1,15 @@
-"""Which signed datagrams of a gateway are taken: what each must be, in the order in which it is looked at.
+"""Checks of signed datagrams, in their order:
 
-    unsigned          it has no signature (access/signing.py says the form)
-    keys_unavailable  the ledger has not answered for so long that no token is believed
-    unknown_key       no valid token has this id
-    wrong_signature   the token's holder did not sign it, or not for this stream
-    forbidden         the token may not write to the stream
-    stale, early      its counter, a time, differs from this machine's clock by more than the stream's `max_age`
-    replayed          its counter was taken before, or is older than the oldest that is remembered
+- `unsigned`: it has no signature in the form of access/signing.py.
+- `keys_unavailable`: the ledger has been unavailable too long for a token to be accepted.
+- `unknown_key`: no valid token has this id.
+- `wrong_signature`: the token's holder did not sign it, or not for this stream.
+- `forbidden`: the token may not write to the stream.
+- `stale`, `early`: its counter, a time, differs from this machine's clock by more than the stream's `max_age`.
+- `replayed`: its counter was accepted before, or is older than the oldest that is remembered.
 
-Each refusal is counted under its word. No sender is answered, and before the signature is proven nothing is kept of a datagram.
+Each refusal is counted under its word. No sender is answered, and before the signature is proven no part of a datagram
+is kept.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from strandline.ingest.udp.entry import GATEWAY
 logger = structlog.get_logger()
 _NEED = GATEWAY.actions["UDP DATAGRAM"]
 
-TOLD_EVERY_S = 60.0
-"""How often a log line tells of refusals, for each stream and reason."""
+REPORT_INTERVAL_S = 60.0
+"""Interval in seconds at which refusals are logged, for each stream and reason."""
 _US_PER_MS = 1_000
 
 
@@ -56,12 +57,12 @@ class SignedSenders:
         self.counters = counters
         self._now_us = now_us
         self._clock_s = clock_s
-        self._told_s: dict[str, float] = {}
-        self._untold: Counter[str] = Counter()
-        """Reason -> datagrams refused since a log line told of it."""
+        self._reported_s: dict[str, float] = {}
+        self._unreported: Counter[str] = Counter()
+        """Reason -> number of datagrams refused since the last log line."""
 
     def open(self, datagrams: list[bytes], host: str) -> tuple[dict[str, list[bytes]], Counter[str]]:
-        """The payloads that are taken, by principal and in order; and how many datagrams were refused, by reason."""
+        """Return the accepted payloads by principal, in order, and the number of refused datagrams by reason."""
         taken: dict[str, list[bytes]] = {}
         refused: Counter[str] = Counter()
         now_us = self._now_us()
@@ -74,11 +75,11 @@ class SignedSenders:
             else:
                 taken[name_or_reason] = [payload]
         if refused:
-            self._tell(refused, host)
+            self._report(refused, host)
         return taken, refused
 
     def _open(self, datagram: bytes, now_us: int) -> tuple[str, bytes | None]:
-        """Whose the payload is, and the payload; or why it is refused, and None."""
+        """Return the principal and the payload, or the reason for a refusal and None."""
         signed = read_signed(datagram)
         if signed is None:
             return "unsigned", None
@@ -101,14 +102,14 @@ class SignedSenders:
             return "replayed", None
         return principal.name, signed.payload
 
-    def _tell(self, refused: Counter[str], host: str) -> None:
-        self._untold += refused
+    def _report(self, refused: Counter[str], host: str) -> None:
+        self._unreported += refused
         now_s = self._clock_s()
         for reason in refused:
-            if now_s - self._told_s.get(reason, -TOLD_EVERY_S) < TOLD_EVERY_S:
+            if now_s - self._reported_s.get(reason, -REPORT_INTERVAL_S) < REPORT_INTERVAL_S:
                 continue
-            self._told_s[reason] = now_s
+            self._reported_s[reason] = now_s
             logger.warning(
                 "signed datagrams were refused", action="datagrams_refused", stream=self._stream, reason=reason,
-                datagrams=self._untold.pop(reason), last_from=host,
+                datagrams=self._unreported.pop(reason), last_from=host,
             )  # fmt: skip
